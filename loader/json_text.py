@@ -1,4 +1,4 @@
-"""JSON as somebody else may have written it: one rule of what is damaged, for every reader.
+"""JSON as somebody else may have written it, by one rule of damage for every reader; and canonical JSON, for hashes.
 
 Taken is what can be written again: text that UTF-8 holds, at most 64 arrays and objects in one another, finite numbers,
 integers of 64 bits. `json.loads` alone gives half characters, NaN and 1e999, which fail whoever writes them to a table
@@ -8,8 +8,6 @@ later, and ends with a RecursionError where brackets are deep.
 import json
 import re
 from typing import Any, NoReturn
-
-from .storage.store import is_text
 
 MAX_DEPTH = 64
 """Arrays and objects in one another. A fixed number: Python's own limit depends on who calls, and on its release."""
@@ -22,6 +20,14 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 class DamagedJson(ValueError):
     """What was wrong, for the reader to say of which object."""
+
+
+def is_text(given: object) -> bool:
+    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
+    try:
+        return isinstance(given, str) and given.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
@@ -56,6 +62,37 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
     return value
+
+
+def canonical_json(value: object, where: str = "the value") -> bytes:
+    """UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
+
+    where: name of the value, for the message. Raises: TypeError for a float (its text is not the same everywhere), for
+    a key that is not text, and for anything else that JSON does not hold.
+    """
+    if wrong := _wrong(value):
+        raise TypeError(f"{where}{wrong}")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _wrong(value: object) -> str:
+    """Place in the value that has no canonical JSON, and why; "" where all has."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                return f": key {name!r} is not a string, and JSON holds no other"
+            if wrong := _wrong(part):
+                return f".{name}{wrong}"
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            if wrong := _wrong(part):
+                return f"[{number}]{wrong}"
+    elif value is not None and not isinstance(value, str | int):
+        return (
+            f" = {value!r} is a {type(value).__name__}; canonical JSON holds strings, whole numbers, true, false, "
+            "null, lists and objects, and no floats: write a fraction as a string, or as an integer with its unit"
+        )
+    return ""
 
 
 def _check_depth(value: Any) -> None:
@@ -97,5 +134,3 @@ def _no_number(text: str) -> NoReturn:
 _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 _WITH_LONG = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number, parse_int=_whole)
 _LENIENT = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
-
-__all__ = ["LEAST", "MAX_DEPTH", "MOST", "DamagedJson", "parse_json", "parse_json_object"]

@@ -16,8 +16,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 from loader.dataset.log.entries import DAMAGED
-from loader.json_text import parse_json
-from loader.storage.store import is_text
+from loader.json_text import is_text, parse_json
 
 Json = Mapping[str, Any]
 _DEPTH = 4  # envelopes in one another

@@ -19,9 +19,8 @@ from loader.errors import (
     Throttled,
     Transient,
 )
-from loader.json_text import DamagedJson, parse_json_object
+from loader.json_text import DamagedJson, is_text, parse_json_object
 from loader.storage import Store
-from loader.storage.store import is_text
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
 from resources.storage import LandingResource, RootResource
 

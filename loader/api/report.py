@@ -22,12 +22,11 @@ from ..dataset.log.entries import DAMAGED
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
 from ..errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, InvalidRuntime, ObjectNotFound
-from ..json_text import parse_json_object
+from ..json_text import is_text, parse_json_object
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
 from ..storage.spec import redact
-from ..storage.store import is_text
 
 FORMAT = 1
 MAX_METRICS = 200

@@ -4,8 +4,8 @@ import hashlib
 import re
 
 from ..errors import InvalidField, InvalidKey, InvalidName
+from ..json_text import is_text
 from ..modalities import check_field as _check_field
-from ..storage.store import is_text
 
 LATEST = "latest"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -194,14 +194,6 @@ _ACCEPTED = (
 )
 
 
-def is_text(given: object) -> bool:
-    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
-    try:
-        return isinstance(given, str) and given.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
 def unfinished_name() -> str:
     """What a file is called until it is written."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
+from loader.json_text import is_text
 from loader.storage import Store
-from loader.storage.store import is_text
 
 from .tables import TEXTS, rows_of
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import FieldMismatch, FieldNotFound, InvalidField, InvalidKey, InvalidName, InvalidSample
+from ...json_text import is_text
 from ...storage.disk.scratch import on_scratch
-from ...storage.store import is_text
 from ..names import check_column
 from ..progress import Watch, unwatched
 from ..tables.annotations import AT_US, BY, EDIT_COLUMNS, REMOVED

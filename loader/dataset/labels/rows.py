@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import InvalidField, InvalidSample, StoreError
+from ...json_text import is_text
 from ...storage import open_store
 from ...storage.files import download
 from ...storage.spec import redact
-from ...storage.store import is_text
 from ..tables.columns import check_metadata, column_of
 from .batch import RowBatch, Taken
 from .from_arrow import arrow_tables, n_parquet_rows, parquet_tables

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ...canonical_json import canonical_json
 from ...errors import Corrupt, FormatTooNew
+from ...json_text import canonical_json
 
 FORMAT = 1
 KINDS = frozenset({"begin", "gated", "commit", "abort", "retire", "ref", "deny", "hold", "mirror", "primary"})

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import Corrupt, FieldNotFound, MissingDependency
-from ...storage.store import is_text
+from ...json_text import is_text
 from ..tables.annotations import edits_of, files_of, with_edits
 from ..tables.parquet import TableFile, get_table_bytes, get_tables
 from .expression import parse_expression

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
+from ...json_text import is_text
 from ...storage import Store
-from ...storage.store import is_text
 from ..shards.bitmap import pack
 from ..shards.parts_table import EXCLUSIONS_SCHEMA
 from ..tables.manifest import Change

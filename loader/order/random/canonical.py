@@ -3,8 +3,8 @@
 import hashlib
 from typing import Any
 
-from ...canonical_json import canonical_json
 from ...errors import InvalidPlan
+from ...json_text import canonical_json
 
 MAX_GLOBAL_BATCH = 2**31
 

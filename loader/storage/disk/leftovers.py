@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, is_text
+from ...json_text import is_text
+from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store
 from .errors import disk_error
 from .store import LocalStore
 

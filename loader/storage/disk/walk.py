@@ -4,7 +4,8 @@ import logging
 import os
 from collections.abc import Iterator
 
-from ..store import TEMPORARY, is_text
+from ...json_text import is_text
+from ..store import TEMPORARY
 from .errors import disk_error
 
 _log = logging.getLogger(__name__)

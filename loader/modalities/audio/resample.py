@@ -1,7 +1,7 @@
 """One resampler for all sound: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
 
 The filter spans 128 samples of the lower of the two rates, a sinc cut off at 0.96 of the lower Nyquist frequency
-under a Kaiser window of beta 10. Measured (tests/modalities/test_audio_resample.py): a tone up to 0.93 of the lower
+under a Kaiser window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower
 Nyquist frequency keeps its level to 0.2 dB; one above it comes out 58 dB lower, from 1.02 of it on 100 dB lower.
 FFmpeg's default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
 

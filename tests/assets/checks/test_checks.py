@@ -26,7 +26,7 @@ from assets.checks import (
 )
 from loader.dataset.log.entries import canonical
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class Kind(Enum):

@@ -90,7 +90,7 @@ except KeyboardInterrupt:
 
 def train(root, plan, folder, how):
     """A training as a process, and the pids of its workers."""
-    where = os.path.join(os.path.dirname(__file__), "in_workers")
+    where = os.path.join(os.path.dirname(os.path.dirname(__file__)), "in_workers")
     process = subprocess.Popen(
         [sys.executable, "-c", TRAIN, root.url, plan.hash, how, where, str(folder)],
         stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ from pathlib import Path
 from loader.order import make_plan, source, synthetic
 from loader.order.random import keys
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent
 TEXT = (HERE.parents[1] / "docs" / "order.md").read_text(encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from loader.errors import AlreadyExists, Corrupt, FormatTooNew, InvalidName, Obj
 from loader.storage import Store, open_store
 from penstock.stages import StageRecord, append_record
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 FEW = BatchLimits(max_objects=3)
 
 

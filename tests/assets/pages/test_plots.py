@@ -12,7 +12,7 @@ from PIL import Image
 
 from assets.pages import plots
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def decoded(markdown: str) -> Image.Image:

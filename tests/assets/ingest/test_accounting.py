@@ -255,7 +255,7 @@ def test_splits_follow_the_raw_object_and_nothing_else(root: loader.Root) -> Non
 def test_one_poison_sample_costs_itself(
     root: loader.Root, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "poison"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "poison"))
     compute = LocalCompute(workers=2)  # workers take the path over when they start
     spec = DatasetSpec(name="demo", features=(Feature(name="tests_poison:Poison"),), max_reject_rate=1.0)
     try:

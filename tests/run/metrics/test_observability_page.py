@@ -11,7 +11,7 @@ import loader
 from loader.run.metrics.limit import LIMITS
 from loader.run.metrics.metrics import COUNTERS, STAGES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()
 STATUS, SERVE, TEXTFILE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -29,7 +29,7 @@ from loader.errors import Corrupt, InvalidStore
 from loader.storage import ObjectInfo, Store, open_store
 from resources.storage import LandingResource
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 HOUR_US = 3_600_000_000
 NOW_US = 1_900_000_000_000_000
 AT_ONCE = BatchLimits(max_objects=3, max_wait_s=0)

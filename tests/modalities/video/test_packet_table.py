@@ -25,7 +25,7 @@ from loader.modalities.video.packet_table import (
     read_packets,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "packets-1.arrows"
+GOLDEN = Path(__file__).parent.parent / "golden" / "packets-1.arrows"
 
 FACTS = StreamFacts(
     codec="h264",

@@ -102,7 +102,7 @@ OWN = {
 
 
 def test_every_reader_of_what_others_write_has_the_one_rule() -> None:
-    here = Path(__file__).parents[2]
+    here = Path(__file__).parents[1]
     packages = ("loader", "penstock", "resources", "assets", "dagster_project")
     files = [file for package in packages for file in (here / package).rglob("*.py")]
     reading = {str(file.relative_to(here)) for file in files if "json.load" in file.read_text()}

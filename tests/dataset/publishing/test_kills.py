@@ -86,7 +86,7 @@ def a_write_that_does_not_fit(root):
 @pytest.mark.server
 def test_a_file_system_that_is_full(tmp_path):
     """A tmpfs of 2 MiB, in a mount namespace of its own."""
-    script = Path(__file__).with_name("full_disk.py")
+    script = Path(__file__).parent.parent / "full_disk.py"
     inside = 'mount -t tmpfs -o size=2m tmpfs "$1" && exec "$2" "$3" "$1"'
     command = [
         "unshare",

@@ -57,6 +57,13 @@ class Edited:
                 batch = batch.set_column(batch.schema.get_field_index(name), name, laid)
         return batch
 
+    def said(self, name: str) -> tuple[Int64s, pa.Array]:
+        """Return (rows, values) of a column's cells that were annotated; no rows where none was."""
+        if name not in self._values:
+            return np.zeros(0, np.int64), pa.nulls(0, pa.string())
+        at = np.flatnonzero(self._said[name])
+        return self._rows[at], self._values[name].take(pa.array(at))
+
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """(rows, a column of them) of what was said of cells that no batch had."""
         for name, left in self._left.items():

@@ -84,6 +84,8 @@ class _Scanner:
 
     def run(self) -> Scan:
         total = sum(file["n_rows"] for run in self._runs for file in run)
+        rows, kinds = self._edited.said("kind")  # also of samples that came in files without such a column
+        self._kind[rows] = self._kind_names.codes(kinds, self._kind[rows].astype(np.int64))
         numbered = list(enumerate(self._runs))
         for number, run in progress(
             numbered, "samples table", lambda one: sum(file["n_rows"] for file in one[1]), total
@@ -96,10 +98,10 @@ class _Scanner:
                     self._add(rows, batch, number)
         for rows, batch in self._edited.rest():
             self._add(rows, batch, 0)
-        kinds = self._finished_kinds()
+        found = self._finished_kinds()
         return Scan(
             splits=self._split_names.names,
-            kinds=dict(sorted(kinds.items(), key=lambda item: (-item[1].samples, item[0]))),
+            kinds=dict(sorted(found.items(), key=lambda item: (-item[1].samples, item[0]))),
             columns=dict(sorted(self._columns.items())),
             spans=dict(sorted(self._spans.items())),
             licences=self._licences,

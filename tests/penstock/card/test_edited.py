@@ -67,3 +67,14 @@ def test_a_card_that_takes_annotations_for_samples_is_found(root, monkeypatch):
     monkeypatch.setattr(scan, "files_of", lambda entries, names, annotations: entries)
     with pytest.raises(AssertionError):
         agrees(root)
+
+
+def test_a_kind_that_came_later_is_a_kind(tmp_path):
+    """Also of samples whose files have no such column."""
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("d") as writer:
+            for i in range(6):
+                writer.add(f"k{i}", {"cls": i})
+        root.annotate("d", "kinds", {f"k{i}": {"kind": "drawing"} for i in range(3)}, author="ann")
+        card = build_card(root, root.open("d"))
+    assert [(kind.name, kind.samples) for kind in card.kinds] == [("drawing", 3), ("other", 3)]

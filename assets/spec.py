@@ -26,7 +26,7 @@ MAX_STREAMING_WAIT_S = 60.0
 
 
 def stage_name(featurizer: str) -> str:
-    """The stage, asset and table of the featurizer of that name (`Featurizer.name`)."""
+    """Return the stage, asset and table of the featurizer of that name (`Featurizer.name`)."""
     return f"feature_{featurizer}"
 
 

@@ -21,7 +21,7 @@ GENERATIONS = "generations"
 
 
 def require_published(store: Store, dataset: str, stage: str, partition: str) -> StageRecord:
-    """The current record, if it may be read. Raises: StageNotPublished, saying why and what to do."""
+    """Return the current record, if it may be read. Raises: StageNotPublished, saying why and what to do."""
     record = current_record(store, dataset, stage, partition)
     what = f"stage {stage} of {dataset}, partition {partition}"
     if record is None:

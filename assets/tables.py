@@ -123,7 +123,7 @@ def write_table(
 
 
 def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
-    """The rows of one file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
+    """Return the rows of one file, its SHA-256 checked. Raises: Corrupt; ObjectNotFound; FormatTooNew."""
     rows: list[dict[str, Any]] = get_table(store, file).to_pylist()
     return rows
 

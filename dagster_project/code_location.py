@@ -36,7 +36,7 @@ def label_of(run: dg.DagsterRun) -> str:
 
 
 def tags_of(label: str) -> Mapping[str, str]:
-    """What a filter of runs takes, so that those of other code locations are not among them; all for ""."""
+    """Return what a filter of runs takes, so that those of other code locations are not among them; all for ""."""
     return {_LABEL: label} if label else {}
 
 

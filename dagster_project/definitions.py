@@ -36,15 +36,20 @@ from resources.storage import LandingResource, RootResource
 
 
 def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
-    """The batches of a dataset: raw objects that landed together. Stage records and tables lie under their keys."""
+    """Return the batches of a dataset: raw objects that landed together.
+
+    Stage records and tables lie under their keys.
+    """
     return dg.DynamicPartitionsDefinition(name=f"{spec.name}_raw_batch")
 
 
 def build_defs(
     overrides: Mapping[str, Any] | None = None, datasets: Sequence[DatasetSpec] | None = None
 ) -> dg.Definitions:
-    """The definitions. overrides: resources by name, in place of those that the environment describes; datasets: in
-    place of the registered ones."""
+    """Return the definitions. overrides: resources by name, in place of those that the environment describes.
+
+    datasets: in place of the registered ones.
+    """
     resources: dict[str, Any] = {
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),

@@ -35,8 +35,10 @@ def job_name(spec: DatasetSpec, what: str) -> str:
 
 
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
-    """per_batch: what one run does for a batch; features: of these, what a refresh computes again; publishing: what a
-    release materializes."""
+    """per_batch: what one run does for a batch.
+
+    features: of these, what a refresh computes again; publishing: what a release materializes.
+    """
     made = [
         dg.define_asset_job(
             job_name(spec, "ingest"),

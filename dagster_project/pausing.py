@@ -18,7 +18,10 @@ class PauseConfig(dg.Config):
 
 
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
-    """The dataset's. It writes or removes tables/<dataset>/arrivals/<source>/paused.json, which any tool may do too."""
+    """Return the dataset's.
+
+    It writes or removes tables/<dataset>/arrivals/<source>/paused.json, which any tool may do too.
+    """
     names = [source.name for source in spec.sources]
 
     @dg.op(

@@ -43,8 +43,9 @@ def _plain(spec: DatasetSpec, what: str, cron: str, says: str) -> dg.ScheduleDef
 
 
 def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
-    """Ask for one run per published batch with stale features, for so many batches at most, the oldest first; those
-    whose run of an earlier tick waits still are not asked for again.
+    """Ask for one run per published batch with stale features, for so many batches at most, the oldest first.
+
+    Those whose run of an earlier tick waits still are not asked for again.
 
     Costs the same as `refresh.stale` after an earlier look, for as long as the code server lives, and a query per
     batch asked for.

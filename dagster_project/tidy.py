@@ -31,8 +31,9 @@ class Retention(dg.Config):
 def superfluous(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
 ) -> Iterator[str]:
-    """Ids of runs that ended before that time and that nothing needs, oldest first; of the oldest `max_runs`. label: of
-    the code location whose runs they are; those of others are others' to delete.
+    """Ids of runs that ended before that time and that nothing needs, oldest first.
+
+    Of the oldest `max_runs`. label: of the code location whose runs they are; those of others are others' to delete.
 
     Costs a query per asset, one per thousand partitions, one per check, and two per run that is looked at.
     """

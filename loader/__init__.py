@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """A room; or the names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program that
-        only moves bytes (`loader.storage`) does without."""
+        """Return a room; or the names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program
+        that only moves bytes (`loader.storage`) does without."""
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):

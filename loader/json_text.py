@@ -31,7 +31,7 @@ def is_text(given: object) -> bool:
 
 
 def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
-    """The value of a JSON document. Raises: DamagedJson, and nothing else, whatever the bytes are.
+    """Return the value of a JSON document. Raises: DamagedJson, and nothing else, whatever the bytes are.
 
     lenient: half characters and numbers out of range (inf, nan) are the caller's to find, so that they spoil only what
     they stand in.

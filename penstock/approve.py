@@ -29,8 +29,11 @@ NEVER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """A batch whose newest verdict is `failed`. record: the verdict; checks: those that failed; never: those of them
-    that nobody can approve; approval: the record that covers it, if there is one."""
+    """A batch whose newest verdict is `failed`. record: the verdict.
+
+    checks: those that failed; never: those of them that nobody can approve; approval: the record that covers it, if
+    there is one.
+    """
 
     record: StageRecord
     checks: tuple[Mapping[str, Any], ...]
@@ -52,8 +55,10 @@ class Stopped:
 
 
 def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> list[Stopped]:
-    """The batches that the gate stopped, or one of them. Raises: InvalidRuntime for a dataset or batch without a
-    verdict; Conflict for a batch that was not stopped; Corrupt."""
+    """Return the batches that the gate stopped, or one of them.
+
+    Raises: InvalidRuntime for a dataset or batch without a verdict; Conflict for a batch that was not stopped; Corrupt.
+    """
     known = partitions(root.store, dataset, VERDICTS)
     if not known or (batch is not None and batch not in known):
         there = f"verdicts are there on {', '.join(known)}" if known else "no batch of it was audited"
@@ -123,7 +128,7 @@ def stops(check: Mapping[str, Any]) -> bool:
 def covering(
     store: Store, dataset: str, batch: str, content: str, failed: Collection[str]
 ) -> StageRecord | None:
-    """The newest approval of the batch, if it is of samples with this content and of all checks that failed."""
+    """Return the newest approval of the batch, if it is of samples with this content and of all checks that failed."""
     found = current_record(store, dataset, STAGE, batch)
     if found is None or found.verdict != "published" or found.body["content"] != content:
         return None

@@ -33,8 +33,10 @@ ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One stage, or all. seconds: per batch; bytes_per_second: of stored fields. Rates are None for a stage that took
-    no time that could be measured."""
+    """One stage, or all. seconds: per batch; bytes_per_second: of stored fields.
+
+    Rates are None for a stage that took no time that could be measured.
+    """
 
     seconds: float
     samples_per_second: float | None
@@ -43,8 +45,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """stages: each alone, in one thread; there is no transform. alone, together: whole batches, by one thread and by
-    `workers`."""
+    """stages: each alone, in one thread.
+
+    There is no transform. alone, together: whole batches, by one thread and by `workers`.
+    """
 
     version: str
     fields: Sequence[str]
@@ -70,7 +74,8 @@ def bench(
     workers: int | None = None,
     where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core;
+    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core.
+
     where_present: samples without the fields are left out.
 
     What the first half reads is not read again by the second, unless the version is small. Raises: InvalidRuntime;

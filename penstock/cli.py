@@ -22,7 +22,7 @@ COMPLETION = """the shell completes verbs, options and names of a local root aft
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point. Returns the exit status."""
+    """Return the entry point. Returns the exit status."""
     if problem := foreign_loader():
         print(f"penstock: {problem}", file=sys.stderr)
         return 2
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def foreign_loader() -> str | None:
-    """What is wrong when `import loader` gives somebody else's module (a loader.py beside train.py), else None."""
+    """Return what is wrong when `import loader` gives somebody else's module (a loader.py beside train.py), else None."""
     from importlib.util import find_spec  # looks without running it: it may be a training script
 
     spec = find_spec("loader")
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
-    """A group of verbs as lines of the help, which indents them by two."""
+    """Return a group of verbs as lines of the help, which indents them by two."""
     width = max(shutil.get_terminal_size().columns - 4, 40)
     lines = [
         textwrap.fill(f"  {name:<12} {verb.text}", width, subsequent_indent=" " * 15)

@@ -29,7 +29,10 @@ class Diff:
 
 
 def diff(a: Version, b: Version) -> Diff:
-    """What changes from a to b. Costs the shards and stats tables of both: O(parts + columns), no sample is read."""
+    """Return what changes from a to b.
+
+    Costs the shards and stats tables of both: O(parts + columns), no sample is read.
+    """
     parts_a, parts_b = a.parts.ids.to_pylist(), b.parts.ids.to_pylist()
     groups_a, groups_b = a.manifest["groups"], b.manifest["groups"]
     columns_a, columns_b = column_statistics(a), column_statistics(b)

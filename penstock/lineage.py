@@ -22,8 +22,10 @@ _SAMPLES = "samples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """A run that had a part in a sample. code_version, data_version: as Dagster has them; record: path of what the
-    stage published; at_us: when, UTC microseconds."""
+    """A run that had a part in a sample. code_version, data_version: as Dagster has them.
+
+    record: path of what the stage published; at_us: when, UTC microseconds.
+    """
 
     asset_key: str
     partition: str
@@ -71,7 +73,7 @@ def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun
 def _samples_record(
     root: Root, dataset: str, partition: str, txn: str
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """The newest published record of the batch's samples that is of this transaction, with its path."""
+    """Return the newest published record of the batch's samples that is of this transaction, with its path."""
     paths = [info.key for info in root.store.list(f"stages/{dataset}/{_SAMPLES}/{partition}/")]
     for path in sorted(paths, reverse=True):
         body = _record(root, path)
@@ -81,7 +83,7 @@ def _samples_record(
 
 
 def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
-    """The record and all that it was made of, each once, upstream first."""
+    """Return the record and all that it was made of, each once, upstream first."""
     runs: dict[str, StageRun] = {}
 
     def visit(path: str, body: Mapping[str, Any]) -> None:
@@ -104,7 +106,7 @@ def _upstream(root: Root, path: str, body: Mapping[str, Any]) -> list[StageRun]:
 
 
 def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
-    """The run that published the transaction, while its manifest is there."""
+    """Return the run that published the transaction, while its manifest is there."""
     for record in root.state.versions(dataset):
         if record.txn == txn:
             try:

@@ -4,6 +4,9 @@ from loader.storage import ObjectInfo, Store
 
 
 def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
-    """What either of two listings shows, by key: what one lacks once is not taken for gone. Raises: StoreError."""
+    """Return what either of two listings shows, by key: what one lacks once is not taken for gone.
+
+    Raises: StoreError.
+    """
     found = {info.key: info for _ in range(2) for info in store.list(prefix)}
     return [found[key] for key in sorted(found)]

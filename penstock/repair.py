@@ -49,7 +49,7 @@ class Step:
 def plan_repair(
     store: Store, *, by: str, mirror: Store | None = None, believe: Believe | None = None
 ) -> list[Step]:
-    """What would mend the log, in order; nothing where nothing is wrong. Writes nothing.
+    """Return what would mend the log, in order; nothing where nothing is wrong. Writes nothing.
 
     by: who asks for it, for the records; mirror: a copy of the root to compare with; believe: where neither a mirror
     nor a checksum tells, whether a stored entry is right, or what the writer of the next entry read of it.
@@ -142,8 +142,8 @@ class _Repair:
         self.before, self.state, self.last = self.state, after, entry
 
     def _link(self, entry: Entry) -> Entry:
-        """The entry, which does not follow the one before it, once that is mended or a record says what it follows.
-        Raises: Corrupt."""
+        """Return the entry, which does not follow the one before it, once that is mended or a record says what it
+        follows. Raises: Corrupt."""
         before = self.last
         if before is None:
             raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and says that it follows another")
@@ -159,8 +159,8 @@ class _Repair:
         return replace(entry, prev_means=before.sha256)
 
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
-        """(the right bytes of `before`, how that is known): those stored, or those that the writer of `entry` read.
-        Raises: Corrupt."""
+        """Return (the right bytes of `before`, how that is known): those stored, or those that the writer of `entry`
+        read. Raises: Corrupt."""
         of_before, of_entry = self._copy(before.n), self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
@@ -213,7 +213,7 @@ class _Repair:
         )
 
     def _sound(self, n: int, data: bytes) -> Entry | None:
-        """The entry of these bytes, None where they are none that could stand here."""
+        """Return the entry of these bytes, None where they are none that could stand here."""
         try:
             entry = self._parsed(n, data)
             fold(self.state, entry)
@@ -229,8 +229,10 @@ class _Repair:
 
 
 def _read(store: Store, n: int) -> bytes | None:
-    """The bytes of entry n, None where there are none: read twice, since a bit may flip on the way. Raises: Transient;
-    StoreError."""
+    """Return the bytes of entry n, None where there are none: read twice, since a bit may flip on the way.
+
+    Raises: Transient; StoreError.
+    """
     try:
         first, second = (store.get(entry_key(n)).data for _ in range(2))
     except ObjectNotFound:
@@ -250,7 +252,7 @@ def misread(store: Store, n: int, sha256: str) -> str | None:
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
-    """What these bytes of entry n say that it follows; "" where they say nothing."""
+    """Return what these bytes of entry n say that it follows; "" where they say nothing."""
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):
@@ -258,7 +260,10 @@ def _prev_of(n: int, data: bytes | None) -> str:
 
 
 def _changed(data: bytes) -> Iterator[bytes]:
-    """The bytes with one of them changed: each way in a small entry, each bit in a larger one; none of a large one."""
+    """Yield the bytes with one of them changed: each way in a small entry, each bit in a larger one.
+
+    None of a large one.
+    """
     if len(data) > BITS_SEARCHED:
         return
     flips = range(1, 256) if len(data) <= BYTES_SEARCHED else [1 << bit for bit in range(8)]

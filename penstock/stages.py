@@ -72,7 +72,7 @@ class StageRecord:
 
 
 def check_partition(partition: str) -> str:
-    """A partition key is a path segment. Raises: InvalidName."""
+    """Return a partition key is a path segment. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -96,7 +96,7 @@ def append_record(store: Store, record: StageRecord) -> StageRecord:
 
 
 def current_record(store: Store, dataset: str, stage: str, partition: str) -> StageRecord | None:
-    """The record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
+    """Return the record with the highest number, whatever its verdict; None before the first. Raises: Corrupt."""
     names = [info.key for info in store.list(f"{_folder(dataset, stage)}{check_partition(partition)}/")]
     number = max((int(told[1]) for name in names if (told := _NAME.search(name))), default=0)
     found = find_record(store, record_path(dataset, stage, partition, number)) if number else None
@@ -108,13 +108,15 @@ def current_record(store: Store, dataset: str, stage: str, partition: str) -> St
 
 
 def current_records(store: Store, dataset: str, stage: str) -> dict[str, StageRecord]:
-    """The current record of every partition that has one, by partition, sorted. Costs one listing of the stage and a
-    GET per partition, sixteen at a time. Raises: Corrupt."""
+    """Return the current record of every partition that has one, by partition, sorted.
+
+    Costs one listing of the stage and a GET per partition, sixteen at a time. Raises: Corrupt.
+    """
     return found_records(store, newest_listed(store, dataset, stage))
 
 
 def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInfo]:
-    """The newest listed record of every partition, by partition, sorted. Costs a request per 1,000 records."""
+    """Return the newest listed record of every partition, by partition, sorted. Costs a request per 1,000 records."""
     folder = _folder(dataset, stage)
     newest: dict[str, ObjectInfo] = {}
     for info in store.list(folder):  # in key order: the last one is the newest
@@ -138,7 +140,7 @@ def partitions(store: Store, dataset: str, stage: str) -> list[str]:
 
 
 def read_record(store: Store, path: str) -> StageRecord:
-    """The record at a listed path. Raises: ObjectNotFound; Corrupt."""
+    """Return the record at a listed path. Raises: ObjectNotFound; Corrupt."""
     found = find_record(store, path)
     if found is None:
         raise ObjectNotFound(f"{store.url}/{path} is gone; restore it from a mirror")
@@ -146,7 +148,7 @@ def read_record(store: Store, path: str) -> StageRecord:
 
 
 def read_records(store: Store, paths: Sequence[str]) -> Iterator[StageRecord]:
-    """The records at listed paths, in their order, sixteen at a time. Raises: as `read_record`."""
+    """Yield the records at listed paths, in their order, sixteen at a time. Raises: as `read_record`."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(partial(read_record, store), paths)
 
@@ -212,7 +214,7 @@ def _to_json(record: StageRecord) -> bytes:
 
 
 def find_record(store: Store, path: str) -> StageRecord | None:
-    """The record that lies there; None where there is none, or the path is empty. Raises: Corrupt."""
+    """Return the record that lies there; None where there is none, or the path is empty. Raises: Corrupt."""
     if not path:
         return None
     try:

@@ -32,8 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something for a person. name: a heading of the on-call page, `batch-stopped`; what: one sentence, without
-    secrets; details: the longer story; url: of the page that shows it, "" without one."""
+    """Something for a person. name: a heading of the on-call page, `batch-stopped`.
+
+    what: one sentence, without secrets; details: the longer story; url: of the page that shows it, "" without one.
+    """
 
     name: str
     severity: Severity
@@ -62,7 +64,7 @@ class Channel:
 
 
 def channels(setting: str) -> tuple[Channel, ...]:
-    """The channels of a setting; the log is always among them. Raises: ValueError, which names no address."""
+    """Return the channels of a setting; the log is always among them. Raises: ValueError, which names no address."""
     found = [Channel(kind="log")]
     for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
         kind, plus, url = item.partition("+")
@@ -98,7 +100,7 @@ class AlertsResource(dg.ConfigurableResource[None]):
     )
 
     def page(self, path: str) -> str:
-        """The address of a page of Dagster's, "" where nobody said where they are."""
+        """Return the address of a page of Dagster's, "" where nobody said where they are."""
         place = dg.EnvVar(self.webserver_variable).get_value() or ""
         return f"{place.rstrip('/')}/{path}" if place else ""
 
@@ -159,7 +161,7 @@ def _plain(alert: Alert) -> dict[str, str]:
 
 
 def _slack(alert: Alert) -> dict[str, str]:
-    """An incoming webhook's message: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
+    """Return an incoming webhook's message: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
     lines = [
         f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
         _escaped(alert.what),

@@ -23,8 +23,11 @@ class RootResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator["loader.Root"]:
-        """The open root; an empty place becomes one. Three requests and one per entry of the log that came since this
-        process opened it last; the first time, those of `Log`. Raises: NotARoot; FormatTooNew."""
+        """Yield the open root; an empty place becomes one.
+
+        Three requests and one per entry of the log that came since this process opened it last; the first time, those
+        of `Log`. Raises: NotARoot; FormatTooNew.
+        """
         with self.root() as root:
             root.create()
             if (read := _READ.get(root.url)) is not None:
@@ -45,7 +48,7 @@ class LandingResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self, url: str = "", options: Mapping[str, str] | None = None) -> Iterator[Store]:
-        """The open store; of another place where `url` names one. Either may hold `dg.EnvVar`s.
+        """Yield the open store; of another place where `url` names one. Either may hold `dg.EnvVar`s.
 
         Raises: InvalidStore, also for a variable that is not set.
         """
@@ -57,8 +60,10 @@ class LandingResource(dg.ConfigurableResource[None]):
 
 
 def open_place(url: str, options: Mapping[str, str]) -> Store:
-    """Open a store whose URL and options may be `dg.EnvVar`s; pickled, it takes their names along and not what they
-    hold. Raises: InvalidStore."""
+    """Open a store whose URL and options may be `dg.EnvVar`s.
+
+    Pickled, it takes their names along and not what they hold. Raises: InvalidStore.
+    """
     found = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), found)
     if any(is_secret(name) for name in options):
@@ -86,7 +91,7 @@ class _Place:
 
 
 def from_environment(value: str) -> str:
-    """The value, or what the variable that it is has. Raises: InvalidStore where that is not set."""
+    """Return the value, or what the variable that it is has. Raises: InvalidStore where that is not set."""
     if not isinstance(value, dg.EnvVar):
         return value
     found = value.get_value()

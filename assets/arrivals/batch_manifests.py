@@ -1,5 +1,6 @@
-"""The batches of a dataset: which raw objects belong to which, written down once and for ever. Objects that a takedown
-names land no more.
+"""The batches of a dataset: which raw objects belong to which, written down once and for ever.
+
+Objects that a takedown names land no more.
 
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
@@ -69,7 +70,7 @@ class RawObject:
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """What a batch's key is made of."""
+        """Return what a batch's key is made of."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int]:
@@ -192,12 +193,12 @@ class Book:
 
 
 def _in_few_pieces(table: pa.Table) -> pa.Table:
-    """The table; put together where it has grown by many a tick."""
+    """Return the table; put together where it has grown by many a tick."""
     return table.combine_chunks() if table.column(0).num_chunks > _MOST_PIECES else table
 
 
 def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
-    """The batch of this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
+    """Return the batch of this key. Raises: InvalidName; ObjectNotFound; Corrupt."""
     number = batch_number(batch)
     found = _read(store, check_dataset_name(dataset), number)
     if found is None or found.batch != batch:
@@ -212,7 +213,7 @@ def read_manifest(store: Store, dataset: str, batch: str) -> Manifest:
 
 
 def batch_number(batch: str) -> int:
-    """The number in a batch's key. Raises: InvalidName."""
+    """Return the number in a batch's key. Raises: InvalidName."""
     found = _KEY.fullmatch(batch)
     if found is None:
         raise InvalidName(f"{batch!r} is no batch key; discovery gives them, e.g. '000042-1f0c99ab'")
@@ -225,12 +226,12 @@ def is_batch(partition: str) -> bool:
 
 
 def manifests(store: Store, dataset: str, numbers: Iterable[int] | None = None) -> list[Manifest]:
-    """The manifests, oldest first; all, or those numbers. Raises: Corrupt; ObjectNotFound for a number."""
+    """Return the manifests, oldest first; all, or those numbers. Raises: Corrupt; ObjectNotFound for a number."""
     return _read_all(store, dataset, numbers if numbers is not None else batch_numbers(store, dataset))
 
 
 def batch_numbers(store: Store, dataset: str) -> list[int]:
-    """The number of every batch that is listed: one listing, no manifest is read."""
+    """Return the number of every batch that is listed: one listing, no manifest is read."""
     names = (info.key.rsplit("/", 1)[-1] for info in store.list(_folder(check_dataset_name(dataset))))
     return sorted(int(found[1]) for name in names if (found := _FILE.fullmatch(name)))
 

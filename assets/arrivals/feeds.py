@@ -1,5 +1,6 @@
-"""Notices of arrivals, from files of JSON lines or an SQS queue. The store itself is asked for the objects that they
-name, which wait for a batch like listed ones.
+"""Notices of arrivals, from files of JSON lines or an SQS queue.
+
+The store itself is asked for the objects that they name, which wait for a batch like listed ones.
 
 A letter (a file or a message) is taken away when nothing that it names waits any more: it is in a batch, or will never
 be. So a tick that is killed loses none, and one that comes twice names what is in a batch already. Of a queue, letters
@@ -72,7 +73,7 @@ class Box(Protocol):
 
 @contextmanager
 def open_box(feed: Feed) -> Iterator[Box]:
-    """The feed's box. Raises: InvalidStore; MissingDependency without boto3."""
+    """Yield the feed's box. Raises: InvalidStore; MissingDependency without boto3."""
     url = from_environment(feed.url)
     if urlsplit(url).scheme == "sqs":
         queue = _Queue(url, {name: from_environment(value) for name, value in feed.options.items()})
@@ -317,7 +318,7 @@ def _take_in(work: Work, keys: Sequence[str], room: int) -> None:
 
 
 def _now(place: Store, key: str) -> ObjectInfo | str:
-    """What the store has at the key now, or why there is nothing. Raises: the errors that are of all keys."""
+    """Return what the store has at the key now, or why there is nothing. Raises: the errors that are of all keys."""
     try:
         return place.head(key)
     except ObjectNotFound:

@@ -58,8 +58,11 @@ def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.Data
 
 
 def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
-    """The tables of an S3 Inventory. Their keys are relative to a bucket, so that data/ is looked for where S3 puts it:
-    beside the folder of the manifest."""
+    """Yield the tables of an S3 Inventory.
+
+    Their keys are relative to a bucket, so that data/ is looked for where S3 puts it: beside the folder of the
+    manifest.
+    """
     config, _, rest = url.removesuffix("/manifest.json").rpartition("/")
     store = open_place(config, options)
     try:

@@ -62,7 +62,7 @@ def discover(
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """What `discover` would put into batches now. Nothing is written. Raises: as `discover`."""
+    """Return what `discover` would put into batches now. Nothing is written. Raises: as `discover`."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 
@@ -99,18 +99,18 @@ def pending(store: Store, dataset: str, stage: str) -> list[str]:
 
 
 def pending_numbers(store: Store, dataset: str, begun: Sequence[str]) -> list[int]:
-    """The numbers of the batches that are not among `begun`, oldest first: one listing, and no manifest is read."""
+    """Return the numbers of the batches that are not among `begun`, oldest first: one listing, and no manifest is read."""
     known = {batch_number(name) for name in begun}
     return [number for number in batch_numbers(store, dataset) if number not in known]
 
 
 def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
-    """The keys of those for which the stage has a record, oldest first: one listing."""
+    """Return the keys of those for which the stage has a record, oldest first: one listing."""
     return [name for name in partitions(store, dataset, stage) if is_batch(name)]
 
 
 def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
-    """An object of a listing, with its full address."""
+    """Return an object of a listing, with its full address."""
     uri = f"{landing.url.rstrip('/')}/{info.key}"
     return RawObject(
         key=info.key, uri=uri, nbytes=info.nbytes, etag=info.etag, arrived_us=info.modified_us or 0

@@ -40,7 +40,7 @@ class Notice:
 
 
 def read_notices(text: bytes | str) -> list[Notice]:
-    """The objects that a message says were written; none of a delete or a test. Raises: Unreadable alone."""
+    """Return the objects that a message says were written; none of a delete or a test. Raises: Unreadable alone."""
     try:
         return [_checked(one) for one in _read(parse_json(text), 0)]
     except Unreadable:
@@ -60,7 +60,7 @@ def _checked(one: Notice) -> Notice:
 
 
 def relative_key(notice: Notice, place: str) -> str | None:
-    """The object's key in the place of that URL; None for one that is elsewhere."""
+    """Return the object's key in the place of that URL; None for one that is elsewhere."""
     base = place.rstrip("/") + "/"
     if notice.uri:
         return notice.uri[len(base) :] if notice.uri.startswith(base) else None

@@ -20,7 +20,7 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
 def place_of_batch(
     landing: LandingResource, sources: Sequence[Source], store: Store, dataset: str, batch: str
 ) -> Iterator[Store]:
-    """The place that a batch was discovered in. store: the root's.
+    """Yield the place that a batch was discovered in. store: the root's.
 
     Raises: InvalidName and ObjectNotFound for a batch that there is not; StageNotPublished when no source lands there.
     """

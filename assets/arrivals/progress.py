@@ -119,7 +119,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What `write_progress` told, each as it should be. Raises: those of `DAMAGED` for anything else."""
+    """Return what `write_progress` told, each as it should be. Raises: those of `DAMAGED` for anything else."""
     return {name: _FACTS[name](value) for name, value in facts.items()}
 
 
@@ -165,8 +165,10 @@ def resume(store: Store, dataset: str, source: str) -> bool:
 
 
 def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
-    """Who paused the source, why and when; None for one that is not. A file that somebody wrote by hand counts,
-    whatever is in it."""
+    """Who paused the source, why and when; None for one that is not.
+
+    A file that somebody wrote by hand counts, whatever is in it.
+    """
     try:
         data = store.get(f"{_folder(dataset, source)}paused.json").data
     except ObjectNotFound:
@@ -201,9 +203,12 @@ DEFAULT_BUDGET = TickBudget()
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """What a tick did at one source. made: keys of its batches; waiting: objects left; oldest_s: how long the oldest
-    of them has been there; not_taken: by reason, of this pass or else of the last one; note: why nothing, or not all,
-    was done; set_aside: notices that make no sense, where they stand and why."""
+    """What a tick did at one source. made: keys of its batches.
+
+    waiting: objects left; oldest_s: how long the oldest of them has been there; not_taken: by reason, of this pass or
+    else of the last one; note: why nothing, or not all, was done; set_aside: notices that make no sense, where they
+    stand and why.
+    """
 
     source: str
     listed: int = 0
@@ -248,8 +253,10 @@ class Work:
     step: Step
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
-        """Let new objects of `infos` wait for a batch; how many of `infos`, from the first on, were dealt with: those
-        behind the `room`-th new one were not."""
+        """Let new objects of `infos` wait for a batch.
+
+        How many of `infos`, from the first on, were dealt with: those behind the `room`-th new one were not.
+        """
         progress = self.progress
         base = self.place.url.rstrip("/")
         found = [(f"{base}/{info.key}", info.etag) for info in infos]

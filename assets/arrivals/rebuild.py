@@ -19,15 +19,17 @@ from .batch_manifests import Book, DeniedObjects, Identity, manifests
 
 
 def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
-    """The spec of the dataset `name` that is built of what `spec` is built of. Raises: as `DatasetSpec`."""
+    """Return the spec of the dataset `name` that is built of what `spec` is built of. Raises: as `DatasetSpec`."""
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
 
 def take_over(
     store: Store, of: str, name: str, denies: Sequence[Deny] = (), *, by_subject: bool = False
 ) -> list[str]:
-    """Give dataset `name` the batches that dataset `of` has, number by number, without a listing of the sources; the
-    keys of those that are new to it, oldest first. Objects that it has already, or that a takedown names, are left out.
+    """Give dataset `name` the batches that dataset `of` has, number by number, without a listing of the sources.
+
+    The keys of those that are new to it, oldest first. Objects that it has already, or that a takedown names, are left
+    out.
 
     Killed anywhere it can be run again. Costs a GET per manifest of both, and a PUT per batch; memory as `discover`.
     Raises: InvalidName; Corrupt.

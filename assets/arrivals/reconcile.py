@@ -110,7 +110,7 @@ def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, 
 
 
 def _listed(place: Store, source: Source) -> "pl.DataFrame":
-    """The whole place, from its beginning, as no server can get wrong."""
+    """Return the whole place, from its beginning, as no server can get wrong."""
     import polars as pl
 
     infos, frames = iter(place.list(source.prefix)), [_frame([])]
@@ -186,7 +186,7 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
 
 
 def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
-    """What an inventory named, as the store has it now: one HEAD each."""
+    """Return what an inventory named, as the store has it now: one HEAD each."""
 
     def now(key: str) -> ObjectInfo | None:
         try:

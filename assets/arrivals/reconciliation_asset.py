@@ -18,7 +18,7 @@ from .reconcile import Reconciled, reconcile
 
 
 def reconcile_job(spec: DatasetSpec) -> str:
-    """The name of the dataset's job."""
+    """Return the name of the dataset's job."""
     return f"{dagster_name(spec.name)}_reconcile"
 
 
@@ -34,7 +34,7 @@ class ReconcileConfig(dg.Config):
 
 
 def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """The asset, which its job materializes."""
+    """Return the asset, which its job materializes."""
 
     @dg.asset(
         key=[spec.name, RECONCILIATION],

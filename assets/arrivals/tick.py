@@ -55,8 +55,9 @@ def tick(
     budget: TickBudget = DEFAULT_BUDGET,
     book: Book | None = None,
 ) -> list[Step]:
-    """Go on at every source that is not paused; what was done, in the order of `sources`. book: of the dataset, made
-    for this tick.
+    """Go on at every source that is not paused.
+
+    What was done, in the order of `sources`. book: of the dataset, made for this tick.
 
     A source that cannot be listed says so in its step, whatever was raised, and does not hold up the others; nor does a
     feed that cannot be read hold up its source's listing.
@@ -121,7 +122,7 @@ def _go_on(
 
 
 def _read_feed(work: Work, stack: ExitStack) -> Mail | None:
-    """The letters of the source's feed; None without one, or when it cannot be read: what is listed goes on."""
+    """Return the letters of the source's feed; None without one, or when it cannot be read: what is listed goes on."""
     if work.source.feed is None:
         return None
     try:

@@ -139,7 +139,7 @@ class CheckReport:
         )
 
     def as_check(self, name: str = "expectations") -> CheckResult:
-        """The suite as one check: value is how many expectations did not pass."""
+        """Return the suite as one check: value is how many expectations did not pass."""
         wrong = [result for result in self.results if result.status != "passed"]
         named = "; ".join(f"{r.expectation.name}: {r.status}, {r.observed}" for r in wrong[:3])
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -193,7 +193,7 @@ def _wrong_types(
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
-    """What is expected of rows of which there are none holds, even of a column that only they would have."""
+    """Return what is expected of rows of which there are none holds, even of a column that only they would have."""
     there = {item.where for item in suite if item.where and item.where[0] in frame.columns}
     none = {(name, value) for name, value in there if not (frame[name] == value).any()}
     return {
@@ -235,7 +235,7 @@ def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[i
 
 
 def _translated(number: int, item: Expectation) -> Any:
-    """The expectation as Great Expectations has it."""
+    """Return the expectation as Great Expectations has it."""
     gxe: Any = import_module("great_expectations.expectations")
     conditions: Any = import_module("great_expectations.expectations.row_conditions")
     options: dict[str, Any] = {"meta": {"number": number}}
@@ -276,7 +276,7 @@ def _result(item: Expectation, answer: Any) -> ExpectationResult:
 
 
 def _raised(info: Mapping[str, Any]) -> str:
-    """The message of the exception, or "". info: one exception, or metric -> exception."""
+    """Return the message of the exception, or "". info: one exception, or metric -> exception."""
     several = [info] if "raised_exception" in info else list(info.values())
     told = [str(one.get("exception_message")) for one in several if one.get("raised_exception")]
     return told[0] if told else ""

@@ -74,8 +74,10 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """The inverse of `to_json`; what an earlier release did not write has its default. What is not known to be
-        harmless stops: an earlier release took any word for a severity."""
+        """Return the inverse of `to_json`; what an earlier release did not write has its default.
+
+        What is not known to be harmless stops: an earlier release took any word for a severity.
+        """
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
             "passed": body["passed"] is True,

@@ -27,7 +27,7 @@ class Embeddings:
         return len(self.vectors)
 
     def take(self, rows: Int64s) -> "Embeddings":
-        """The same of some samples."""
+        """Return the same of some samples."""
         return Embeddings(vectors=self.vectors[rows])
 
 

@@ -51,7 +51,7 @@ class Chunk:
         return sum(comb(self.bits, flipped) for flipped in range(self.radius + 1))
 
     def of(self, hashes: UInt64s) -> Int64s:
-        """The chunk's value of each hash."""
+        """Return the chunk's value of each hash."""
         value: Int64s = ((hashes >> np.uint64(self.shift)) & np.uint64((1 << self.bits) - 1)).astype(np.int64)
         return value
 
@@ -72,7 +72,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
-    """The cut that costs a search among so many hashes least, were their bits thrown by a coin.
+    """Return the cut that costs a search among so many hashes least, were their bits thrown by a coin.
 
     Raises: ValueError for a distance that is not 0 to `MAX_DISTANCE`.
     """
@@ -99,8 +99,10 @@ def masks(bits: int, radius: int) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTable:
-    """Hashes filed under one chunk. rows: int32 [n], in the order of their chunk; hashes: uint64 [n], likewise;
-    starts: int32 [2^bits + 1], where each value of the chunk begins."""
+    """Hashes filed under one chunk. rows: int32 [n], in the order of their chunk.
+
+    hashes: uint64 [n], likewise; starts: int32 [2^bits + 1], where each value of the chunk begins.
+    """
 
     chunk: Chunk
     rows: np.ndarray[Any, np.dtype[np.int32]]

@@ -33,9 +33,11 @@ HASH, MIRROR, EMBEDDING = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """n samples. hashes: uint64 [n, 3], 0 where there is no picture; mirrored: the same of the pictures turned left
-    to right; form: int64 [n], samples of different forms are not compared: kind * 8 + a bit for each picture that
-    is flat or not there; -1 for a sample with nothing to compare."""
+    """n samples. hashes: uint64 [n, 3], 0 where there is no picture.
+
+    mirrored: the same of the pictures turned left to right; form: int64 [n], samples of different forms are not
+    compared: kind * 8 + a bit for each picture that is flat or not there; -1 for a sample with nothing to compare.
+    """
 
     hashes: UInt64s
     mirrored: UInt64s
@@ -50,14 +52,17 @@ class Pictures:
         return self.form >> PLACES
 
     def take(self, rows: Int64s) -> "Pictures":
-        """The same of some samples."""
+        """Return the same of some samples."""
         return Pictures(hashes=self.hashes[rows], mirrored=self.mirrored[rows], form=self.form[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Pairs, each once, by query and row. query, row: int64 [n]; by: int64 [n], `HASH`, `MIRROR` or `EMBEDDING`;
-    distance: float64 [n], bits of 64 - of a clip at the picture that differs most - or 1 - cosine."""
+    """Pairs, each once, by query and row. query, row: int64 [n].
+
+    by: int64 [n], `HASH`, `MIRROR` or `EMBEDDING`; distance: float64 [n], bits of 64 - of a clip at the picture that
+    differs most - or 1 - cosine.
+    """
 
     query: Int64s
     row: Int64s
@@ -74,7 +79,7 @@ class Matches:
         )
 
     def shifted(self, rows: int) -> "Matches":
-        """The same, with rows that begin at another number."""
+        """Return the same, with rows that begin at another number."""
         return replace(self, row=self.row + rows)
 
 
@@ -95,8 +100,10 @@ def merged(*found: Matches) -> Matches:
 
 
 def pictures_of(table: "pl.DataFrame") -> Pictures:
-    """Of the columns kind, phash, phash_mirrored, phash_flat and phash_flat_mask of a samples table; those that an
-    earlier version has not are null. Raises: FieldMismatch for a phash that is not one."""
+    """Of the columns kind, phash, phash_mirrored, phash_flat and phash_flat_mask of a samples table.
+
+    Those that an earlier version has not are null. Raises: FieldMismatch for a phash that is not one.
+    """
     kind = np.full(len(table), _NOTHING, np.int64)
     for number, name in enumerate(KINDS):
         kind[(table["kind"] == name).fill_null(False).to_numpy()] = number

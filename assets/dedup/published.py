@@ -33,9 +33,12 @@ EMBEDDINGS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """opened: the newest version, None before the first; table: its samples of photos and clips; candidates: of these,
-    one for all that look the same to a hash and are in one split, the best; members: list of rows of `table`, each;
-    n_unhashed: how many have no hash, and are compared with nothing."""
+    """opened: the newest version, None before the first.
+
+    table: its samples of photos and clips; candidates: of these, one for all that look the same to a hash and are in
+    one split, the best; members: list of rows of `table`, each; n_unhashed: how many have no hash, and are compared
+    with nothing.
+    """
 
     opened: loader.Version | None
     table: "pl.DataFrame"
@@ -57,8 +60,11 @@ class Published:
 def published_samples(
     root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
-    """What the newest version has. O(n log n) of its samples. but: keys that are not wanted, those of a batch that is
-    in it already and is put together again. Raises: FieldMismatch for a hash that is not one."""
+    """Return what the newest version has.
+
+    O(n log n) of its samples. but: keys that are not wanted, those of a batch that is in it already and is put together
+    again. Raises: FieldMismatch for a hash that is not one.
+    """
     newest = root.state.newest(dataset)
     version = root.open(newest.id) if newest else None
     there = version.manifest["columns"] if version else {}

@@ -151,8 +151,10 @@ class _Course:
         self.superseded: dict[int, Copy] = {}
 
     def decide(self, sample: int, here: Matches, rows: Int64s, there: Matches) -> None:
-        """Whether a sample stays; all better ones are decided. here: near ones of the batch, which are `rows` of
-        it; there: near published ones."""
+        """Whether a sample stays.
+
+        All better ones are decided. here: near ones of the batch, which are `rows` of it; there: near published ones.
+        """
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
             if self.stays[other]:

@@ -18,7 +18,7 @@ _TEXTS = ("key", "kind", "split", "phash", "phash_mirrored")
 
 
 def schema() -> dict[str, Any]:
-    """What is read of a samples table: column -> polars type."""
+    """Return what is read of a samples table: column -> polars type."""
     import polars as pl
 
     numbers = dict.fromkeys(quality.COLUMNS, pl.Float64)
@@ -46,7 +46,7 @@ def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
-    """The columns that are compared, of rows of a samples table; what a row has not is null."""
+    """Return the columns that are compared, of rows of a samples table; what a row has not is null."""
     return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
 
 

@@ -48,8 +48,10 @@ def featurizer_findings(
     before: Mapping[str, Mapping[str, Any]],
     again: Mapping[str, Mapping[str, Any]],
 ) -> list[Finding]:
-    """Featurizers that computed the batch in another way than the newest published one. Each is featurizer -> what its
-    record says (version, weights_sha256, torch ...); again: of the published batch's features as they were made last.
+    """Featurizers that computed the batch in another way than the newest published one.
+
+    Each is featurizer -> what its record says (version, weights_sha256, torch ...); again: of the published batch's
+    features as they were made last.
 
     A raised code number announces a change, and features of the published batch that were made again in the new way
     settle it; parameters, weights, processor or library that are others under the same number are a silent change.

@@ -26,9 +26,11 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Objects with a text, by their keys. fits: of each, whether the text has a word of its own label, title
-    or name; shifted: by how many rows -> of each object whose words neither neighbour has, whether the text has a word
-    of that row; lengths, durations_s: of those that have both."""
+    """Objects with a text, by their keys. fits: of each, whether the text has a word of its own label, title or name.
+
+    shifted: by how many rows -> of each object whose words neither neighbour has, whether the text has a word of that
+    row; lengths, durations_s: of those that have both.
+    """
 
     keys: tuple[str, ...]
     fits: Bools
@@ -109,7 +111,7 @@ def _shifted_words(now: Texts, alpha: float, told: Any) -> list[Finding]:
 
 
 def _shifted_lengths(now: Texts, alpha: float, told: Any) -> list[Finding]:
-    """The correlation with the neighbour's duration is higher than with the own, beyond chance (Fisher's z)."""
+    """Return the correlation with the neighbour's duration is higher than with the own, beyond chance (Fisher's z)."""
     if len(now.lengths) < MIN_TEXTS:
         return []
     own = _rank_correlation(now, 0)

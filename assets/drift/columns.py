@@ -36,8 +36,11 @@ _NAMES = frozenset((
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Samples that are compared with their like. of: in words; now: of the batch; batches: of the
-    baseline's; objects: how many raw objects the rows of each of these are worth, the batch first."""
+    """Samples that are compared with their like. of: in words.
+
+    now: of the batch; batches: of the baseline's; objects: how many raw objects the rows of each of these are worth,
+    the batch first.
+    """
 
     of: str
     now: "pl.DataFrame"
@@ -46,7 +49,7 @@ class Stratum:
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
-    """The table with the column `source`: its own, or else the first folder of the raw object's key."""
+    """Return the table with the column `source`: its own, or else the first folder of the raw object's key."""
     import polars as pl
 
     if "source" in table.columns or key not in table.columns:
@@ -96,7 +99,7 @@ def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) 
 def compared_columns(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
 ) -> list[str]:
-    """What both sides have and can be compared; a column that only the baseline has counts as missing now."""
+    """Return what both sides have and can be compared; a column that only the baseline has counts as missing now."""
     before = {name: kind for table in batches for name, kind in table.schema.items()}
     return [
         name
@@ -112,8 +115,9 @@ def column_findings(
     known: Mapping[str, Any],
     alpha: float,
 ) -> tuple[list[Finding], int]:
-    """(what stands out, how many comparisons were made). known: column -> every category that the version has; alpha:
-    chance that anything of these stands out by chance.
+    """Return (what stands out, how many comparisons were made). known: column -> every category that the version has.
+
+    alpha: chance that anything of these stands out by chance.
 
     O(columns x strata x (rows of the batch and of the baseline's batches)); what a batch of the baseline is like beside
     the others is only worked out for a column that differs.
@@ -208,8 +212,11 @@ def _known(column: "pl.Series") -> Floats:
 
 
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
-    """Ways in which a column may stand out: by missing values; by every category up or down, of texts also gone, and by
-    the mix; or of numbers, by zeros up or down and three measures."""
+    """Ways in which a column may stand out: by missing values.
+
+    By every category up or down, of texts also gone, and by the mix; or of numbers, by zeros up or down and three
+    measures.
+    """
     if not _is_category(columns):
         return 6
     return 2 + (3 if columns[0].dtype == _types().String else 2) * len(_values(columns))
@@ -238,7 +245,7 @@ def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Co
 
 
 def drawn(known: Floats, objects: float) -> Drawn:
-    """The finite values."""
+    """Return the finite values."""
     return Drawn(values=np.sort(known[np.isfinite(known)]), objects=objects)
 
 
@@ -268,7 +275,10 @@ def _renamed(
     known: Any,
     told: Any,
 ) -> Iterator[Finding]:
-    """A value never seen before that is a known one in another spelling; or one, while a known one has stopped."""
+    """Yield a value never seen before that is a known one in another spelling.
+
+    Or one, while a known one has stopped.
+    """
     there = {name for one in before for name in one}
     new = sorted(set(counts) - there - set(known or ()))
     spelled = {_plain(name): name for name in sorted(there) if _plain(name)}
@@ -290,6 +300,6 @@ def _plain(name: str) -> str:
 
 
 def _without_echoes(found: Sequence[Finding]) -> list[Finding]:
-    """What all samples of a kind show is not told again of each source."""
+    """Return what all samples of a kind show is not told again of each source."""
     whole = {(one.what, one.column) for one in found if "," not in one.of}
     return [one for one in found if "," not in one.of or (one.what, one.column) not in whole]

@@ -25,8 +25,10 @@ column's (outcomes, units, captions), a third each; and how many of the last the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What the drift gate looks at. baseline: None before the first version; newest: the version that the batch
-    would be added to; protected: versions whose samples must not come."""
+    """What the drift gate looks at. baseline: None before the first version.
+
+    newest: the version that the batch would be added to; protected: versions whose samples must not come.
+    """
 
     now: BatchFacts
     baseline: Baseline | None
@@ -69,7 +71,7 @@ def splits(compared: Compared) -> CheckResult:
 
 
 def protected(compared: Compared) -> CheckResult:
-    """Samples of evaluation sets that must stay unseen. Nobody may approve it: take the samples out."""
+    """Return samples of evaluation sets that must stay unseen. Nobody may approve it: take the samples out."""
     found: list[Finding] = []
     for version in compared.protected:
         found += contaminations(compared.now.samples, version, compared.thresholds.near_bits)
@@ -80,7 +82,7 @@ def protected(compared: Compared) -> CheckResult:
 
 
 def agreement(compared: Compared) -> CheckResult:
-    """Samples against their media, texts against their objects, featurizers against those of the newest batch."""
+    """Return samples against their media, texts against their objects, featurizers against those of the newest batch."""
     now, baseline, thresholds = compared.now, compared.baseline, compared.thresholds
     found = turned_findings(now.samples, now.media)
     batches = baseline.batches if baseline else ()

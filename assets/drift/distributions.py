@@ -44,8 +44,10 @@ def pooled(batches: Sequence[Drawn]) -> Drawn:
 
 
 def settled(some: Sequence[Drawn]) -> list[Drawn]:
-    """The same with values that differ in their last digits made equal: a run of them becomes its first one. A run that
-    as a whole is wider than the last digits are, as of many different numbers, stays as it is."""
+    """Return the same with values that differ in their last digits made equal: a run of them becomes its first one.
+
+    A run that as a whole is wider than the last digits are, as of many different numbers, stays as it is.
+    """
     values = np.sort(np.concatenate([one.values for one in some])) if some else np.zeros(0)
     if not len(values):
         return list(some)
@@ -63,8 +65,11 @@ def settled(some: Sequence[Drawn]) -> list[Drawn]:
 
 
 def level(now: Drawn, before: Drawn, alpha: float) -> Difference:
-    """Difference of the means in standard deviations of what was before (Cohen's d); chance as of a normal one, and
-    where that does not explain it, by a bound that holds of any distribution and number of objects."""
+    """Difference of the means in standard deviations of what was before (Cohen's d).
+
+    Chance as of a normal one, and where that does not explain it, by a bound that holds of any distribution and number
+    of objects.
+    """
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
     # Equal numbers have a deviation too: the last digits of their own mean.
@@ -107,15 +112,17 @@ def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
 
 
 def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
-    """The mean whose rate function is `rate`, of a thing of mean 0; infinity where none has as much: then even the
-    largest value, each time, is no wonder."""
+    """Return the mean whose rate function is `rate`, of a thing of mean 0.
+
+    Infinity where none has as much: then even the largest value, each time, is no wonder.
+    """
     highest = float(centred.max())
     size = float(np.abs(centred).max())
     if not size:
         return 0.0
 
     def tilted(t: float) -> tuple[float, float]:
-        """(the mean under exp(t x), its rate function)."""
+        """Return (the mean under exp(t x), its rate function)."""
         tilt = weights * np.exp(t * (centred - highest))
         total = float(tilt.sum())
         mean = float(tilt @ centred) / total
@@ -160,7 +167,7 @@ def stability(now: Drawn, before: Drawn, edges: Floats, alpha: float) -> Differe
 def distribution(
     now: Drawn, batches: Sequence[Drawn], alpha: float, limits: tuple[float, float, float], **told: Any
 ) -> list[Finding]:
-    """A finding when one of the measures stands out. limits: of level, distance and index; told: column, of."""
+    """Return a finding when one of the measures stands out. limits: of level, distance and index; told: column, of."""
     level_limit, ks_limit, psi_limit = limits
     now, *batches = settled([now, *batches])
     whole = pooled(batches)
@@ -197,8 +204,10 @@ def spread(values: Floats) -> str:
 
 
 def ratio(now: Floats, before: Floats, alpha: float) -> Difference:
-    """How far the mean of positive numbers, one per object, is another: |ln(mean / mean)|; chance by the delta method
-    and a normal distribution, and where that does not explain it, as of `level`."""
+    """How far the mean of positive numbers, one per object, is another: |ln(mean / mean)|.
+
+    Chance by the delta method and a normal distribution, and where that does not explain it, as of `level`.
+    """
     if len(now) < 2 or len(before) < 2 or not now.mean() or not before.mean():
         return UNKNOWN
     chance = math.sqrt(sum(one.var(ddof=1) / len(one) / one.mean() ** 2 for one in (now, before)))

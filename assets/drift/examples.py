@@ -37,8 +37,9 @@ _log = logging.getLogger(__name__)
 def shown_of(
     root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
 ) -> Shown:
-    """(what was found, a sample that shows it), in the order of the findings, each sample once; [] where what draws is
-    not installed.
+    """Return (what was found, a sample that shows it), in the order of the findings, each sample once.
+
+    [] where what draws is not installed.
 
     table: the batch's rows. Of a finding samples of different objects are shown as long as there are; of an object
     that it names the first sample; of what is taken down none. Reads an index row group and the fields of at most a
@@ -104,13 +105,13 @@ def _hash(key: str) -> bytes:
 
 
 def _different(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first row of each object, and then the others."""
+    """Return the first row of each object, and then the others."""
     firsts = set({row.get("raw_key"): row["key"] for row in reversed(rows)}.values())
     return sorted(rows, key=lambda row: row["key"] not in firsts)
 
 
 def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(finding in words, row)."""
+    """Yield (finding in words, row)."""
     rows = _rows(table, {str(key) for one in results for found in one.findings for key in found["keys"]})
     seen: set[str] = set()
     for finding in (found for one in results for found in one.findings):
@@ -138,7 +139,7 @@ def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
 
 
 def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFrame":
-    """The rows that no takedown denies."""
+    """Return the rows that no takedown denies."""
     import polars as pl
     import pyarrow as pa
 

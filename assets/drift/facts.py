@@ -177,8 +177,8 @@ def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
 
 
 def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
-    """The newest live rows of the samples table: whole tables from the end of the manifest's lists, of the first one
-    that goes beyond `most` its last rows. Annotations are not laid over them."""
+    """Return the newest live rows of the samples table: whole tables from the end of the manifest's lists, of the first
+    one that goes beyond `most` its last rows. Annotations are not laid over them."""
     import polars as pl
 
     entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]

@@ -170,8 +170,10 @@ def as_check(
     usual_known: bool = True,
     approvable: bool = True,
 ) -> CheckResult:
-    """Findings as one check. compared: what was, in words. usual_known: whether there were enough batches; without,
-    only findings that are certain stop a batch."""
+    """Findings as one check. compared: what was, in words. usual_known: whether there were enough batches.
+
+    Without, only findings that are certain stop a batch.
+    """
     ordered = sorted(findings, key=lambda one: (not one.certain, -one.effect / (one.limit or 1e-9)))
     stopping = [one for one in ordered if one.certain or usual_known]
     said = "; ".join(one.sentence for one in ordered[:3])

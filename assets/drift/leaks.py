@@ -53,7 +53,7 @@ def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[F
 
 
 def contaminations(batch: "pl.DataFrame", protected: loader.Version, near_bits: int) -> list[Finding]:
-    """Samples of the batch whose raw object, subject or picture is in a version that must stay unseen."""
+    """Return samples of the batch whose raw object, subject or picture is in a version that must stay unseen."""
     import polars as pl
 
     found = []

@@ -69,8 +69,10 @@ def render(
     shown: Sequence[tuple[str, Example]] = (),
     before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """The whole page. facts: what stands on top, name -> text; picture: of `plotted`; shown, before: of
-    `examples.shown_of` and `before_of`."""
+    """Return the whole page. facts: what stands on top, name -> text.
+
+    picture: of `plotted`; shown, before: of `examples.shown_of` and `before_of`.
+    """
     template = templates(Path(__file__).parent).get_template("gate.html.j2")
     return template.render(
         title=title,

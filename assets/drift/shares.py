@@ -69,8 +69,11 @@ def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """now: of the batch; batches: of each batch of the baseline; alpha: of one comparison; usual: how each of these
-    differs from the rest of them, where its own share does not say it."""
+    """now: of the batch.
+
+    batches: of each batch of the baseline; alpha: of one comparison; usual: how each of these differs from the rest of
+    them, where its own share does not say it.
+    """
 
     now: Counted
     batches: Sequence[Counted]
@@ -92,7 +95,7 @@ class Comparison:
         return [share_difference(one, whole - one, self.alpha) for one in self.batches if one.n < whole.n]
 
     def found(self, limit: float, **told: Any) -> list[Finding]:
-        """The finding, if it is one. told: what, column, of, keys of it."""
+        """Return the finding, if it is one. told: what, column, of, keys of it."""
         if not abs(self.now.share - self.before.share) > limit:  # most columns: without a quantile
             return []
         mine = self.difference()
@@ -129,8 +132,10 @@ def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
 
 
 def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
-    """Of each batch, the largest share of a value that is rare among the others, against these. Feeds of other shoots
-    or speakers in every batch have such."""
+    """Of each batch, the largest share of a value that is rare among the others, against these.
+
+    Feeds of other shoots or speakers in every batch have such.
+    """
     found = []
     for place, one in enumerate(batches):
         rest = [*batches[:place], *batches[place + 1 :]]

@@ -59,8 +59,11 @@ def outcome_findings(
 def units_findings(
     now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
 ) -> list[Finding]:
-    """Samples per used object, of each kind; objects are the evidence. Where media have a duration, an object is
-    compared with those of about its length. Of each batch: samples table, media table."""
+    """Return samples per used object, of each kind; objects are the evidence.
+
+    Where media have a duration, an object is compared with those of about its length. Of each batch: samples table,
+    media table.
+    """
     found = []
     mine, theirs = _per_object(*now), [_per_object(*tables) for tables in batches]
     for kind, objects in mine.items():
@@ -115,7 +118,7 @@ class _Expected:
         )
 
     def ratios(self, objects: "pl.DataFrame") -> Floats:
-        """Samples of each object over those that were to be expected."""
+        """Return samples of each object over those that were to be expected."""
         ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
         return ratios
 

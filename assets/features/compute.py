@@ -38,8 +38,10 @@ _LOST = get_args(Code)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers; gone:
-    those of the rows that no version has any more, and that nothing is computed of."""
+    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers.
+
+    gone: those of the rows that no version has any more, and that nothing is computed of.
+    """
 
     store: Store
     part: loader.Part
@@ -141,8 +143,9 @@ def compute_part(
     progress: Progress | None = None,
     gone: frozenset[int] = frozenset(),
 ) -> Iterator[Row]:
-    """The rows of all samples of a part, in its order, as they come; a sample that no worker survives is a refusal.
-    gone: rows that nothing is computed of.
+    """Yield the rows of all samples of a part, in its order, as they come.
+
+    A sample that no worker survives is a refusal. gone: rows that nothing is computed of.
 
     Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
     """

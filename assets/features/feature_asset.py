@@ -124,7 +124,9 @@ def features_of_batch(
 def feature_asset(
     spec: DatasetSpec, feature: Feature, batches: dg.PartitionsDefinition[str]
 ) -> dg.AssetsDefinition:
-    """The asset [dataset, feature_<name>]. Its code version follows the featurizer's: a new one makes it stale.
+    """Return the asset [dataset, feature_<name>].
+
+    Its code version follows the featurizer's: a new one makes it stale.
 
     Nothing is read here: other weights under the same path make a model's features stale for Dagster if their sha256
     is stated; if it is not, the next run finds out.

@@ -83,7 +83,7 @@ class Looked:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: Looked | None = None) -> list[Stale]:
-    """What a refresh has to compute, batch by batch, the oldest first.
+    """Return what a refresh has to compute, batch by batch, the oldest first.
 
     A batch that the gate refused after this very featurizer is not among them: it waits for a person. before: of an
     earlier look by this process. Costs the opening of the newest version, one listing of the dataset's stages (a
@@ -119,7 +119,7 @@ def stale(root: loader.Root, spec: DatasetSpec, before: Looked | None = None) ->
 
 
 def settled(featurizer: Featurizer) -> Featurizer:
-    """The same, its version known for certain. Raises: InvalidWeights; StoreError."""
+    """Return the same, its version known for certain. Raises: InvalidWeights; StoreError."""
     return pinned(featurizer) if isinstance(featurizer, ModelFeaturizer) else featurizer
 
 
@@ -129,8 +129,10 @@ def _is_done(included: "Included", record: StageRecord) -> bool:
 
 
 class Included:
-    """Whether what a feature's record of a published batch says is in a version, or can still come into one; by the
-    history as it was when this was made."""
+    """Whether what a feature's record of a published batch says is in a version, or can still come into one.
+
+    By the history as it was when this was made.
+    """
 
     def __init__(self, root: loader.Root, looked: Looked | None = None) -> None:
         self._store, self._state = root.store, root.state
@@ -175,8 +177,10 @@ class Included:
 
 
 def transaction(root: loader.Root, dataset: str) -> str:
-    """The open transaction that refreshed features wait in, begun where there is none. One per publish: O(refreshes
-    published so far), no request for those that are over."""
+    """Return the open transaction that refreshed features wait in, begun where there is none.
+
+    One per publish: O(refreshes published so far), no request for those that are over.
+    """
     txns = root.log.refresh().txns
     for number in count(1):
         words = (dataset, "refresh", str(number))

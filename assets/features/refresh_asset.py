@@ -21,7 +21,7 @@ RefreshEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """The asset [dataset, refresh] and its check; of a dataset with featurizers."""
+    """Yield the asset [dataset, refresh] and its check; of a dataset with featurizers."""
     key = dg.AssetKey([spec.name, REFRESH])
 
     @dg.asset(

@@ -50,8 +50,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """What a publish of refreshed features came to. version: None where nothing waited; published: "stage partition" of
-    each; left_out: samples; results: of the gate's checks."""
+    """What a publish of refreshed features came to. version: None where nothing waited.
+
+    published: "stage partition" of each; left_out: samples; results: of the gate's checks.
+    """
 
     version: loader.Version | None
     published: tuple[str, ...] = ()
@@ -60,8 +62,11 @@ class Refresh:
 
 
 def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
-    """Records of features that the dataset has now, computed of published batches and in no version; by stage, then
-    batch. Costs a listing and a GET per batch of each feature. Raises: Corrupt; InvalidWeights; StoreError."""
+    """Records of features that the dataset has now, computed of published batches and in no version.
+
+    By stage, then batch. Costs a listing and a GET per batch of each feature. Raises: Corrupt; InvalidWeights;
+    StoreError.
+    """
     open_txns = {name for name, txn in root.log.refresh().txns.items() if txn.status == "open"}
     found = []
     for feature in spec.features:
@@ -78,9 +83,10 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 
 
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
-    """Publish what waits as one version, or nothing of it: the gate's verdict is written before. A batch with a sample
-    that was excluded when it was computed, and is back since that version was retired, is not published: it is stale
-    now, and computed again.
+    """Publish what waits as one version, or nothing of it: the gate's verdict is written before.
+
+    A batch with a sample that was excluded when it was computed, and is back since that version was retired, is not
+    published: it is stale now, and computed again.
 
     A refused refresh is given up, batch by batch: its records say why, and it is computed again only by hand, or by
     another featurizer version. Raises: StageNotPublished with that reason; Conflict when somebody else changed the same
@@ -157,8 +163,10 @@ def _batches(
 def _assembled(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[Batch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    """Key -> why a sample is left out, and the samples table as it would be of the others. Reads the version's samples
-    table, which is in memory once."""
+    """Key -> why a sample is left out, and the samples table as it would be of the others.
+
+    Reads the version's samples table, which is in memory once.
+    """
     import polars as pl
 
     frame = scan_samples(version).collect()

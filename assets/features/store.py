@@ -20,8 +20,11 @@ from .names import Names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a stage keeps of a batch. shards: as JSON; table: a row per sample; taken: of each part its id, its kind and
-    how many rows of `table` are of it, in the table's order."""
+    """What a stage keeps of a batch. shards: as JSON.
+
+    table: a row per sample; taken: of each part its id, its kind and how many rows of `table` are of it, in the table's
+    order.
+    """
 
     shards: list[dict[str, Any]] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
@@ -49,9 +52,10 @@ def store_part(
     stored: Stored,
     txn: str | None = None,
 ) -> None:
-    """Write the part's new shard and note what the table says of each row. There is no shard of a featurizer that gives
-    columns only, or takes no sample, nor where the part has these very fields. Rows are written as they come: the
-    fields of one are in memory. txn: see `add_part_group`.
+    """Write the part's new shard and note what the table says of each row.
+
+    There is no shard of a featurizer that gives columns only, or takes no sample, nor where the part has these very
+    fields. Rows are written as they come: the fields of one are in memory. txn: see `add_part_group`.
 
     Raises: FieldMismatch when the featurizer makes other names than it declares; Conflict; StoreError.
     """
@@ -72,7 +76,7 @@ def store_part(
 
 
 def model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, Any]:
-    """What the record says of a model and what it ran on. Raises: ModelFailed when it cannot be loaded."""
+    """Return what the record says of a model and what it ran on. Raises: ModelFailed when it cannot be loaded."""
     variables = store_variables(featurizer.weights)
     (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s, variables=variables)
     if outcome.value is None:
@@ -89,7 +93,7 @@ def model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float)
 def _told(
     featurizer: Featurizer, kind: str, rows: Iterator[Row], table: list[dict[str, Any]]
 ) -> Iterator[Row]:
-    """The rows as they are, noted in the table. Raises: FieldMismatch when one has other names than declared."""
+    """Yield the rows as they are, noted in the table. Raises: FieldMismatch when one has other names than declared."""
     for row in rows:
         if row.features is not None:
             for what, made, declared in (

@@ -19,7 +19,7 @@ FEATURIZERS = {
 
 
 def make(name: str, /, **parameters: Any) -> Featurizer:
-    """The featurizer of that name, or the class at "module:Class", with these parameters.
+    """Return the featurizer of that name, or the class at "module:Class", with these parameters.
 
     Raises: ValueError (an unknown name; a value the featurizer refuses), TypeError (a parameter that it does
     not have), ImportError and AttributeError (no such module or class).

@@ -26,7 +26,7 @@ def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
 
 
 def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
-    """The one field read of this kind. Raises: ValueError for a kind that is not taken."""
+    """Return the one field read of this kind. Raises: ValueError for a kind that is not taken."""
     if kind not in inputs:
         raise ValueError(f"a sample of kind {kind!r}; accepted: {', '.join(sorted(inputs))}")
     return inputs[kind][0]
@@ -43,7 +43,7 @@ def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
 
 
 def decoded(sample: Mapping[str, bytes], field: str) -> Any:
-    """What the loader would make of the field. Raises: Unusable."""
+    """Return what the loader would make of the field. Raises: Unusable."""
     data = bytes_of(sample, field)
     try:
         return decoder_for(field)(data, None)
@@ -108,7 +108,7 @@ def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
 
 
 def three_of(n_frames: int) -> list[int]:
-    """The first, middle and last frame, as far as these are different ones: what `frames` takes as pick."""
+    """Return the first, middle and last frame, as far as these are different ones: what `frames` takes as pick."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
 
@@ -123,7 +123,7 @@ class Sound:
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
-    """The first audio stream at its stored rate. Raises: Unusable (also for samples that are no numbers)."""
+    """Return the first audio stream at its stored rate. Raises: Unusable (also for samples that are no numbers)."""
     import io
 
     import av

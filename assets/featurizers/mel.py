@@ -111,7 +111,7 @@ class Mel(Featurizer):
             yield windows[start : min(start + _AT_ONCE, n_frames)]
 
     def _bands(self, frames: Array) -> Array:
-        """float64 [n_mels, frames]"""
+        """float64 [n_mels, frames]."""
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.n_fft) / self.n_fft)
         spectrum = np.fft.rfft(frames * hann, axis=1)
         power = spectrum.real**2 + spectrum.imag**2

@@ -133,7 +133,7 @@ def probabilities(samples: Array) -> Array:
 
 
 def weights() -> Path:
-    """The model's file. Raises: MissingDependency, with the pip line."""
+    """Return the model's file. Raises: MissingDependency, with the pip line."""
     package = find_spec("silero_vad")  # imports nothing
     if package is None or not package.submodule_search_locations or find_spec("onnxruntime") is None:
         raise MissingDependency(

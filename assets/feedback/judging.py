@@ -58,8 +58,10 @@ class Finding:
 
 
 def read_again(reading: Reading) -> Finding:
-    """Read every field, twice where its checksum is wrong, and decode it whole. Raises: StoreError, and what says
-    nothing about the bytes, such as MemoryError."""
+    """Read every field, twice where its checksum is wrong, and decode it whole.
+
+    Raises: StoreError, and what says nothing about the bytes, such as MemoryError.
+    """
     at = reading.address
 
     def found(verdict: Verdict, code: str = "", reason: object = "") -> Finding:

@@ -58,8 +58,10 @@ class Quarantined:
 
 
 def unjudged(store: Store, dataset: str) -> Iterator[str]:
-    """Paths of ledgers that were not judged for the dataset, in order of name. Costs a listing of `ledgers/`, and the
-    table of verdicts. Raises: Corrupt; StoreError."""
+    """Paths of ledgers that were not judged for the dataset, in order of name.
+
+    Costs a listing of `ledgers/`, and the table of verdicts. Raises: Corrupt; StoreError.
+    """
     seen = {row["ledger"] for row in verdicts(store, dataset)}
     return (
         info.key for info in store.list("ledgers/") if info.key.endswith(".jsonl") and info.key not in seen
@@ -72,8 +74,10 @@ def verdicts(store: Store, dataset: str) -> list[Row]:
 
 
 def kept_out(store: Store, dataset: str) -> dict[str, str]:
-    """unit_id -> why, of units whose bytes do not decode: whoever cuts the same object again gets the same bytes. A
-    sample whose stored bytes had changed is not among them: cut again it is good."""
+    """unit_id -> why, of units whose bytes do not decode: whoever cuts the same object again gets the same bytes.
+
+    A sample whose stored bytes had changed is not among them: cut again it is good.
+    """
     return {
         row["unit_id"]: f"quarantined: {row['code']}: {row['reason']}"
         for row in verdicts(store, dataset)
@@ -127,7 +131,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """A row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
+    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -146,7 +150,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
 
 
 def _told(body: Mapping[str, Any]) -> Row:
-    """What a line says. Raises: those of `DAMAGED` for what a table cannot hold, or no training writes."""
+    """Return what a line says. Raises: those of `DAMAGED` for what a table cannot hold, or no training writes."""
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
@@ -188,8 +192,10 @@ def _unit_ids(version: loader.Version, keys: Sequence[str]) -> dict[str, str]:
 def _written(
     root: loader.Root, spec: DatasetSpec, rows: Sequence[Row], version: loader.Version, run_id: str
 ) -> StageRecord | None:
-    """The record over all verdicts so far and these; None where there never was a ledger. What somebody else wrote
-    meanwhile is in it too: the table is written again until none came between."""
+    """Return the record over all verdicts so far and these; None where there never was a ledger.
+
+    What somebody else wrote meanwhile is in it too: the table is written again until none came between.
+    """
     store = root.store
     while True:
         before = current_record(store, spec.name, QUARANTINE, PARTITION)
@@ -282,7 +288,7 @@ QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """The asset [dataset, quarantine] and its check."""
+    """Yield the asset [dataset, quarantine] and its check."""
     key = dg.AssetKey([spec.name, QUARANTINE])
 
     @dg.asset(

@@ -24,12 +24,12 @@ def training_key(dataset: str) -> dg.AssetKey:
 
 
 def training_runs(dataset: str) -> dg.DynamicPartitionsDefinition:
-    """The trainings of a dataset, by the name that they report under."""
+    """Return the trainings of a dataset, by the name that they report under."""
     return dg.DynamicPartitionsDefinition(name=f"{dataset}_{ASSET}")
 
 
 def training_asset(dataset: str) -> dg.AssetSpec:
-    """The external asset [dataset, training_run]: one partition per training, one materialization per report."""
+    """Return the external asset [dataset, training_run]: one partition per training, one materialization per report."""
     return dg.AssetSpec(
         training_key(dataset),
         deps=[dg.AssetKey([dataset, VERSION])],
@@ -70,7 +70,7 @@ def _tags(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterat
 
 
 def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
-    """What Dagster's page of the training shows."""
+    """Return what Dagster's page of the training shows."""
     names = ", ".join(dict.fromkeys(version["name"] for version in found.versions))
     rows = [(version["source"], version["name"], version["id"]) for version in found.versions]
     metadata: dict[str, Any] = {

@@ -15,7 +15,7 @@ _VERSION = "1"
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
-    """The given segments of a landed object."""
+    """Return the given segments of a landed object."""
     return tuple(Segment(**segment) for segment in raw.get("segments") or ())
 
 
@@ -24,7 +24,7 @@ StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """The places of a batch. The name of each says what decides the bytes of the clips."""
+    """Return the places of a batch. The name of each says what decides the bytes of the clips."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:

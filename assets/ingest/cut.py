@@ -56,7 +56,8 @@ def cut_objects(
     waiting: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[CutUnit], list[Row]]:
-    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset;
+    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
+
     waiting: where clips may wait that the audit made; tell: of objects whose time limit is above the dataset's.
 
     Raises: StoreError when this machine has no room, or the store does not answer.
@@ -114,8 +115,10 @@ def cut_objects(
 
 
 def _are_own(units: Sequence[Unit], scratch: Path) -> bool:
-    """Whether every file of the units was made in the worker's folder: no link, and nothing elsewhere. A worker that a
-    file took over would have this process read what it names."""
+    """Whether every file of the units was made in the worker's folder: no link, and nothing elsewhere.
+
+    A worker that a file took over would have this process read what it names.
+    """
     files = [value for unit in units for value in unit.fields.values() if isinstance(value, Path)]
     return all(file.parent == scratch and _is_plain(file) for file in files)
 

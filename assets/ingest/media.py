@@ -156,7 +156,7 @@ def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> No
 
 
 def _audited(row: Row, limit: Limit, outcome: Outcome[AuditResult]) -> AuditResult:
-    """The result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
+    """Return the result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
     if outcome.value is not None:
         if outcome.value.fault:
             raise StoreError(f"{row['key']!r} could not be audited: {outcome.value.fault}")
@@ -193,7 +193,7 @@ MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """The asset [dataset, media] and its check."""
+    """Yield the asset [dataset, media] and its check."""
     key = dg.AssetKey([spec.name, MEDIA])
 
     @dg.asset(

@@ -53,7 +53,7 @@ def no_progress(done: int, total: int, name: str) -> None:
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
-    """What `_origins.json` says of each object, as it stands there; empty without it.
+    """Return what `_origins.json` says of each object, as it stands there; empty without it.
 
     Raises: Corrupt when it is no JSON object, or larger than 128 MiB: nobody knows then what any object may be used
     for.
@@ -76,7 +76,7 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 
 def _facts(origin: object) -> dict[str, str]:
-    """What is kept of it. Raises: Corrupt for what is no text, or not in an object."""
+    """Return what is kept of it. Raises: Corrupt for what is no text, or not in an object."""
     if not isinstance(origin, dict):
         raise Corrupt(f"{ORIGINS} says {origin!r:.100} of it; expected an object with {', '.join(_FACTS)}")
     told = {name: str(origin.get(name, "")) for name in _FACTS}
@@ -152,7 +152,7 @@ def _row(
 
 
 def _chunks(landing: Store, item: RawObject) -> Iterator[bytes]:
-    """The bytes of exactly that object version. Raises: Changed; ObjectNotFound; StoreError leaves."""
+    """Yield the bytes of exactly that object version. Raises: Changed; ObjectNotFound; StoreError leaves."""
     if not item.nbytes and (now := landing.head(item.key)).etag != item.etag:
         raise Changed(
             f"{item.uri}: it was replaced since it was discovered (etag {item.etag}, now {now.etag}); it lands again "
@@ -219,7 +219,7 @@ def _check_place(manifest: Manifest, landing: Store) -> None:
 def raw_objects_asset(
     dataset: str, batches: dg.PartitionsDefinition[str], sources: Sequence[Source] = (LANDING,)
 ) -> dg.AssetsDefinition:
-    """The asset [dataset, raw_objects]."""
+    """Return the asset [dataset, raw_objects]."""
 
     @dg.asset(
         key=[dataset, RAW_OBJECTS],

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
-    """The same for a retried step of one run, so that its second attempt is the same transaction."""
+    """Return the same for a retried step of one run, so that its second attempt is the same transaction."""
     words = (spec.name, UNITS, partition, run_id)
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
@@ -173,7 +173,7 @@ def write_parts(
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """The fields that `sample_fields` gives, sorted; no file is read."""
+    """Return the fields that `sample_fields` gives, sorted; no file is read."""
     cutter = CUTTERS[unit.kind]
     names = {*unit.unit.fields, cutter.facts} - {"json"}
     if cutter.has_label:
@@ -235,7 +235,7 @@ def _source(spec: DatasetSpec, unit: CutUnit) -> dict[str, str]:
 
 
 def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
-    """What decides the split: the raw object's bytes, or the subject (the folder it landed in)."""
+    """Return what decides the split: the raw object's bytes, or the subject (the folder it landed in)."""
     return str(unit.raw["label"] if spec.split_by == "subject" else unit.raw["sha256"])
 
 
@@ -254,13 +254,13 @@ def unit_row(unit: CutUnit, part: "loader.Part") -> Row:
 
 
 def labels_of(units: Sequence[CutUnit], known: Sequence[str]) -> list[str]:
-    """The class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
+    """Return the class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
     found = {unit.raw["label"] for unit in units if CUTTERS[unit.kind].has_label}
     return [*known, *sorted(found - set(known))]
 
 
 def published_labels(root: "loader.Root", dataset: str) -> list[str]:
-    """The class names of the newest version, in the order of their numbers; none before the first."""
+    """Return the class names of the newest version, in the order of their numbers; none before the first."""
     return class_names(root.store, root.state.versions(dataset)) or []
 
 
@@ -323,7 +323,7 @@ UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """The asset [dataset, units] and its check."""
+    """Yield the asset [dataset, units] and its check."""
     key = dg.AssetKey([spec.name, UNITS])
 
     @dg.asset(

@@ -67,7 +67,7 @@ class PacketIndex:
 
 @contextmanager
 def opened(path: str) -> Iterator["InputContainer"]:
-    """The container at `path`. Raises: Unusable for what FFmpeg refuses, inside the block too."""
+    """Yield the container at `path`. Raises: Unusable for what FFmpeg refuses, inside the block too."""
     import av
 
     try:
@@ -104,7 +104,7 @@ def kind_inside(path: str) -> Kind:
 
 
 def moving_picture(container: "InputContainer") -> "VideoStream | None":
-    """The first video stream that is not a cover picture. Raises: Unusable when there is no decoder for it."""
+    """Return the first video stream that is not a cover picture. Raises: Unusable when there is no decoder for it."""
     from av.stream import Disposition
 
     covers = Disposition.attached_pic
@@ -116,14 +116,14 @@ def moving_picture(container: "InputContainer") -> "VideoStream | None":
 
 
 def first_sound(container: "InputContainer") -> "AudioStream | None":
-    """The first audio stream that there is a decoder for."""
+    """Return the first audio stream that there is a decoder for."""
     # The stubs promise a codec context; a stream of an unknown codec has none.
     known = [stream for stream in container.streams.audio if cast("Any", stream.codec_context) is not None]
     return known[0] if known else None
 
 
 def first_audio(container: "InputContainer") -> "AudioStream":
-    """The same, of a file that is sound alone. Raises: Unusable."""
+    """Return the same, of a file that is sound alone. Raises: Unusable."""
     stream = first_sound(container)
     if stream is None:
         raise rejected("probe", "no_streams", "the container has no audio stream with a known codec")

@@ -14,9 +14,12 @@ from .unit import Kind, Unit, dropped, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """function: "module:function" of (file, scratch folder, policy) -> units, imported on first use; facts: the field
-    that takes a unit's `json` (a field name has one group in a dataset, so each kind has its own); has_label: whether
-    samples carry `cls`; takes_known: whether the function also takes what is known of the object before."""
+    """function: "module:function" of (file, scratch folder, policy) -> units, imported on first use.
+
+    facts: the field that takes a unit's `json` (a field name has one group in a dataset, so each kind has its own);
+    has_label: whether samples carry `cls`; takes_known: whether the function also takes what is known of the object
+    before.
+    """
 
     function: str
     facts: str
@@ -63,7 +66,7 @@ TEXT_TYPES = ("text/plain", "application/json")
 
 
 def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
-    """What to make of a file of this (sniffed) type; `kinds` are those that are wanted. Raises: Unusable."""
+    """Return what to make of a file of this (sniffed) type; `kinds` are those that are wanted. Raises: Unusable."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:

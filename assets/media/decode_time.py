@@ -44,8 +44,10 @@ _AT_ONCE_BYTES = 256 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What there is to decode. duration_s: of the longer one of sound and picture; pixels: of all frames, weighted by
-    their codec; values: samples of all channels."""
+    """What there is to decode. duration_s: of the longer one of sound and picture.
+
+    pixels: of all frames, weighted by their codec; values: samples of all channels.
+    """
 
     duration_s: float
     pixels: float
@@ -62,7 +64,7 @@ class Work:
 
 
 def work_of(row: Mapping[str, Any]) -> Work:
-    """What was decoded of an object, as its row of the media table has it."""
+    """Return what was decoded of an object, as its row of the media table has it."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
     )
@@ -74,8 +76,9 @@ def work_of(row: Mapping[str, Any]) -> Work:
 
 
 def told_of(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """The duration_s, pixels and values of a `Work`, as a video's or sound's container tells them, by a few ranges of
-    its bytes. None for what is no container, or cannot be read: whoever decodes it says why. place: store and key."""
+    """Return the duration_s, pixels and values of a `Work`, as a video's or sound's container tells them, by a few
+    ranges of its bytes. None for what is no container, or cannot be read: whoever decodes it says why. place: store and
+    key."""
     import av
 
     store, key = place

@@ -161,12 +161,12 @@ def cut_object(request: CutRequest) -> CutResult:
 
 
 def stores_of(work: Sequence[AuditRequest | CutRequest]) -> list[Store]:
-    """The stores that these requests read and write, each of which is the same in all of them."""
+    """Return the stores that these requests read and write, each of which is the same in all of them."""
     return [store for one in work[:1] for store in (one.store, one.staging and one.staging.store) if store]
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:
-    """A row of the `refusals` table."""
+    """Return a row of the `refusals` table."""
     return {
         "key": key,
         "sha256": sha256,

@@ -90,8 +90,9 @@ class Buckets:
 
 @lru_cache(maxsize=4096)
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
-    """The bucket of a picture, or of a clip of `n_frames`: of the largest base that it fills, the size whose aspect is
-    nearest in ratio; of the lengths, the longest that it has. None where it fills none, or would be cut too much.
+    """Return the bucket of a picture, or of a clip of `n_frames`: of the largest base that it fills, the size whose
+    aspect is nearest in ratio; of the lengths, the longest that it has. None where it fills none, or would be cut too
+    much.
 
     It is scaled until it covers the bucket, and cut there. Exact: compared as fractions, the same on every machine.
     """
@@ -114,7 +115,7 @@ def bucket_name(size: Size, n_frames: int | None = None) -> str:
 
 @cache
 def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
-    """The (width, height) of a base's buckets, from the tallest to the widest."""
+    """Return the (width, height) of a base's buckets, from the tallest to the widest."""
     found = set(_of_grid(base_px, buckets.max_aspect) if buckets.aspects is None else ())
     for width, height in buckets.aspects or ():
         found.add(_on_grid(base_px, width, height))
@@ -136,7 +137,7 @@ def _of_grid(base_px: int, max_aspect: int) -> Iterator[Size]:
 
 
 def _on_grid(base_px: int, width: int, height: int) -> Size:
-    """The size of the base's area and this aspect, each side to the nearest multiple."""
+    """Return the size of the base's area and this aspect, each side to the nearest multiple."""
     step = grid_px(base_px)
 
     def side(over: int, under: int) -> int:

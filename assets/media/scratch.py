@@ -16,7 +16,7 @@ def check_scratch(error: Exception, scratch: Path | str) -> None:
 
 
 def scratch_error(error: Exception, scratch: Path | str) -> StoreError:
-    """The error for temporary space that is full or cannot be written."""
+    """Return the error for temporary space that is full or cannot be written."""
     meanwhile, room_for = (
         "while media were cut; nothing of this object was kept",
         "the raw object and its samples",

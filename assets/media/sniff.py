@@ -42,7 +42,7 @@ _TS_PACKET_BYTES = 188
 
 
 def sniff(head: bytes) -> str:
-    """The MIME type of a file that begins with `head` (its first 4096 bytes, or all of a shorter file).
+    """Return the MIME type of a file that begins with `head` (its first 4096 bytes, or all of a shorter file).
 
     Gives `application/x-empty` for no bytes and `application/octet-stream` for bytes it does not know. A
     container (mp4, ogg, matroska) is named by what it usually holds; only opening it tells what is inside.

@@ -48,15 +48,15 @@ class Unusable(Exception):
 
 
 def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
-    """A damaged object; `stage` is probe, decode or cut. The reason is cut to 500 letters, on one line."""
+    """Return a damaged object; `stage` is probe, decode or cut. The reason is cut to 500 letters, on one line."""
     return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
 
 
 def dropped(stage: str, code: str, reason: object) -> Unusable:
-    """A sound object that this dataset does not take."""
+    """Return a sound object that this dataset does not take."""
     return Unusable("dropped", stage, code, " ".join(str(reason).split())[:500])
 
 
 def at(ticks: int, time_base: tuple[int, int]) -> str:
-    """A place in a stream, exactly: 1280@1/12800 is a tenth of a second."""
+    """Return a place in a stream, exactly: 1280@1/12800 is a tenth of a second."""
     return f"{ticks}@{time_base[0]}/{time_base[1]}"

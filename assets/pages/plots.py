@@ -79,7 +79,7 @@ def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> s
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
-    """Samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
+    """Return samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
     newest = dict(sorted(samples.items())[-MAX_VERSIONS:])
     largest = _largest(nbytes)
     if not newest or not largest:
@@ -130,8 +130,11 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
-    """Of each column, at most six, what it was before and what it is now, as shares; as a Markdown image, "" when
-    there is none. Numbers as histograms over common bins, other values as bars of the commonest eight."""
+    """Of each column, at most six, what it was before and what it is now, as shares.
+
+    As a Markdown image, "" when there is none. Numbers as histograms over common bins, other values as bars of the
+    commonest eight.
+    """
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:
         return ""
@@ -174,7 +177,10 @@ def _two_sides(axis: "Axes", name: str, before: Sequence[Any], now: Sequence[Any
 
 
 def numbers(values: Sequence[Any]) -> list[float]:
-    """The finite numbers among the values, booleans as 0 and 1; those beyond 1e150 are no measure of anything."""
+    """Return the finite numbers among the values, booleans as 0 and 1.
+
+    Those beyond 1e150 are no measure of anything.
+    """
     return [
         float(value)
         for value in values
@@ -243,7 +249,7 @@ def _short(n: float, digits: int) -> str:
 
 
 def _largest(named: Mapping[str, int]) -> dict[str, int]:
-    """The largest eight, largest first (equal ones by name), with all others as one."""
+    """Return the largest eight, largest first (equal ones by name), with all others as one."""
     ordered = sorted(named.items(), key=lambda item: (-item[1], item[0]))
     if len(ordered) <= MAX_BARS:
         return dict(ordered)
@@ -281,8 +287,10 @@ def _image(figure: "Figure", alt: str) -> str:
 
 
 def _png(figure: "Figure") -> bytes:
-    """The figure as a PNG with a palette: a third of the bytes of full colour. Nothing of the time or the machine
-    is written into it."""
+    """Return the figure as a PNG with a palette: a third of the bytes of full colour.
+
+    Nothing of the time or the machine is written into it.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 

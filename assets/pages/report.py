@@ -31,13 +31,15 @@ class Markdown(str):
 
 
 def dagster_name(dataset: str) -> str:
-    """The name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
+    """Return the name of a dataset where Dagster takes letters, digits and '_' only: groups, jobs, sensors."""
     return re.sub(r"\W", "_", dataset, flags=re.ASCII)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; cells are shown as they are written and read as nothing, but for `Markdown`. Rows beyond 50 are
-    counted and not shown."""
+    """Return a Markdown table; cells are shown as they are written and read as nothing, but for `Markdown`.
+
+    Rows beyond 50 are counted and not shown.
+    """
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -64,8 +66,10 @@ def code_block(language: str, *lines: str) -> str:
 
 
 def data_version(record: StageRecord) -> dg.DataVersion:
-    """What Dagster compares: the fingerprint of what the stage's result depends on. Made again of the same, a stage has
-    the same, and nothing behind it is stale."""
+    """Return what Dagster compares: the fingerprint of what the stage's result depends on.
+
+    Made again of the same, a stage has the same, and nothing behind it is stale.
+    """
     return dg.DataVersion(record.fingerprint)
 
 

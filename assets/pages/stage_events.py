@@ -25,7 +25,7 @@ def as_failures(*errors: type[Exception]) -> Iterator[None]:
 def check_and_materialize(
     record: StageRecord, check: str, checked: Metadata, shown: Metadata
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-    """The check's result, then the materialization. checked, shown: metadata of either.
+    """Yield the check's result, then the materialization. checked, shown: metadata of either.
 
     Raises: dg.Failure where the record's verdict is another than published. The check makes that visible; the record,
     which is already written, makes it true.

@@ -55,7 +55,7 @@ class Audit:
 def audit_batch(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
 ) -> Audit:
-    """The verdict on publishing what a samples record holds; made now, unless it stands already.
+    """Return the verdict on publishing what a samples record holds; made now, unless it stands already.
 
     A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
     passed, while the versions that it was compared with are the newest, and the record says what it said (a takedown
@@ -79,7 +79,7 @@ def audit_batch(
 
 
 def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """The verdict, made now and written. wanted: its fingerprint. Raises: as `audit_batch`."""
+    """Return the verdict, made now and written. wanted: its fingerprint. Raises: as `audit_batch`."""
     against = compared_with(root, samples.dataset, gate)
     table = candidate(root, samples)
     results, broken, compared = _run(root, samples, gate, table, against)
@@ -107,7 +107,7 @@ def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wa
 
 
 def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """The verdict on a batch of which a collector took something, since nobody was to publish it any more."""
+    """Return the verdict on a batch of which a collector took something, since nobody was to publish it any more."""
     reason = (
         f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
     )
@@ -126,7 +126,7 @@ def _verdict(
     wanted: str,
     **told: Any,
 ) -> StageRecord:
-    """A failed one. told: more of its body; without, it was compared with nothing."""
+    """Return a failed one. told: more of its body; without, it was compared with nothing."""
     return StageRecord(
         dataset=samples.dataset,
         stage=VERSION,
@@ -196,7 +196,9 @@ def _id_of(state: State, ref: str) -> str:
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
     """Whether a verdict that a batch passed cannot be shown any more: it does not stand, or another came after it.
-    Costs a listing and two GETs."""
+
+    Costs a listing and two GETs.
+    """
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
     return newest is None or newest.r != verdict.r or not _stands(root, samples, verdict, gate, once=False)
 
@@ -230,7 +232,7 @@ def _approval(
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
-    """What the version's manifest says of an approval; {} where there is none."""
+    """Return what the version's manifest says of an approval; {} where there is none."""
     if approval is None:
         return {}
     return {
@@ -244,8 +246,11 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
 ) -> tuple[tuple[CheckResult, ...], bool, Compared | None]:
-    """Every result in the gate's order; whether a check, or an expectation, could not be evaluated; what the drift
-    checks looked at, if they could. against: of `compared_with`."""
+    """Every result in the gate's order.
+
+    Whether a check, or an expectation, could not be evaluated; what the drift checks looked at, if they could. against:
+    of `compared_with`.
+    """
     version = root.open(against[0]) if against and against[0] else None
     baseline = version.samples() if version and gate.checks else None
     reports: list[CheckReport] = []
@@ -305,7 +310,7 @@ def _compared(
     table: "pl.DataFrame",
     newest: loader.Version | None,
 ) -> Compared:
-    """What the drift checks look at. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
+    """Return what the drift checks look at. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
     against = root.open(gate.baseline) if gate.baseline else newest
     return Compared(
         now=facts_of(root.store, samples, table),

@@ -52,8 +52,10 @@ def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
 
 
 def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
-    """The document of the version's card, made and saved when there is none. Raises: StoreError; Corrupt;
-    MissingDependency."""
+    """Return the document of the version's card, made and saved when there is none.
+
+    Raises: StoreError; Corrupt; MissingDependency.
+    """
     try:
         return read_card(root.store, version)
     except ObjectNotFound:
@@ -61,7 +63,7 @@ def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
 
 
 def card_markdown(document: Mapping[str, Any]) -> str:
-    """A few lines and a table: what stands on the version's page."""
+    """Return a few lines and a table: what stands on the version's page."""
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
@@ -76,7 +78,7 @@ def card_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """What a plot of bars shows: kinds, splits, licences."""
+    """Return what a plot of bars shows: kinds, splits, licences."""
     licences = {item["name"]: item["n"] for item in document["licences"]["counts"]}
     if document["licences"]["unknown"]:
         licences["unknown"] = document["licences"]["unknown"]
@@ -88,7 +90,7 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
-    """A word for the kind -> its sheet of examples, base64, of at most three kinds."""
+    """Return a word for the kind -> its sheet of examples, base64, of at most three kinds."""
     folder = card_folder(version.dataset, version.number, version.id)
     found = {}
     for name in sorted(document["pictures"].values())[:3]:
@@ -100,7 +102,7 @@ def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, A
 
 
 def _small(sheet: bytes) -> bytes:
-    """The sheet as a JPEG of at most MAX_SHEET_BYTES, empty where it cannot be."""
+    """Return the sheet as a JPEG of at most MAX_SHEET_BYTES, empty where it cannot be."""
     from PIL import Image
 
     with Image.open(io.BytesIO(sheet), formats=("JPEG",)) as picture:

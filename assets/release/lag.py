@@ -75,7 +75,7 @@ def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
 
 
 def _quantile(times: Sequence[int], percent: int) -> int:
-    """The nearest rank of an ascending list."""
+    """Return the nearest rank of an ascending list."""
     return times[max(0, -(-percent * len(times) // 100) - 1)]
 
 
@@ -147,7 +147,7 @@ def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
 
 
 def _median(values: Sequence[tuple[float, int]]) -> float:
-    """The median of batches' medians, each counted by its objects."""
+    """Return the median of batches' medians, each counted by its objects."""
     ordered, half = sorted(values), sum(n for _, n in values) / 2
     counted = 0
     for value, n in ordered:

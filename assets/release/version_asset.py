@@ -48,14 +48,16 @@ class Release:
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
-    """Live samples by version number, of the newest versions that are not retired. Costs a manifest each; a
-    version that is only counted is given no lease."""
+    """Live samples by version number, of the newest versions that are not retired.
+
+    Costs a manifest each; a version that is only counted is given no lease.
+    """
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     return {record.number: len(open_record(root.store, record)) for record in living[-newest:]}
 
 
 def audit_waiting(root: loader.Root, dataset: str, run_id: str, gate: Gate = GATE) -> list[Audit]:
-    """The verdict on every batch that was cut well and is in no version, oldest first; written where it is new.
+    """Return the verdict on every batch that was cut well and is in no version, oldest first; written where it is new.
 
     One that passed keeps its verdict here, though others were published since: it is judged again just before it is
     published. So a release that was killed among many has not to judge all of them again before its first version.
@@ -139,7 +141,7 @@ def _publish_passed(
 
 
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
-    """The current samples record of every batch that is not remembered to be settled, by batch.
+    """Return the current samples record of every batch that is not remembered to be settled, by batch.
 
     Costs a listing, what is remembered, and a GET for each of these batches, sixteen at a time; and some more requests
     for each that no version has: a listing may lag behind, and what is about to be published must not be what was
@@ -309,7 +311,7 @@ VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
-    """The policy of the dataset's versions, by its upkeep."""
+    """Return the policy of the dataset's versions, by its upkeep."""
     if spec is None or spec.upkeep.fresh_within is None:
         return None
     return dg.FreshnessPolicy.time_window(
@@ -318,8 +320,8 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
-    """The asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own. spec: see
-    `publish_batches`."""
+    """Yield the asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own. spec:
+    see `publish_batches`."""
     key = dg.AssetKey([dataset, VERSION])
 
     @dg.asset(

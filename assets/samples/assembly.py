@@ -45,8 +45,10 @@ class Assembled:
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Why there is nothing to publish, "" when there is: every sample is left out, and some of them are copies. One
-        that filters leave nothing of is not meant: that is for a check to find."""
+        """Why there is nothing to publish, "" when there is: every sample is left out, and some of them are copies.
+
+        One that filters leave nothing of is not meant: that is for a check to find.
+        """
         n_copies = sum("dup_of" in row for row in self.samples)
         if not n_copies or any(not row["left_out"] for row in self.samples):
             return ""
@@ -64,8 +66,9 @@ def assemble(
     find_copies: FindCopies = lambda samples, parts: NONE,
     quarantined: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
-    """Put a batch together. landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of
-    the samples that nothing else leaves out.
+    """Put a batch together. landed: rows of raw_objects.
+
+    refusals: objects that media or units refused; find_copies: of the samples that nothing else leaves out.
 
     Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
     feature and the units, have the same column.
@@ -141,7 +144,7 @@ def _left_out(spec: DatasetSpec, row: Row) -> str:
 
 
 def _complete_shards(part: loader.Part, features: Sequence[StageRecord]) -> loader.Part:
-    """The part with every featurizer's shard."""
+    """Return the part with every featurizer's shard."""
     added = [
         ShardFile(**shard)
         for record in features

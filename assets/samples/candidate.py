@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def candidate(root: loader.Root, samples: StageRecord) -> "pl.DataFrame":
-    """The rows that a batch would add to the samples table. Raises: Corrupt; ObjectNotFound."""
+    """Return the rows that a batch would add to the samples table. Raises: Corrupt; ObjectNotFound."""
     import polars as pl
 
     files = [loader.Part.from_json(body).samples for body in samples.body["parts"]]

@@ -28,7 +28,7 @@ def made_of(
     features: Sequence[StageRecord],
     objects: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """What a card tells of a batch's making, for the record of its samples: plain JSON without floats.
+    """Return what a card tells of a batch's making, for the record of its samples: plain JSON without floats.
 
     policy: kind -> how it was cut; features: name, version and parameters of the featurizers that took samples of
     the batch; filters: in words; refused: [outcome, stage, code, objects] of objects that gave no sample.

@@ -135,7 +135,7 @@ def _is_committed(root: loader.Root, units: StageRecord) -> bool:
 
 
 def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicates | None:
-    """The dataset's policy, with the name that its embeddings are stored under by now."""
+    """Return the dataset's policy, with the name that its embeddings are stored under by now."""
     policy = spec.near_duplicates
     if policy is None or policy.embedding is None:
         return policy
@@ -225,7 +225,7 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """The asset [dataset, samples] and its check."""
+    """Yield the asset [dataset, samples] and its check."""
     key = dg.AssetKey([spec.name, SAMPLES])
     stages: Sequence[str] = [UNITS, *(feature.stage for feature in spec.features)]
 

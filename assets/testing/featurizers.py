@@ -51,7 +51,7 @@ class FeaturizerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def other_process(cls) -> Iterator[ProcessPoolExecutor]:
-        """A process that was spawned, and imports what it unpickles."""
+        """Yield a process that was spawned, and imports what it unpickles."""
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
 

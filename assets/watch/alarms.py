@@ -35,7 +35,7 @@ class Alarm:
 def alarms(
     dataset: str, batches: Sequence[Batch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
-    """What is the matter with a dataset now. published_s: when its newest version was, Unix time."""
+    """Return what is the matter with a dataset now. published_s: when its newest version was, Unix time."""
     found = [
         _alarm(
             dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key

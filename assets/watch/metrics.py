@@ -62,7 +62,7 @@ class PipelineCollector(Collector):
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers of all datasets."""
+        """Yield the numbers of all datasets."""
         with self._lock:
             families = _families()
             for dataset, book in self._books.items():
@@ -88,7 +88,7 @@ class PipelineCollector(Collector):
                     families["arrival_to_version_seconds"].add_metric([dataset, quantile], value)
 
     def _newest(self, dataset: str) -> tuple[int, int, int, Lag | None] | None:
-        """(number, samples, published at, lag) of the newest version; its manifest is read once."""
+        """Return (number, samples, published at, lag) of the newest version; its manifest is read once."""
         record = self._root.state.newest(dataset)
         if record is None:
             return None

@@ -31,7 +31,7 @@ _TAKEN_BACK = 500
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """The dataset's, as the registry wants it."""
+    """Return the dataset's, as the registry wants it."""
     job = f"{dagster_name(spec.name)}_ingest"
     return discovery_sensor(
         spec.name,
@@ -156,8 +156,10 @@ def _to_run(
 
 
 def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
-    """Run keys: those for which this code location never launched a run; one that failed is for a person, or for
-    Dagster's retries."""
+    """Run keys: those for which this code location never launched a run.
+
+    One that failed is for a person, or for Dagster's retries.
+    """
     for start in range(0, len(keys), _ASKED_AT_ONCE):
         some = keys[start : start + _ASKED_AT_ONCE]
         launched = dg.RunsFilter(tags={_RUN_KEY: list(some), **tags_of(label)}, statuses=LAUNCHED)

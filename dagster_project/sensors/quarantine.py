@@ -13,12 +13,12 @@ from resources.storage import RootResource
 
 
 def quarantine_job(spec: DatasetSpec) -> str:
-    """The name of the job that judges."""
+    """Return the name of the job that judges."""
     return f"{dagster_name(spec.name)}_quarantine"
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """The sensor of a dataset."""
+    """Return the sensor of a dataset."""
     return quarantine_sensor(spec)
 
 

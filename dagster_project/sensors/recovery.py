@@ -59,7 +59,8 @@ def recovery_sensor() -> dg.SensorDefinition:
 
 
 def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
-    """A request for each lost run of a job that does nothing twice: a stage that has its record is not made again."""
+    """Return a request for each lost run of a job that does nothing twice: a stage that has its record is not made
+    again."""
     return [
         dg.RunRequest(
             run_key=f"again-{run.run_id}",

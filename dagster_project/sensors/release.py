@@ -19,7 +19,7 @@ _RUN_KEY = "dagster/run_key"
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition | None:
-    """The dataset's, if it streams."""
+    """Return the dataset's, if it streams."""
     return release_sensor(spec.name) if spec.streaming else None
 
 
@@ -65,7 +65,7 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
 
 
 def _cursor(told: str | None) -> tuple[int, int]:
-    """(number of the event, which try of its release was asked for). Earlier releases told of two tries."""
+    """Return (number of the event, which try of its release was asked for). Earlier releases told of two tries."""
     cursor = json.loads(told or '{"event": 0}')
     return int(cursor["event"]), int(cursor.get("attempt", 2 if cursor.get("again") else 1))
 
@@ -81,8 +81,10 @@ def _asked(dataset: str, event: int, attempt: int) -> dg.RunRequest:
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """When the release of this key failed, seconds since 1970; None where it did not, is started again by Dagster, or
-    another one that began behind it succeeded, or is on."""
+    """When the release of this key failed, seconds since 1970.
+
+    None where it did not, is started again by Dagster, or another one that began behind it succeeded, or is on.
+    """
     tags = tags_of(label)
     of_key = dg.RunsFilter(tags={_RUN_KEY: key, **tags}, statuses=LAUNCHED)
     of_job = dg.RunsFilter(job_name=job, tags=tags, statuses=LAUNCHED)

@@ -13,7 +13,7 @@ PER_TICK = 50
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """The sensor of a dataset."""
+    """Return the sensor of a dataset."""
     return training_sensor(spec.name)
 
 

@@ -20,7 +20,7 @@ EVERY_S = 300
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """The dataset's, as the registry wants it."""
+    """Return the dataset's, as the registry wants it."""
     book = Batches(spec.name)  # remembers what it read, for as long as the code server lives
 
     @dg.sensor(

@@ -193,8 +193,10 @@ def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """The provenance columns of these samples; only the runs of parts that hold them are read. Raises: Corrupt where
-    keys tables are not in the order of the parts."""
+    """Return the provenance columns of these samples; only the runs of parts that hold them are read.
+
+    Raises: Corrupt where keys tables are not in the order of the parts.
+    """
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     positions = parts.positions([address.part for address in addresses])

@@ -39,7 +39,8 @@ def follow(
     bucket_by: BucketBy | str | None = None,
     **options: Any,
 ) -> "Following":
-    """A `Loader` of a plan that grows by itself: before each step that `every` divides it takes up what is newest.
+    """Return a `Loader` of a plan that grows by itself: before each step that `every` divides it takes up what is
+    newest.
 
     The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that the
     plan cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Each boundary
@@ -113,12 +114,14 @@ class Following:
         return self.loader.end
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state, and `follow`: the run and the hash of its plan. Raises: as `Loader.state_dict`."""
+        """Return the loader's state, and `follow`: the run and the hash of its plan. Raises: as `Loader.state_dict`."""
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was taken, under the versions that the run had picked up by then. That of a plain
-        `Loader` of this plan is taken too. Raises: PlanMismatch; InvalidPlan where its plan is no more."""
+        """Go on where the state was taken, under the versions that the run had picked up by then.
+
+        That of a plain `Loader` of this plan is taken too. Raises: PlanMismatch; InvalidPlan where its plan is no more.
+        """
         told = state.get("follow") if isinstance(state, Mapping) else None
         if told is not None and told["plan"] != self.plan.hash:
             self._go_over(open_plan(self._root, told["plan"]))
@@ -147,7 +150,7 @@ class Following:
         old.close()
 
     def _plan_from(self, step: int) -> Plan:
-        """The plan from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
+        """Return the plan from this step on, as the first rank here decided. Raises: PlanMismatch; StoreError."""
         key = f"follows/{self._run}/{step:019d}.json"
         found = self._read(key)
         if found is None:
@@ -179,7 +182,10 @@ class Following:
             ) from error
 
     def _grown(self, step: int) -> Plan:
-        """The plan under the newest versions, saved; the plan itself where nothing is newer, or can be read on with."""
+        """Return the plan under the newest versions, saved.
+
+        The plan itself where nothing is newer, or can be read on with.
+        """
         plan = self.plan
         for source, view in _newest_views(plan).items():
             ref = (self._refs or {}).get(source, f"{view.version.dataset}@latest")

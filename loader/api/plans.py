@@ -79,7 +79,7 @@ def plan(
 
 
 def source(view: Viewable, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """A view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
+    """Return a view with its weight in a mixture, and its chunk (samples) and lanes if the defaults are not wanted."""
     given = _viewed("source", view)
     if isinstance(given, Source):
         raise InvalidPlan("source(source(...)): pass a view or a version")
@@ -103,8 +103,11 @@ def by_score(
 
 
 def open_plan(root: Root, plan_hash: str) -> Plan:
-    """A plan saved with `plan.save(root)`. Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew;
-    Corrupt; VersionRetired when one of its versions was."""
+    """Return a plan saved with `plan.save(root)`.
+
+    Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired when one of its
+    versions was.
+    """
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
     except ObjectNotFound as error:
@@ -126,7 +129,7 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:
-    """The view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
+    """Return the view that a plan's spec names. Raises: InvalidPlan; VersionNotFound; VersionRetired."""
     return _reopened(root.open, spec)
 
 

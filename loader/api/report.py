@@ -74,7 +74,10 @@ class Report:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Report":
-        """The report of `to_json`, without its format. Raises: TypeError, KeyError for other fields or values."""
+        """Return the report of `to_json`, without its format.
+
+        Raises: TypeError, KeyError for other fields or values.
+        """
         found = cls(**{**body, "versions": tuple(body["versions"])})
         if wrong := [name for name, is_sound in _SOUND.items() if not is_sound(getattr(found, name))]:
             name = wrong[0]
@@ -177,8 +180,11 @@ def report(
 
 
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
-    """(number, report) of a dataset's reports behind number `after`, ascending; of one that cannot be read the error,
-    so that nobody is stopped by it for ever. Two requests each. Raises: InvalidName; StoreError."""
+    """Yield (number, report) of a dataset's reports behind number `after`, ascending.
+
+    Of one that cannot be read the error, so that nobody is stopped by it for ever. Two requests each. Raises:
+    InvalidName; StoreError.
+    """
     number = after + 1
     while True:
         try:
@@ -248,7 +254,7 @@ def _is_step(value: object) -> bool:
 
 
 def check_run(run: str) -> str:
-    """The name of a training's run, itself. Raises: InvalidName."""
+    """Return the name of a training's run, itself. Raises: InvalidName."""
     try:
         return check_dataset_name(run)
     except (InvalidName, TypeError):
@@ -291,7 +297,7 @@ def _append(store: Store, one: Report) -> None:
 
 
 def _newest(store: Store, dataset: str) -> int:
-    """The highest number given, 0 before the first: by doubling and halving, for numbers have no gaps."""
+    """Return the highest number given, 0 before the first: by doubling and halving, for numbers have no gaps."""
 
     def is_there(number: int) -> bool:
         try:

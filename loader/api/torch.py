@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def torch_dataset(
     plan: Plan, rank: int | World | None = None, world_size: int | None = None, **options: Any
 ) -> "IterableDataset[Batch]":
-    """An IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
+    """Return an IterableDataset of whole batches: `DataLoader(dataset, batch_size=None, num_workers=N)`.
 
     Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches are those of `Loader`, in
     order, for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given.

@@ -1,5 +1,7 @@
-"""A plan as an IterableDataset, and its step in the states that torchdata's StatefulDataLoader saves. Importing this
-module imports torch."""
+"""A plan as an IterableDataset, and its step in the states that torchdata's StatefulDataLoader saves.
+
+Importing this module imports torch.
+"""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -16,7 +18,7 @@ from ..run.recipe.world import World
 
 
 def next_step(plan: Plan, state: object) -> int:
-    """The global step that comes next after a plan's own state, or after one that a StatefulDataLoader saved.
+    """Return the global step that comes next after a plan's own state, or after one that a StatefulDataLoader saved.
 
     The package puts the dataset's state under "dataset_state", and with worker processes one per worker under
     "_snapshot". A worker's is the next step that it would make itself, so the earliest of them comes next; batches
@@ -82,7 +84,7 @@ class PlanDataset(IterableDataset[Batch]):
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this copy of the dataset (in a worker process: that worker's next step)."""
+        """Return the position of this copy of the dataset (in a worker process: that worker's next step)."""
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,7 +101,7 @@ class PlanDataset(IterableDataset[Batch]):
         return self._batches(self._position)
 
     def _first(self) -> int:
-        """The step at which this copy begins to iterate."""
+        """Return the step at which this copy begins to iterate."""
         info = get_worker_info()
         return self._start + (info.id if info else 0) if self._resume is None else self._resume
 

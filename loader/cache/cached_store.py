@@ -25,7 +25,7 @@ class PageCache(Protocol):
         """Whether a page that is fetched is likely to be kept."""
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """The bytes of a page that each cut names; None when it is not there."""
+        """Return the bytes of a page that each cut names; None when it is not there."""
 
     def has(self, name: str) -> bool:
         """Whether a page is there; it may be gone a moment later."""
@@ -112,9 +112,11 @@ class CachedStore:
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """As every store. A page that is missing and of which half is wanted is fetched whole and kept; of others only
-        what is wanted is read, at once, unless the page is on its way. Costs O(pages touched). Raises: as the origin
-        does."""
+        """As every store.
+
+        A page that is missing and of which half is wanted is fetched whole and kept; of others only what is wanted is
+        read, at once, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
+        """
         content = self._content(key)
         if content is None:
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
@@ -154,8 +156,10 @@ class CachedStore:
         return Claim.NEEDLESS if self._cache.is_coming(name) else Claim.NO_ROOM
 
     def keep(self, key: str, number: int) -> int:
-        """Fetch a page that was claimed and keep it. Returns the bytes read of the origin. Raises: as the origin
-        does; the claim is given back in any case."""
+        """Fetch a page that was claimed and keep it.
+
+        Returns the bytes read of the origin. Raises: as the origin does; the claim is given back in any case.
+        """
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
         try:
@@ -174,7 +178,7 @@ class CachedStore:
         self._cache.release(self.page_name(key, number))
 
     def page_name(self, key: str, number: int) -> str:
-        """The name of a page of an object that has content."""
+        """Return the name of a page of an object that has content."""
         return self._name(self._certain(key), number)
 
     def _content(self, key: str) -> Content | None:
@@ -268,8 +272,10 @@ class CachedStore:
 
 
 class _Wanted:
-    """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending;
-    pieces: per span, page -> bytes found."""
+    """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending.
+
+    pieces: per span, page -> bytes found.
+    """
 
     def __init__(self, spans: Sequence[Span], page_bytes: int) -> None:
         self._page_bytes = page_bytes
@@ -293,7 +299,7 @@ class _Wanted:
         ]
 
     def joined(self) -> list[bytes]:
-        """The bytes of each span."""
+        """Return the bytes of each span."""
         return [
             next(iter(found.values())) if len(found) == 1 else b"".join(found[n] for n in sorted(found))
             for found in self.pieces

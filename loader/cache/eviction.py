@@ -1,5 +1,7 @@
-"""What goes when the limit is reached: pages that nobody needs soon, least recently used first; then those that are
-needed last."""
+"""What goes when the limit is reached: pages that nobody needs soon, least recently used first.
+
+Then those that are needed last.
+"""
 
 import os
 import time
@@ -32,7 +34,7 @@ class Swept(NamedTuple):
 
 
 def held_bytes(folder: str) -> int:
-    """What pages and unfinished files of a cache take together. O(pages)."""
+    """Return what pages and unfinished files of a cache take together. O(pages)."""
     unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
     return unfinished + sum(page.nbytes for page in scan(folder))
 

@@ -34,7 +34,7 @@ class MemoryPages:
         return self._taken_bytes
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """The bytes of a page that each cut names; None when it is not there, or too short for them."""
+        """Return the bytes of a page that each cut names; None when it is not there, or too short for them."""
         data = self._pages.get(name)
         if data is None or any(cut.stop > len(data) for cut in cuts):
             return None
@@ -46,8 +46,10 @@ class MemoryPages:
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Set room aside for a page that the caller fetches, giving up pages that are needed later. False where it is
-        on its way already, or where everything held is needed sooner."""
+        """Set room aside for a page that the caller fetches, giving up pages that are needed later.
+
+        False where it is on its way already, or where everything held is needed sooner.
+        """
         with self._changed:
             if name in self._coming or not self._make_room(name, nbytes):
                 return False

@@ -48,7 +48,7 @@ class NextUses:
         self._idle = OrderedDict.fromkeys(self._held)
 
     def next(self, name: str) -> int | None:
-        """The first step that needs a page; None where no use is known."""
+        """Return the first step that needs a page; None where no use is known."""
         steps = self._steps.get(name)
         return steps[0] if steps else None
 

@@ -64,7 +64,7 @@ class OpenCache:
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """The bytes of a page that each cut names; None when it is not there, or cannot be trusted."""
+        """Return the bytes of a page that each cut names; None when it is not there, or cannot be trusted."""
         with self._lock:
             verified = self._verified.get(name)
         try:
@@ -130,8 +130,10 @@ class OpenCache:
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
-        """Show that this loader runs, every `BEAT_S` seconds; while the cache is more than half full also which pages
-        it needs next (`needed`, the soonest first)."""
+        """Show that this loader runs, every `BEAT_S` seconds.
+
+        While the cache is more than half full also which pages it needs next (`needed`, the soonest first).
+        """
         now_s = time.monotonic()
         with self._lock:
             if now_s < self._next_beat_s:

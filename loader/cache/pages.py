@@ -79,8 +79,10 @@ class Pages:
         return pieces, found
 
     def write(self, name: str, data: bytes) -> None:
-        """Give a page its name once all its bytes are written. Not made durable: after a power cut the checksum
-        tells. Raises: OSError; nothing is left then."""
+        """Give a page its name once all its bytes are written.
+
+        Not made durable: after a power cut the checksum tells. Raises: OSError; nothing is left then.
+        """
         header = _HEADER.pack(_MAGIC, len(data), _checksum(name, data))
         write_whole(self._writing, self.path(name), self._mode, header, data)
 
@@ -95,14 +97,16 @@ class Pages:
 
 
 def page_name(sha256: str, page_bytes: int, number: int) -> str:
-    """The name of page `number` of the object with this SHA-256: 40 hex digits."""
+    """Return the name of page `number` of the object with this SHA-256: 40 hex digits."""
     text = f"{sha256} {page_bytes} {number}"
     return hashlib.blake2b(text.encode(), digest_size=NAME_BYTES).hexdigest()
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
-    """A file that is seen under its name with all its bytes, or not. mode: less the umask. Raises: OSError; nothing is
-    left then."""
+    """A file that is seen under its name with all its bytes, or not. mode: less the umask.
+
+    Raises: OSError; nothing is left then.
+    """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -127,7 +131,7 @@ def _checksum(name: str, data: bytes | memoryview) -> int:
 
 
 def _checked(name: str, file: bytes) -> memoryview:
-    """The data of a page file. Raises: BadPage."""
+    """Return the data of a page file. Raises: BadPage."""
     data = memoryview(file)[HEADER_BYTES:]
     if file[:HEADER_BYTES] != _HEADER.pack(_MAGIC, len(data), _checksum(name, data)):
         raise BadPage(f"page {name} is not what was written")

@@ -45,7 +45,7 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """The same: its limit is that of the folder, whoever uses it."""
+        """Return the same: its limit is that of the folder, whoever uses it."""
         return self
 
 
@@ -66,7 +66,7 @@ class PageMemory:
         _whole("limit_bytes", self.limit_bytes, 0, 2**63)
 
     def shared_by(self, processes: int) -> "PageMemory":
-        """The share of each of so many processes."""
+        """Return the share of each of so many processes."""
         return PageMemory(limit_bytes=self.limit_bytes // processes, page_bytes=self.page_bytes)
 
 

@@ -136,7 +136,7 @@ def abort_after(root: "Root", txn: str, error: BaseException) -> None:
 
 @contextmanager
 def _transaction(root: "Root", version: Version) -> Iterator[str]:
-    """A transaction on a version, alive inside the block, aborted when it raises."""
+    """Yield a transaction on a version, alive inside the block, aborted when it raises."""
     txn = root.begin(version.dataset, parent=version.id)
     try:
         with root.heartbeat(txn):
@@ -147,5 +147,5 @@ def _transaction(root: "Root", version: Version) -> Iterator[str]:
 
 
 def _prefix(txn: str) -> str:
-    """A folder for one attempt."""
+    """Return a folder for one attempt."""
     return f"data/{txn}/{secrets.token_hex(8)}"

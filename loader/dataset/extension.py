@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What published parts get. shards: of new groups, written with the transaction that publishes them; rows: how ->
-    rows, as `root.annotate` takes them; exclude: key -> reason, of live samples."""
+    """What published parts get. shards: of new groups, written with the transaction that publishes them.
+
+    rows: how -> rows, as `root.annotate` takes them; exclude: key -> reason, of live samples.
+    """
 
     shards: Sequence[ShardFile] = ()
     rows: Sequence[tuple[Annotating, Any]] = ()
@@ -33,8 +35,11 @@ class Extension:
 
 
 def published_part(version: Version, part: str) -> Part:
-    """A part as the version has it, to be read or extended: no samples table; `field_nbytes` tells the fields and no
-    sizes. Costs the row group of each of its shards. Raises: Corrupt for a part that the version does not have."""
+    """Return a part as the version has it, to be read or extended: no samples table.
+
+    `field_nbytes` tells the fields and no sizes. Costs the row group of each of its shards. Raises: Corrupt for a part
+    that the version does not have.
+    """
     position = version.parts.position(part)
     shards = []
     for group, body in version.manifest["groups"].items():

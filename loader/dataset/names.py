@@ -22,7 +22,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
 def check_key(key: object) -> str:
-    """The key, if it can be a WebDataset key that every tar tool extracts safely.
+    """Return the key, if it can be a WebDataset key that every tar tool extracts safely.
 
     Raises: InvalidKey naming the key, the rule it breaks and what to do.
     """
@@ -53,7 +53,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def check_field(field: object) -> str:
-    """The field name: what a decoder takes, and not one of the names that WebDataset uses itself (`__key__`).
+    """Return the field name: what a decoder takes, and not one of the names that WebDataset uses itself (`__key__`).
 
     Raises: InvalidField.
     """
@@ -66,7 +66,7 @@ def check_field(field: object) -> str:
 
 
 def escape_key(text: str) -> str:
-    """A valid key from any text: '%', '.', control characters and empty components are percent-escaped.
+    """Return a valid key from any text: '%', '.', control characters and empty components are percent-escaped.
 
     Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty
     component is written as a lone "%". Raises: InvalidKey for half of a character (a lone surrogate that stands for no
@@ -109,7 +109,7 @@ def member_name(key: str, field: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """The group name. Raises: InvalidField."""
+    """Return the group name. Raises: InvalidField."""
     if not isinstance(group, str) or not GROUP.match(group):
         raise InvalidField(
             f"group {group!r} is not accepted; use lower-case letters, digits and '_', e.g. 'latents'"
@@ -118,7 +118,7 @@ def check_group(group: str) -> str:
 
 
 def check_column(name: object, taken: frozenset[str]) -> str:
-    """A metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
+    """Return a metadata column name. Raises: InvalidField when it is malformed or one of `taken`."""
     if not isinstance(name, str) or not COLUMN.match(name):
         raise InvalidField(
             f"metadata column {name!r} is not accepted; use letters, digits and '_', not starting with a digit"
@@ -129,12 +129,12 @@ def check_column(name: object, taken: frozenset[str]) -> str:
 
 
 def key_hash(key: str) -> bytes:
-    """The place of a key in the stored order: blake2b-128 of its UTF-8."""
+    """Return the place of a key in the stored order: blake2b-128 of its UTF-8."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
 def check_dataset_name(name: str) -> str:
-    """The name itself. Raises: InvalidName."""
+    """Return the name itself. Raises: InvalidName."""
     if not _NAME.fullmatch(name) or name.startswith("v-"):
         raise InvalidName(
             f"{name!r} cannot be a dataset's name: accepted are {_RULE}; 'v-...' is a version id"
@@ -143,7 +143,7 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_transaction_name(name: str) -> str:
-    """The name itself, which becomes a part of keys. Raises: InvalidName."""
+    """Return the name itself, which becomes a part of keys. Raises: InvalidName."""
     if not isinstance(name, str) or not _TRANSACTION.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot be a transaction's name: accepted are 1 to 200 of A-Z a-z 0-9 . _ - and the first a "
@@ -153,14 +153,17 @@ def check_transaction_name(name: str) -> str:
 
 
 def check_words(what: str, words: str) -> str:
-    """What somebody gave as a reason or as a name for people, itself. Raises: InvalidName where it is no UTF-8 text."""
+    """Return what somebody gave as a reason or as a name for people, itself.
+
+    Raises: InvalidName where it is no UTF-8 text.
+    """
     if not is_text(words):
         raise InvalidName(f"the {what} is {words!r}; the log takes UTF-8 text")
     return words
 
 
 def check_ref_name(name: str) -> str:
-    """The name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
+    """Return the name of a tag or alias, itself. Raises: InvalidName, also for the reserved ones."""
     if not _NAME.fullmatch(name):
         raise InvalidName(f"{name!r} cannot be a tag or alias: accepted are {_RULE}")
     if name == LATEST or name.isdigit() or name.startswith("v-"):

@@ -18,5 +18,5 @@ class Watch(Protocol):
 def unwatched(
     items: Iterable[T], what: str, size: Callable[[T], int], total: Callable[[], int]
 ) -> Iterator[T]:
-    """The items."""
+    """Yield the items."""
     yield from items

@@ -85,8 +85,10 @@ class Root:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the root that the one at `url` is a mirror of; None of a primary. Raises: NotARoot; FormatTooNew;
-        StoreError."""
+        """The URL of the root that the one at `url` is a mirror of; None of a primary.
+
+        Raises: NotARoot; FormatTooNew; StoreError.
+        """
         return self._marker.mirror_of
 
     @property
@@ -109,7 +111,7 @@ class Root:
     # reading
 
     def open(self, ref: str) -> Version:
-        """The version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
+        """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
         Leaves a lease, so that a collector sees a reader; with read-only credentials there is none and one
         warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
@@ -166,7 +168,7 @@ class Root:
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
     ) -> Writer:
-        """A writer whose clean exit publishes the dataset's next version: what is there, and these samples.
+        """Return a writer whose clean exit publishes the dataset's next version: what is there, and these samples.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
         `part_samples`. Fields lie in `group`. groups: field -> another group for it.
@@ -184,7 +186,7 @@ class Root:
     def begin(
         self, dataset: str, parent: str | None = None, txn: str | None = None, *, gated: bool = False
     ) -> str:
-        """A transaction for the dataset's next version; its name is what `write_part` and `publish` need.
+        """Return a transaction for the dataset's next version; its name is what `write_part` and `publish` need.
 
         parent: the ref that the work is based on (pinned); None is the newest. txn: a name of the caller's for a step
         that may be retried. Beginning it again gives the same transaction. gated: nobody publishes its parts without a
@@ -206,7 +208,7 @@ class Root:
         self.log.abort(txn, reason)
 
     def heartbeat(self, txn: str) -> Heartbeat:
-        """A context manager that shows a collector that the transaction is alive."""
+        """Return a context manager that shows a collector that the transaction is alive."""
         return Heartbeat(self.store, txn)
 
     def publish(
@@ -310,7 +312,7 @@ class Root:
     def exclude(
         self, ref: str, keys: Sequence[str], *, reason: str, producer: Mapping[str, Any] | None = None
     ) -> Version:
-        """The next version without these samples. Their bytes stay until a takedown; ordinals close up.
+        """Return the next version without these samples. Their bytes stay until a takedown; ordinals close up.
 
         Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
@@ -318,8 +320,10 @@ class Root:
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
     def retire(self, ref: str, *, reason: str) -> None:
-        """Take a version out of use: opening it raises VersionRetired with this reason. It cannot be undone. Raises:
-        InvalidName for a reason that is no text."""
+        """Take a version out of use: opening it raises VersionRetired with this reason.
+
+        It cannot be undone. Raises: InvalidName for a reason that is no text.
+        """
         record = resolve(self.state, ref, retired=True)
         self._log.retire(record.dataset, record.number, reason)
 
@@ -332,8 +336,10 @@ class Root:
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
-        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them. No policy
-        retires it, and holding again is no change. by: a person, a job, a matter. Raises: VersionRetired."""
+        """Keep a version's bytes until `release`, though it be retired later: no collector deletes them.
+
+        No policy retires it, and holding again is no change. by: a person, a job, a matter. Raises: VersionRetired.
+        """
         record = resolve(self.state, ref)
         self._log.hold(record.dataset, record.number, by, why)
 
@@ -354,8 +360,10 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Show a collector now that the versions opened here are still being read. A thread does it every
-        five minutes at most, as long as this root or one of them is there."""
+        """Show a collector now that the versions opened here are still being read.
+
+        A thread does it every five minutes at most, as long as this root or one of them is there.
+        """
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:
@@ -370,7 +378,7 @@ class Root:
 
 
 def root_over(store: Store) -> Root:
-    """The root in a store that is open already."""
+    """Return the root in a store that is open already."""
     return _rebuild(store, "crc32c")
 
 
@@ -387,7 +395,7 @@ def _opened(mirror: Mirror) -> Store:
 
 
 def _read(root: Root, record: VersionRecord) -> Version:
-    """The version, with what whoever reads samples needs next."""
+    """Return the version, with what whoever reads samples needs next."""
     version = root._verifying(open_record(root.store, record))
     version.prepare()
     return version

@@ -56,12 +56,12 @@ ENCODERS = {
 
 
 def known_extensions() -> tuple[str, ...]:
-    """The last words that have a decoder, sorted. Any other gives the field's bytes as they are."""
+    """Return the last words that have a decoder, sorted. Any other gives the field's bytes as they are."""
     return tuple(sorted(DECODERS))
 
 
 def decoder_for(field: str) -> Decoder:
-    """The decoder of a field, by the last word of its name.
+    """Return the decoder of a field, by the last word of its name.
 
     What they return: image words uint8 [H, W, C]; video words uint8 [T, H, W, 3]; audio words float32
     [channels, samples]; npy an array; txt str; json an object; jsonl a list; cls int. A word that is not
@@ -85,7 +85,7 @@ def placing(decoder: Decoder) -> bool:
 
 
 def encode(field: str, value: object) -> Buffer:
-    """The bytes to store for `value` in `field`: what `decoder_for(field)` reads back.
+    """Return the bytes to store for `value` in `field`: what `decoder_for(field)` reads back.
 
     bytes, bytearray, memoryview and mmap are stored as they are and returned without a copy (a memoryview
     flat, as bytes). Python values are taken for the words in `ENCODERS`: equal values give equal bytes.
@@ -104,7 +104,7 @@ def encode(field: str, value: object) -> Buffer:
 
 
 def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
-    """The field's bytes: what a field gives whose last word names no decoder, or with `decode=False`."""
+    """Return the field's bytes: what a field gives whose last word names no decoder, or with `decode=False`."""
     return bytes(data)
 
 

@@ -32,8 +32,8 @@ class Layout(NamedTuple):
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """The stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory or the one
-    that `place` offers.
+    """Return the stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory or
+    the one that `place` offers.
 
     Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
     """
@@ -56,7 +56,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def layout_of(data: Buffer) -> Layout:
-    """The layout of a .npy file, from all of it or from its first bytes. Raises: DecodeFailed."""
+    """Return the layout of a .npy file, from all of it or from its first bytes. Raises: DecodeFailed."""
     view = memoryview(data)
     try:
         if bytes(view[:6]) != npy_format.MAGIC_PREFIX:
@@ -75,7 +75,7 @@ def _refused(error: Exception, view: memoryview) -> DecodeFailed:
 
 
 def encode(field: str, value: object) -> bytes:
-    """An array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
+    """Return an array (or numpy scalar, as rank 0) as a format 1.0 .npy file in C order.
 
     Raises: InvalidField (not an array, a masked array, an object dtype, a dtype that format 1.0 cannot hold, such as
     bfloat16).

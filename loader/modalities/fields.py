@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def last_word(field: str) -> str:
-    """What picks the decoder: the lower-cased word after the last `.` (`latent.NPY` -> `npy`)."""
+    """Return what picks the decoder: the lower-cased word after the last `.` (`latent.NPY` -> `npy`)."""
     return field.rpartition(".")[2].lower()
 
 
@@ -74,7 +74,7 @@ EXTRAS = ("image", "audio", "video")
 
 @cache
 def load(target: str) -> Any:
-    """The attribute that "module:attribute" names in this package.
+    """Return the attribute that "module:attribute" names in this package.
 
     Raises: MissingDependency (a package that the module imports is not installed), with the pip line.
     """

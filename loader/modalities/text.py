@@ -46,7 +46,7 @@ def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[o
 
 
 def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
-    """A class label: decimal ASCII digits with an optional minus, within int64; blanks around are ignored.
+    """Return a class label: decimal ASCII digits with an optional minus, within int64; blanks around are ignored.
 
     Raises: DecodeFailed.
     """
@@ -89,7 +89,7 @@ def encode_jsonl(field: str, value: object) -> bytes:
 
 
 def encode_cls(field: str, value: object) -> bytes:
-    """An int (or numpy integer) as decimal digits.
+    """Return an int (or numpy integer) as decimal digits.
 
     Raises: InvalidField (bool, which would come back as int; anything else; outside int64).
     """

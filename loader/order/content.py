@@ -36,7 +36,7 @@ class Source:
 
 
 def source(view: OrderView, weight: Weight = 1, chunk: int | None = None, lanes: int | None = None) -> Source:
-    """A view as one of a plan's sources.
+    """Return a view as one of a plan's sources.
 
     Values are checked when the plan is made.
 
@@ -219,17 +219,17 @@ class PlanContent:
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """Samples at the positions of a source, or of a bucket of one."""
+        """Return samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
 
     def growths_of(self, source: str) -> list[Growth]:
-        """The growths of a source, by number."""
+        """Return the growths of a source, by number."""
         return [one for one in self.grown if one.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
-        """The whole view of a source that is in force at a step; with buckets one of each that has samples."""
+        """Return the whole view of a source that is in force at a step; with buckets one of each that has samples."""
         number = sum(one.step <= step for one in self.growths_of(source))
         return [
             one
@@ -238,14 +238,17 @@ class PlanContent:
         ]
 
     def turn(self, step: int) -> Turn:
-        """The stream that the batch of a step (>= 0) is drawn from; with buckets, the bucket whose turn it is."""
+        """Return the stream that the batch of a step (>= 0) is drawn from.
+
+        With buckets, the bucket whose turn it is.
+        """
         if self.buckets is not None:
             return self.buckets.turn(step)
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
     def step_of(self, name: str, position: int) -> int | None:
-        """The step that takes position `position` of the stream of a source (or of a bucket of one: `photos/b3`);
-        None where no step does. Costs a pass over a mixture table per segment."""
+        """Return the step that takes position `position` of the stream of a source (or of a bucket of one:
+        `photos/b3`); None where no step does. Costs a pass over a mixture table per segment."""
         one = self.sources[name]
         if self.boundary == MASK:
             epoch, i = divmod(position, self.sources[name].shape.n)
@@ -267,7 +270,7 @@ class PlanContent:
         return tuple(self.sources)
 
     def to_json(self) -> dict[str, Any]:
-        """The content that `hash` is the hash of, as JSON-able values."""
+        """Return the content that `hash` is the hash of, as JSON-able values."""
         return {
             "format": PLAN_FORMAT,
             "order": ORDER_VERSION,
@@ -284,8 +287,10 @@ class PlanContent:
         }
 
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
-        """position: of the source's stream, at which a growth takes effect; with buckets it follows from the bases of
-        the segment that begins there."""
+        """position: of the source's stream, at which a growth takes effect.
+
+        With buckets it follows from the bases of the segment that begins there.
+        """
         out: list[dict[str, Any]] = [{"step": one.step, "source": one.source} for one in growths]
         if self.buckets is None:
             for entry, one in zip(out, growths, strict=True):

@@ -116,7 +116,7 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
 
 
 def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-    """The numbers that `Plan.describe` puts into words.
+    """Return the numbers that `Plan.describe` puts into words.
 
     world_size: data-parallel ranks. steps_per_s: optimizer steps per second.
     sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read

@@ -20,7 +20,7 @@ from .sources.views import OrderView
 
 
 def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderView]) -> Plan:
-    """The plan whose `to_json()` is d.
+    """Return the plan whose `to_json()` is d.
 
     reopen: makes a view from its spec. Chunk and lanes are taken as they were frozen; base counts are
     counted again and must come out the same.

@@ -65,7 +65,7 @@ class Plan(PlanContent):
         return hash(self.hash)
 
     def slots(self, step: int) -> Slots:
-        """The slots of a step in canonical order, with substitutes for quarantined samples.
+        """Return the slots of a step in canonical order, with substitutes for quarantined samples.
 
         Raises InvalidRuntime for a step that cannot be; InvalidPlan where a slot's substitutes are quarantined too.
         """
@@ -91,11 +91,11 @@ class Plan(PlanContent):
         return ids
 
     def state(self, step: int) -> dict[str, Any]:
-        """The state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""
+        """Return the state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""
         return state_at(self, step)
 
     def check_state(self, state: object) -> int:
-        """The step to go on from. Raises PlanMismatch, naming the fields of the past that differ."""
+        """Return the step to go on from. Raises PlanMismatch, naming the fields of the past that differ."""
         return check_state(self, state)
 
     def save(self, root: PlanRoot) -> str:
@@ -109,7 +109,7 @@ class Plan(PlanContent):
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
     def bucket(self, step: int) -> str | None:
-        """The label of the bucket that a step's batch is of; None in a plan without buckets."""
+        """Return the label of the bucket that a step's batch is of; None in a plan without buckets."""
         return self.turn(self.checked_step(step)).bucket
 
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
@@ -143,11 +143,11 @@ class Plan(PlanContent):
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
-        """The plan's future, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
+        """Return the plan's future, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
-        """The plan's future, in words: the numbers of `facts`.
+        """Return the plan's future, in words: the numbers of `facts`.
 
         world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
         Raises: InvalidRuntime.

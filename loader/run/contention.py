@@ -45,7 +45,10 @@ class Contention:
         return self._since_s >= LOOK_S
 
     def look(self, metrics: Mapping[str, float], process_s: float) -> Seen | None:
-        """What there was since the call before; None the first time. process_s: CPU seconds of the process so far."""
+        """Return what there was since the call before.
+
+        None the first time. process_s: CPU seconds of the process so far.
+        """
         computes, self._since_s, self._computed_s = self._computed_s / self._since_s, 0.0, 0.0
         before, self._before = self._before, (metrics, process_s)
         if before is None:
@@ -72,8 +75,9 @@ def better_processes(seen: Seen) -> str | None:
 
 
 def better_threads(seen: Seen, threads: int, least: int = 0) -> tuple[int, str] | None:
-    """(how many threads would do as much or more, at least `least`, 0 being the training's own; why), of samples that
-    lie on this machine; None where `threads` are as good as any.
+    """(how many threads would do as much or more, at least `least`, 0 being the training's own.
+
+    Why), of samples that lie on this machine; None where `threads` are as good as any.
 
     Decoders let go of the interpreter's lock; copies and checksums of small samples do not, and threads that share it
     lose more by handing it over than they gain.

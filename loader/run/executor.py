@@ -53,7 +53,7 @@ class InlineExecutor:
         self._make = make
 
     def submit(self, steps: range) -> Future[Made]:
-        """What will become of the steps, once somebody asks."""
+        """Return what will become of the steps, once somebody asks."""
         return _Asked(lambda: self._make(steps))
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
@@ -116,11 +116,11 @@ class Execution:
         return self._count(self.name)
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """The batch of a step, and work begun on those after it (below `end`). Raises: what making it raises."""
+        """Return the batch of a step, and work begun on those after it (below `end`). Raises: what making it raises."""
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
-        """What makes ahead."""
+        """Return what makes ahead."""
         if self._prefetch is None:
             makers: dict[str, Callable[[], BatchMaker]] = {
                 "processes": self._processes,
@@ -192,8 +192,10 @@ class Execution:
         return WorkerPool(self._assembler.recipe, cache, workers, self._bound, self._metrics)
 
     def _look(self, contention: Contention) -> None:
-        """Start worker processes where they would be faster and can be had; else have fewer threads where those would
-        be, or the training's own."""
+        """Start worker processes where they would be faster and can be had.
+
+        Else have fewer threads where those would be, or the training's own.
+        """
         seen = contention.look(self._metrics.snapshot(), process_time())
         if seen is None:
             return

@@ -41,8 +41,11 @@ class Budget:
         self._samples = self._substituted = 0
 
     def spend(self, samples: int, substitutions: Sequence[Substitution], ledger: str) -> None:
-        """Count a batch with so many samples. Raises: TooManyCorrupt when it is beyond the budget; it is not counted
-        then, so asking again raises again. ledger: where the substitutions are on record."""
+        """Count a batch with so many samples.
+
+        Raises: TooManyCorrupt when it is beyond the budget; it is not counted then, so asking again raises again.
+        ledger: where the substitutions are on record.
+        """
         samples += self._samples
         substituted = self._substituted + len({one.slot for one in substitutions})
         allowed = self.share * samples + (ALLOWANCE if self.share else 0)

@@ -193,7 +193,7 @@ class Loader:
         return self._piece()
 
     def _piece(self) -> Batch:
-        """The next piece of the step; with its last one the step is over."""
+        """Return the next piece of the step; with its last one the step is over."""
         piece = self._pieces.pop(0)
         self._step += piece.last_micro
         return piece
@@ -234,8 +234,11 @@ class Loader:
         return self._execution.why
 
     def batch_at(self, step: int) -> Batch:
-        """The whole part of any step; the position of the iteration does not move. Raises: InvalidRuntime, also for
-        a step after the last epoch. What is substituted is listed, and does not count against the budget."""
+        """Return the whole part of any step; the position of the iteration does not move.
+
+        Raises: InvalidRuntime, also for a step after the last epoch. What is substituted is listed, and does not count
+        against the budget.
+        """
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._list(batch)
@@ -246,9 +249,11 @@ class Loader:
         self._step, self._pieces = self.plan.checked_step(step), []
 
     def state_dict(self) -> dict[str, Any]:
-        """A few hundred bytes of JSON, the same on every rank: the batches handed out so far. Save it after the
-        optimizer step that used the last of them; batches made ahead do not count. Waits until the ledger is stored.
-        Raises: StoreError where it cannot be."""
+        """Return a few hundred bytes of JSON, the same on every rank: the batches handed out so far.
+
+        Save it after the optimizer step that used the last of them; batches made ahead do not count. Waits until the
+        ledger is stored. Raises: StoreError where it cannot be.
+        """
         self._ledger.flush()
         return self.plan.state(self._step)
 
@@ -258,15 +263,17 @@ class Loader:
 
     def metrics(self) -> dict[str, float]:
         """Counters, rates and wait histograms since the loader was made, by their names in docs/observability.md.
-        Of single steps: `batch.stats`."""
+
+        Of single steps: `batch.stats`.
+        """
         return self._metrics.snapshot()
 
     def metrics_text(self) -> str:
-        """The same as Prometheus reads it (text exposition format 0.0.4), labelled with rank and source."""
+        """Return the same as Prometheus reads it (text exposition format 0.0.4), labelled with rank and source."""
         return exposition(self._metrics.totals(), rank=self.world.rank, step=self._step)
 
     def slowest(self) -> list[SlowSample]:
-        """The slowest sample, with its address, of each of the 16 steps that were waited longest for."""
+        """Return the slowest sample, with its address, of each of the 16 steps that were waited longest for."""
         return self._metrics.slowest()
 
     def status_line(self) -> str:
@@ -274,12 +281,18 @@ class Loader:
         return self._status.line(self._step, self.metrics(), executor=self.executor)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        """The batches, with the status line on `stream` (stderr) twice a second; nothing where it is no terminal."""
+        """Return the batches, with the status line on `stream` (stderr) twice a second.
+
+        Nothing where it is no terminal.
+        """
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
-        """End all threads and processes of the loader, the ledger stored. A closed loader cannot go on; the stores stay
-        open for others. Raises: StoreError where the ledger cannot be stored."""
+        """End all threads and processes of the loader, the ledger stored.
+
+        A closed loader cannot go on; the stores stay open for others. Raises: StoreError where the ledger cannot be
+        stored.
+        """
         self._leave(wait=True)
 
     def __enter__(self) -> "Loader":

@@ -27,7 +27,7 @@ class Answer(Protocol):
     size: int
 
     def all(self) -> bytes:
-        """The body. Raises: what obstore raises; Broken."""
+        """Return the body. Raises: what obstore raises; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with what comes next; how many bytes came, each time that some came. It may end before `view`.
@@ -59,8 +59,10 @@ class Following:
         self._end = at + (getattr(answer, "left", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there; how many bytes came,
-        each time that some came. Raises: as the answer's."""
+        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there.
+
+        How many bytes came, each time that some came. Raises: as the answer's.
+        """
         answer, self._answer = self._answer, None
         if answer is None or self._at != at:
             return

@@ -54,11 +54,11 @@ class Runtime:
     part_retries: int = 10
 
     def limiter(self) -> Limiter:
-        """A fresh limiter: one per store."""
+        """Return a fresh limiter: one per store."""
         return Limiter(self.max_concurrency)
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
-        """What obstore calls `client_options`."""
+        """Return what obstore calls `client_options`."""
         made = {
             "timeout": timedelta(seconds=self.timeout_s),
             "connect_timeout": timedelta(seconds=self.connect_timeout_s),
@@ -69,12 +69,12 @@ class Runtime:
         return made
 
     def retry_config(self, max_retries: int) -> dict[str, Any]:
-        """What obstore calls `retry_config`."""
+        """Return what obstore calls `retry_config`."""
         return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.budget.deadline_s)}
 
 
 def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
-    """The common part of the options. Raises: InvalidStore for a value that is no such number."""
+    """Return the common part of the options. Raises: InvalidStore for a value that is no such number."""
     numbers = {name: _number(url, name, options.get(name, default)) for name, default in _NUMBERS.items()}
     return Runtime(
         timeout_s=numbers["timeout_s"],
@@ -121,7 +121,7 @@ def translate_options(
 
 
 def check_address(url: str, what: str, address: object) -> str:
-    """The address of a server, which the client would panic over if it could not read it. what: who says so.
+    """Return the address of a server, which the client would panic over if it could not read it. what: who says so.
 
     Raises: InvalidStore.
     """

@@ -37,7 +37,7 @@ def plan_reads(spans: Sequence[Span], max_gap: int = 64 * 2**10, max_span: int =
 
 
 def slice_reads(spans: Sequence[Span], reads: Sequence[Span], data: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each span, in the order given, cut from the reads that `plan_reads` made of them.
+    """Return the bytes of each span, in the order given, cut from the reads that `plan_reads` made of them.
 
     data: what each read returned, as long as its read says. A span that is a whole read is not copied.
     """

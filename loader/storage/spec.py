@@ -64,7 +64,7 @@ class StoreSpec:
 
 
 def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
-    """The part of `url` and `options` that may be shown and pickled.
+    """Return the part of `url` and `options` that may be shown and pickled.
 
     Raises: InvalidStore when the URL itself carries a password or a signature.
     """
@@ -76,7 +76,7 @@ def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
 
 
 def is_secret(name: str) -> bool:
-    """True for an option whose value must never be shown, logged or pickled."""
+    """Return True for an option whose value must never be shown, logged or pickled."""
     lowered = name.lower()
     for prefix in PROVIDER_PREFIXES:
         lowered = lowered.removeprefix(prefix)
@@ -86,14 +86,14 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """True for an option that is secret by its name, or by a password in the URL that it is."""
+    """Return True for an option that is secret by its name, or by a password in the URL that it is."""
     if isinstance(value, str) and _USERINFO.search(value):
         return True
     return is_secret(name) and not _is_plain(value)
 
 
 def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
-    """The secret texts among the options, for `redact`."""
+    """Return the secret texts among the options, for `redact`."""
     found: list[str] = []
     for name, value in options.items():
         if holds_secret(name, value):
@@ -111,7 +111,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def reopen(spec: StoreSpec) -> Store:
-    """The store of a spec; unpickling a store calls it."""
+    """Return the store of a spec; unpickling a store calls it."""
     return spec.open()
 
 

@@ -68,7 +68,7 @@ class Objects(Protocol):
         """Where it is, without secrets."""
 
     def get(self, key: str) -> Blob:
-        """The whole object. Raises: ObjectNotFound."""
+        """Return the whole object. Raises: ObjectNotFound."""
 
 
 class RangeReader(Protocol):
@@ -79,28 +79,37 @@ class RangeReader(Protocol):
         """Where it is, without secrets: what messages and manifests may show."""
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Exactly `nbytes` bytes from `offset`. Raises: ObjectNotFound; Changed when `etag` is given and the
-        object has another; Corrupt when the object is shorter than the range."""
+        """Exactly `nbytes` bytes from `offset`.
+
+        Raises: ObjectNotFound; Changed when `etag` is given and the object has another; Corrupt when the object is
+        shorter than the range.
+        """
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """One blob per span, in the order given. Spans closer than `max_gap` bytes share a request of at most
-        `max_span` bytes (a single larger span is cut into several requests and joined)."""
+        """One blob per span, in the order given.
+
+        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes (a single larger span is cut into
+        several requests and joined).
+        """
 
 
 class Store(RangeReader, Protocol):
     """Sync and thread-safe. Every verb raises the `StoreError` leaves of `loader.errors`, nothing else."""
 
     def get(self, key: str) -> Blob:
-        """The whole object. Raises: ObjectNotFound."""
+        """Return the whole object. Raises: ObjectNotFound."""
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Create or replace the object, whole or not at all."""
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Create the object. Succeeds too when the key already holds exactly these bytes (our own write whose
-        answer was lost). Raises: AlreadyExists when it holds others."""
+        """Create the object.
+
+        Succeeds too when the key already holds exactly these bytes (our own write whose answer was lost). Raises:
+        AlreadyExists when it holds others.
+        """
 
     def put_file(self, key: str, path: str) -> None:
         """Upload a local file, in parts where the store wants that; visible whole or not at all."""
@@ -118,7 +127,7 @@ class Store(RangeReader, Protocol):
         """Copy inside the store. Raises: ObjectNotFound."""
 
     def open_stream(self, key: str) -> BinaryIO:
-        """A sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
+        """Return a sequential binary reader of bounded ranges: at most 16 MiB, or 64 of one of many objects on S3."""
 
     def close(self) -> None:
         """Release connections; the store can be used again afterwards."""
@@ -140,20 +149,20 @@ class Disk(RangeReader, Protocol):
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """The bytes of (offset, nbytes) spans in the order given, and the object's etag."""
+        """Return the bytes of (offset, nbytes) spans in the order given, and the object's etag."""
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill the buffers of pieces from one object, and give its etag; sorted by offset is best."""
 
     def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
-        """The etag and the status of a file; None where the object has to be read elsewhere."""
+        """Return the etag and the status of a file; None where the object has to be read elsewhere."""
 
     def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """The file that had this etag; None where it was replaced."""
+        """Return the file that had this etag; None where it was replaced."""
 
 
 def disk_of(store: RangeReader) -> Disk | None:
-    """The store, if it can do what a folder of this machine can."""
+    """Return the store, if it can do what a folder of this machine can."""
     return cast(Disk, store).disk if hasattr(type(store), "disk") else None
 
 
@@ -195,13 +204,13 @@ _ACCEPTED = (
 
 
 def unfinished_name() -> str:
-    """What a file is called until it is written."""
+    """Return what a file is called until it is written."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
 @lru_cache(maxsize=8192)
 def check_key(key: str) -> str:
-    """The key itself, when every backend can hold it. Raises: InvalidStore (nothing is cached then)."""
+    """Return the key itself, when every backend can hold it. Raises: InvalidStore (nothing is cached then)."""
     if not isinstance(key, str):
         raise InvalidStore(f"key {key!r} is a {type(key).__name__}; {_ACCEPTED}")
     if not key:
@@ -220,7 +229,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """A listing's prefix: the beginning of a key, possibly empty. Raises: InvalidStore."""
+    """Return a listing's prefix: the beginning of a key, possibly empty. Raises: InvalidStore."""
     if not isinstance(prefix, str) or prefix.startswith("/"):
         raise InvalidStore(f"prefix {prefix!r} cannot begin a key; {_ACCEPTED}")
     if any(segment in ("", ".", "..") for segment in prefix.split("/")[:-1]):

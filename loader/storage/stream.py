@@ -52,7 +52,7 @@ class Pieces:
         self._in_order = InOrder(store, key, self.info.nbytes)
 
     def next(self) -> memoryview:
-        """The next piece; empty at the end. Asked again after an error it begins where that was.
+        """Return the next piece; empty at the end. Asked again after an error it begins where that was.
 
         Raises: Changed; Corrupt; ForkedStore; what reading a range raises.
         """
@@ -157,7 +157,7 @@ class RangeReader(io.RawIOBase):
 
 
 def open_reader(store: Store, key: str) -> BinaryIO:
-    """A buffered sequential reader of `key`. Raises: ObjectNotFound."""
+    """Return a buffered sequential reader of `key`. Raises: ObjectNotFound."""
     return cast(BinaryIO, io.BufferedReader(RangeReader(Pieces(store, key)), buffer_size=128 * 2**10))
 
 

@@ -19,17 +19,21 @@ __all__ = ["Backend", "StoreConformance"]
 
 
 class StoreConformance(StoreReads, StoreWrites):
-    """Every verb and every error of a store. A class that extends it has the fixture `backend`, a `Backend` whose place
-    is empty, new for each test."""
+    """Every verb and every error of a store.
+
+    A class that extends it has the fixture `backend`, a `Backend` whose place is empty, new for each test.
+    """
 
     @pytest.fixture
     def store(self, backend: Backend) -> Iterator[Store]:
-        """The store, opened."""
+        """Yield the store, opened."""
         opened = backend.open()
         yield opened
         opened.close()
 
     @pytest.fixture
     def worker_environment(self) -> None:
-        """Gives the environment the credentials that a worker finds there: they never travel in a pickle. A store
-        without credentials needs none."""
+        """Gives the environment the credentials that a worker finds there: they never travel in a pickle.
+
+        A store without credentials needs none.
+        """

@@ -55,7 +55,7 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """The document as text, UTF-8, sorted keys."""
+    """Return the document as text, UTF-8, sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -38,7 +38,7 @@ _COPY = re.compile(
 
 
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
-    """The card of an open version: the same version gives the same card, in any process, on any day.
+    """Return the card of an open version: the same version gives the same card, in any process, on any day.
 
     Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples
     of each kind; no other media. n_examples = 0 reads none at all. Raises: Corrupt; StoreError; MissingDependency
@@ -119,8 +119,11 @@ def _sizes(tally: Tally, n: int) -> Counts:
 
 
 def left_out(version: Version) -> Counts:
-    """Samples that the version leaves out, by reason. Costs the exclusions tables: a bitmap per part and reason, which
-    do not overlap - a row is excluded once. Raises: Corrupt."""
+    """Return samples that the version leaves out, by reason.
+
+    Costs the exclusions tables: a bitmap per part and reason, which do not overlap - a row is excluded once. Raises:
+    Corrupt.
+    """
     counts = Counter[str]()
     files = [TableFile.from_json(file) for file in version.manifest["exclusions"]]
     for table in get_tables(version.store, files):
@@ -130,7 +133,7 @@ def left_out(version: Version) -> Counts:
 
 
 def reason_class(reason: str) -> str:
-    """The reason without the sample's own value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
+    """Return the reason without the sample's own value: 'sharpness = 3.1 is below 12' -> 'sharpness below 12'."""
     if found := _FILTERED.match(reason):
         return f"{found['column']} {found['said']} {found['limit']}"
     if found := _REFUSED.match(reason):
@@ -201,7 +204,7 @@ def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History) -> Iterator[str]:
-    """What a reader would look for and does not find, in sentences."""
+    """Yield what a reader would look for and does not find, in sentences."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

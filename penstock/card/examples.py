@@ -76,8 +76,10 @@ def example_of(
     find: Callable[[Sequence[str]], SampleAddress],
     told: Mapping[str, Any],
 ) -> Example:
-    """A sample, drawn. name: its kind; fields: what it has; find: where some of them are; told: its row.
-    Raises: StoreError; MissingDependency."""
+    """Return a sample, drawn. name: its kind; fields: what it has; find: where some of them are; told: its row.
+
+    Raises: StoreError; MissingDependency.
+    """
     media = media_field(frozenset(fields), modality)
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
     picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
@@ -119,7 +121,7 @@ def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) 
 
 
 def _read(store: Store, address: SampleAddress) -> dict[str, bytes]:
-    """The fields that are not too large. Raises: Corrupt; StoreError."""
+    """Return the fields that are not too large. Raises: Corrupt; StoreError."""
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:
         return {}

@@ -60,7 +60,7 @@ def history(root: Root, version: Version) -> History:
 
 
 def lineage(root: Root, version: Version) -> Iterable[VersionRecord]:
-    """The version's record in the log, its parent's, and so on to the first; newest first."""
+    """Yield the version's record in the log, its parent's, and so on to the first; newest first."""
     known = {record.id: record for record in root.versions(version.dataset)}
     at: str | None = version.id
     while at is not None and at in known:
@@ -78,7 +78,7 @@ def _publish(store: Store, record: VersionRecord) -> Publish:
 
 
 def _record(store: Store, path: object) -> Mapping[str, Any]:
-    """A stage's record, {} where there is none. Raises: Corrupt."""
+    """Return a stage's record, {} where there is none. Raises: Corrupt."""
     if not isinstance(path, str):
         return {}
     try:

@@ -50,7 +50,7 @@ class Picture:
 
 
 def picture_of(modality: str, field: str, data: bytes) -> Picture:
-    """A picture of one field. Raises: DecodeFailed; MissingDependency."""
+    """Return a picture of one field. Raises: DecodeFailed; MissingDependency."""
     drawers = {"image": image_picture, "video": video_picture, "audio": audio_picture}
     try:
         return drawers[modality](field, data)
@@ -64,7 +64,7 @@ def picture_of(modality: str, field: str, data: bytes) -> Picture:
 
 
 def image_picture(field: str, data: bytes) -> Picture:
-    """A thumbnail, upright; transparent parts on grey. Raises: DecodeFailed."""
+    """Return a thumbnail, upright; transparent parts on grey. Raises: DecodeFailed."""
     pixels = _decoded(field, data)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 3:
         raise DecodeFailed(f"{field}: nothing decodes it here")
@@ -88,7 +88,7 @@ def video_picture(field: str, data: bytes) -> Picture:
 
 
 def audio_picture(field: str, data: bytes) -> Picture:
-    """The envelope above, the spectrogram below (frequency on a logarithmic scale). Raises: DecodeFailed."""
+    """Return the envelope above, the spectrogram below (frequency on a logarithmic scale). Raises: DecodeFailed."""
     from PIL import Image
 
     rate_hz = _rate_hz(field, data)

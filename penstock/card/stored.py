@@ -31,8 +31,11 @@ SHEET_PX = 960
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """folder: in the root; written: files that are there now, as this card has them; kept: those that held something
-    else already, and still do; document: what card.json says."""
+    """folder: in the root.
+
+    written: files that are there now, as this card has them; kept: those that held something else already, and still
+    do; document: what card.json says.
+    """
 
     folder: str
     written: tuple[str, ...]
@@ -41,7 +44,7 @@ class SavedCard:
 
 
 def card_folder(dataset: str, number: int, version_id: str) -> str:
-    """The folder of a version's card in its root."""
+    """Return the folder of a version's card in its root."""
     return f"cards/{dataset}/{number:06d}-{version_id}"
 
 
@@ -66,8 +69,10 @@ def card_files(card: Card) -> dict[str, bytes]:
 
 
 def save_card(store: Store, card: Card) -> SavedCard:
-    """Write the card's files where they are not. Raises: StoreError, with read-only credentials Forbidden;
-    Corrupt for what lies there and is no card."""
+    """Write the card's files where they are not.
+
+    Raises: StoreError, with read-only credentials Forbidden; Corrupt for what lies there and is no card.
+    """
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
     for name, data in card_files(card).items():
@@ -82,7 +87,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
-    """What the stored card.json of a version says. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return what the stored card.json of a version says. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
     number, of = document["card"], document["version"]

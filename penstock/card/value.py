@@ -11,10 +11,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The samples of one kind. modality: image, video, audio, text or other, by its fields; splits: split ->
-    samples; raw_objects: distinct ones, None where the samples do not name any; seconds: split -> length together,
-    empty where no length is recorded; sound_s: of these, the length of clips that have their sound beside them;
-    without_seconds: samples whose length is unknown; classes in their own order, with zeros."""
+    """The samples of one kind. modality: image, video, audio, text or other, by its fields.
+
+    splits: split -> samples; raw_objects: distinct ones, None where the samples do not name any; seconds: split ->
+    length together, empty where no length is recorded; sound_s: of these, the length of clips that have their sound
+    beside them; without_seconds: samples whose length is unknown; classes in their own order, with zeros.
+    """
 
     name: str
     modality: str
@@ -39,8 +41,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Fields stored together. nbytes: of their shards, those of excluded samples among them; rows: samples that
-    have it, excluded or not; fields: name -> payload bytes; kinds: which modalities have it."""
+    """Fields stored together. nbytes: of their shards, those of excluded samples among them.
+
+    rows: samples that have it, excluded or not; fields: name -> payload bytes; kinds: which modalities have it.
+    """
 
     name: str
     nbytes: int
@@ -74,10 +78,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """How the version came about. publishes: versions whose making is known, of `versions` up to this one;
+    """How the version came about. publishes: versions whose making is known, of `versions` up to this one.
+
     batches: of the pipeline; counts: objects landed, used, rejected, dropped; refused: (outcome, stage, code) ->
-    objects; featurizers: (name, version, parameters) -> batches; policies, filters: text -> batches; accounted:
-    batches whose refused objects are known by code."""
+    objects; featurizers: (name, version, parameters) -> batches; policies, filters: text -> batches; accounted: batches
+    whose refused objects are known by code.
+    """
 
     versions: int = 0
     publishes: int = 0
@@ -94,8 +100,11 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One sample to look at. facts: name -> value; caption: the text that came with it, or the text that it is;
-    picture: JPEG or PNG, or empty with the `trouble` that it met; alt: the picture in words."""
+    """One sample to look at. facts: name -> value.
+
+    caption: the text that came with it, or the text that it is; picture: JPEG or PNG, or empty with the `trouble` that
+    it met; alt: the picture in words.
+    """
 
     key: str
     kind: str

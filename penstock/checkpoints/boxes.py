@@ -40,7 +40,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
 
 
 def named(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
-    """What a piece is called in its file: the tensor's name, and where in it it lies: `wte.weight[0:64,0:768]`."""
+    """Return what a piece is called in its file: the tensor's name, and where in it it lies: `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}[{','.join(f'{low}:{low + size}' for low, size in zip(offsets, sizes, strict=True))}]"

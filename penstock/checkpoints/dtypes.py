@@ -53,7 +53,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """What safetensors calls a tensor's type. Raises: InvalidField for one that it has no name for."""
+    """Return what safetensors calls a tensor's type. Raises: InvalidField for one that it has no name for."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
         raise InvalidField(
@@ -63,7 +63,7 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """A tensor's bytes in row-major order; copied only where they do not lie so in this machine's memory."""
+    """Return a tensor's bytes in row-major order; copied only where they do not lie so in this machine's memory."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -87,10 +87,10 @@ def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, to write into."""
+    """Return the memory of a contiguous CPU tensor, to write into."""
     return words(tensor).reshape(-1).view(np.uint8).data
 
 
 def words(tensor: torch.Tensor) -> "np.ndarray[Any, Any]":
-    """A CPU tensor's memory as whole numbers as wide as its elements; numpy has no bfloat16."""
+    """Return a CPU tensor's memory as whole numbers as wide as its elements; numpy has no bfloat16."""
     return tensor.detach().view(_WORDS[tensor.element_size()]).numpy()

@@ -43,7 +43,7 @@ class Index:
     paths: Mapping[str, tuple[str | int, ...]]
 
     def parts(self) -> list[Stored]:
-        """The parts that it speaks of, sorted by name."""
+        """Return the parts that it speaks of, sorted by name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 
@@ -78,7 +78,7 @@ def encode(index: Index) -> bytes:
 
 
 def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
-    """What was encoded. Raises: Corrupt."""
+    """Return what was encoded. Raises: Corrupt."""
     try:
         body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:

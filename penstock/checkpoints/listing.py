@@ -19,8 +19,10 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One step of a run. found: what its marker says, or None; problem: why it cannot be loaded, or ""; unfinished: it
-    has no marker; nbytes: of all its objects that are there."""
+    """One step of a run. found: what its marker says, or None.
+
+    problem: why it cannot be loaded, or ""; unfinished: it has no marker; nbytes: of all its objects that are there.
+    """
 
     run: str
     step: int
@@ -62,8 +64,9 @@ def finished(store: Store, run: str) -> list[int]:
 
 
 def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
-    """(checkpoint, object, what is wrong or "") of every object, read whole, a few at once; 1 MiB of memory each. Of
-    several stores the primary's.
+    """(checkpoint, object, what is wrong or "") of every object, read whole, a few at once; 1 MiB of memory each.
+
+    Of several stores the primary's.
 
     Raises: StoreError other than ObjectNotFound.
     """

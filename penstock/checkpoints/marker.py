@@ -72,7 +72,7 @@ def sha256(data: bytes) -> str:
 
 
 def check_run(run: str) -> str:
-    """The name itself. Raises: InvalidName."""
+    """Return the name itself. Raises: InvalidName."""
     if not _NAME.fullmatch(run):
         raise InvalidName(
             f"{run!r} cannot be a run's name: accepted are 1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit"
@@ -81,23 +81,23 @@ def check_run(run: str) -> str:
 
 
 def marker_key(run: str, step: int) -> str:
-    """The marker of a step."""
+    """Return the marker of a step."""
     return f"checkpoints/{run}/steps/{step:012d}.json"
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """An object of a step; with the name "" what they all begin with."""
+    """Return an object of a step; with the name "" what they all begin with."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """The marker's bytes: canonical JSON, closed with the SHA-256 of what it says, so that an edit is noticed."""
+    """Return the marker's bytes: canonical JSON, closed with the SHA-256 of what it says, so that an edit is noticed."""
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """What a marker says. Raises: Corrupt; FormatTooNew."""
+    """Return what a marker says. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(data)
         said = body.pop("sha256")
@@ -119,7 +119,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
 
 
 def read(store: Store, run: str, step: int) -> Checkpoint:
-    """The checkpoint of a step: one request. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
+    """Return the checkpoint of a step: one request. Raises: CheckpointNotFound; Corrupt; FormatTooNew."""
     key = marker_key(run, step)
     try:
         found = decode(store.get(key).data, f"{store.url}/{key}")

@@ -78,7 +78,7 @@ def packed(pieces: Iterable[Piece], part_bytes: int) -> Iterator[list[Piece]]:
 
 
 def header(pieces: Sequence[Piece]) -> bytes:
-    """What a safetensors file begins with; the bytes of the pieces follow it without gaps."""
+    """Return what a safetensors file begins with; the bytes of the pieces follow it without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
     end = 0
     for piece in pieces:
@@ -92,7 +92,7 @@ def header(pieces: Sequence[Piece]) -> bytes:
 def sealed(
     name: str, pieces: Sequence[Piece], contents: Sequence[memoryview]
 ) -> tuple[memoryview, list[Placed]]:
-    """A part's bytes, read-only, and where each piece lies in them. Time and memory: the part's bytes."""
+    """Return a part's bytes, read-only, and where each piece lies in them. Time and memory: the part's bytes."""
     begins = header(pieces)
     # numpy asks for large pages: of 64 MiB, small ones cost as much processor time as their SHA-256.
     whole = np.empty(len(begins) + sum(map(len, contents)), np.uint8)
@@ -120,7 +120,7 @@ def sealed(
 
 
 def checksums(data: memoryview) -> tuple[int, ...]:
-    """The CRC-32C of each block."""
+    """Return the CRC-32C of each block."""
     return tuple(crc32c(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
 
 

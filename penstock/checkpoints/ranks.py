@@ -20,8 +20,11 @@ R = TypeVar("R")
 def several(
     call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> Generator[R, None, None]:
-    """What the call gives for each item, in order. An error of one is raised in its turn: the rest is not begun, and
-    what is at work is waited for, as it may be filling memory that whoever catches the error uses next."""
+    """Yield what the call gives for each item, in order.
+
+    An error of one is raised in its turn: the rest is not begun, and what is at work is waited for, as it may be
+    filling memory that whoever catches the error uses next.
+    """
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()
     try:
@@ -36,7 +39,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """What a call gives. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
+    """Return what a call gives. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -48,7 +51,7 @@ def first_error(call: Callable[[], T]) -> T:
 
 
 def from_first_rank(call: Callable[[], T], group: Any) -> T:
-    """What the group's first rank's call gives, on every rank. Raises: what it raised there, on every rank.
+    """Return what the group's first rank's call gives, on every rank. Raises: what it raised there, on every rank.
 
     group: a process group, or None for a process by itself.
     """

@@ -90,7 +90,7 @@ class Reader(StorageReader):
             )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
-        """What the index says, in torch's words: each stored piece is a chunk."""
+        """Return what the index says, in torch's words: each stored piece is a chunk."""
         found: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
@@ -131,8 +131,11 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the state; of a disk, whole pieces are read into the tensors' own memory. Raises: Corrupt, with the
-        address, for bytes that are not those that were written: a state that is half filled is of no use then."""
+        """Fill the state; of a disk, whole pieces are read into the tensors' own memory.
+
+        Raises: Corrupt, with the address, for bytes that are not those that were written: a state that is half filled
+        is of no use then.
+        """
         by_part: dict[str, list[_Wanted]] = {}
         for item in plan.items:
             if item.type == LoadItemType.TENSOR and 0 in item.lengths:
@@ -171,8 +174,10 @@ class Reader(StorageReader):
         )
 
     def _read(self, asked: list[_Aimed]) -> list[tuple[_Aimed, memoryview | bytes | None]]:
-        """Blocks of one part, None for those that lie where they belong. What does not fit its checksum is read once
-        more."""
+        """Blocks of one part, None for those that lie where they belong.
+
+        What does not fit its checksum is read once more.
+        """
         key = self._checkpoint.key(asked[0].wanted.piece.part)
         out: list[tuple[_Aimed, memoryview | bytes | None]] = []
         for one, read in zip(asked, self._blocks(key, asked), strict=True):
@@ -212,7 +217,7 @@ class Reader(StorageReader):
         return io.BytesIO(data)
 
     def _box(self, wanted: _Wanted, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
-        """What is asked for, as whole numbers as wide as the elements: a view of the bytes."""
+        """Return what is asked for, as whole numbers as wide as the elements: a view of the bytes."""
         width = ITEM_BYTES[wanted.dtype]
         begin = wanted.piece.offset + wanted.first * width - wanted.span.offset
         steps = tuple(step * width for step in strides(wanted.piece.sizes))
@@ -221,7 +226,7 @@ class Reader(StorageReader):
 
 
 def _aimed(part: list[_Wanted], planner: LoadPlanner) -> list[_Aimed]:
-    """What is wanted of one part, in its order there, and where it goes."""
+    """Return what is wanted of one part, in its order there, and where it goes."""
     out = []
     for wanted in sorted(part, key=lambda one: one.span.offset):
         is_value = wanted.item.type == LoadItemType.BYTE_IO
@@ -231,8 +236,8 @@ def _aimed(part: list[_Wanted], planner: LoadPlanner) -> list[_Aimed]:
 
 
 def _memory(wanted: _Wanted, target: torch.Tensor) -> memoryview | None:
-    """The tensor's own memory, where the blocks to read are, byte for byte, what it is to hold: as many bytes are then
-    one run of the piece."""
+    """Return the tensor's own memory, where the blocks to read are, byte for byte, what it is to hold: as many bytes
+    are then one run of the piece."""
     if not (is_plain(target, DTYPES[wanted.dtype]) and target.is_contiguous()):
         return None
     return bytes_of(target) if wanted.span.nbytes == target.nbytes else None

@@ -41,7 +41,7 @@ class Retention:
             )
 
     def kept(self, committed: Iterable[int]) -> set[int]:
-        """The steps that stay. The newest is always one of them."""
+        """Return the steps that stay. The newest is always one of them."""
         ordered = sorted(committed)
         if self.keep_last is None:
             return set(ordered)
@@ -91,13 +91,15 @@ def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, Obj
 
 
 def _parts(run: str) -> str:
-    """The folder of a run's parts, which may be a link, or lie behind one. What a link in it leads to is not this
-    run's to delete: a checkpoint that was laid there from another one."""
+    """Return the folder of a run's parts, which may be a link, or lie behind one.
+
+    What a link in it leads to is not this run's to delete: a checkpoint that was laid there from another one.
+    """
     return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """The steps, but for those among the newest whose marker is not there: `last` of the newest are."""
+    """Return the steps, but for those among the newest whose marker is not there: `last` of the newest are."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:
@@ -108,10 +110,13 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Keys at and below the newest committed step that no checkpoint has. Of older steps that stay, what other tries
-    left was deleted when that was the newest, or, where that failed, now that it is the one before.
+    """Keys at and below the newest committed step that no checkpoint has.
 
-    A step that no listing showed may have a marker all the same: a request for each whose parts are to go."""
+    Of older steps that stay, what other tries left was deleted when that was the newest, or, where that failed, now
+    that it is the one before.
+
+    A step that no listing showed may have a marker all the same: a request for each whose parts are to go.
+    """
     before = max((step for step in kept if step < newest.step), default=None)
     named = {one.step: one for one in (newest, _marker(store, newest.run, before)) if one is not None}
     own = {one.key(part) for one in named.values() for part in one.objects}
@@ -137,7 +142,7 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
-    """What a marker says; None where it says nothing, so that nobody knows which objects are its own."""
+    """Return what a marker says; None where it says nothing, so that nobody knows which objects are its own."""
     try:
         return None if step is None else read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:

@@ -67,11 +67,11 @@ class Checkpoints:
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
-        """The checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew; StoreError."""
+        """Return the checkpoint of a step. Raises: CheckpointNotFound; Corrupt; FormatTooNew; StoreError."""
         return marker.read(self._store, self.run, step)
 
     def latest(self) -> Checkpoint | None:
-        """The newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
+        """Return the newest, or None. Raises: Corrupt; FormatTooNew; StoreError."""
         steps = self.steps()
         return self.at(steps[-1]) if steps else None
 
@@ -220,7 +220,7 @@ class Checkpoints:
 
 
 def _facts(batches: "loader.Loader") -> dict[str, Any]:
-    """What of a loader goes into the marker."""
+    """Return what of a loader goes into the marker."""
     views = {(one.source, one.view_id): one.view for one in batches.plan.sources.values()}
     versions = {
         (source, view.version.id, view.version.name)

@@ -112,8 +112,10 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator: write the index, then the marker, then delete what need not stay. Raises: InvalidRuntime
-        for ranks that save different steps or runs; Conflict."""
+        """On the coordinator: write the index, then the marker, then delete what need not stay.
+
+        Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
+        """
         self._check_same(results)
         made = _index(metadata, [result for each in results for result in each])
         data = index.encode(made)
@@ -180,7 +182,7 @@ class Writer(StorageWriter):
                 yield from _boxes(item, self._part_bytes)
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
-        """The planner's bytes of what is no tensor. Raises: InvalidField for what could not be loaded again."""
+        """Return the planner's bytes of what is no tensor. Raises: InvalidField for what could not be loaded again."""
         made = planner.resolve_data(item)
         assert isinstance(made, io.BytesIO)
         name, data = item.index.fqn, bytes(made.getbuffer())
@@ -225,7 +227,7 @@ def check_value(name: str, data: bytes) -> None:
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[Piece]:
-    """What a tensor, or a rank's shard of one, is stored as."""
+    """Yield what a tensor, or a rank's shard of one, is stored as."""
     name, data = item.index.fqn, item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:

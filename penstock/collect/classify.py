@@ -44,9 +44,8 @@ class Tally:
 def sorter(
     state: State, kept: Mapping[str, object], live: References, tally: Tally
 ) -> Callable[[pa.RecordBatch], pa.Table]:
-    """A function of a piece of a listing that counts what is in it and gives what is condemned: key, nbytes, dataset,
-    txn, why. What is a link is foreign. kept: ids of the versions that stay.
-    Takes 1 s per million objects."""
+    """Return a function of a piece of a listing that counts what is in it and gives what is condemned: key, nbytes,
+    dataset, txn, why. What is a link is foreign. kept: ids of the versions that stay. Takes 1 s per million objects."""
     fates: dict[str, tuple[str, int]] = {}
 
     def fate_of(txn: str) -> tuple[str, int]:

@@ -38,7 +38,7 @@ Said = str
 
 
 def own_name() -> str:
-    """The collector of this machine."""
+    """Return the collector of this machine."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:60].strip("-.") or "host"
 
 
@@ -75,7 +75,10 @@ class Signs:
 
 
 def read_signs(store: Store, name: str) -> Signs:
-    """What the collector saw last; nothing when it never looked, or what it left is damaged. Raises: FormatTooNew."""
+    """Return what the collector saw last; nothing when it never looked, or what it left is damaged.
+
+    Raises: FormatTooNew.
+    """
     key = f"{FOLDER}{name}/signs.json"
     try:
         body = parse_json_object(store.get(key).data)
@@ -143,9 +146,11 @@ def open_txns(state: State) -> list[str]:
 
 
 def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Clients:
-    """See who is alive, after `state` was read, and note it under the collector's name. A lease that was seen at the
-    look before is asked for, listed or not. A request per open transaction, per lease, and three more. Raises:
-    StoreError."""
+    """See who is alive, after `state` was read, and note it under the collector's name.
+
+    A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, and
+    three more. Raises: StoreError.
+    """
     before = read_signs(store, name)
     there, txns = leases.read(key for key in before.said if key.startswith(LEASES)), open_txns(state)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
@@ -158,8 +163,10 @@ def look(store: Store, name: str, state: State, leases: Leases, at: Moment, sile
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """For how long a collector has not seen a lease move; 0 when it moved since its last look, None when it never saw
-    it."""
+    """For how long a collector has not seen a lease move.
+
+    0 when it moved since its last look, None when it never saw it.
+    """
     known = signs.said.get(lease.key)
     if known is None:
         return None

@@ -22,8 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """at_us: what the wall clock says; run: the name of the run of a machine whose time since its start is run_us; ""
-    where nothing tells."""
+    """at_us: what the wall clock says.
+
+    run: the name of the run of a machine whose time since its start is run_us; "" where nothing tells.
+    """
 
     at_us: int
     run: str = ""
@@ -52,8 +54,11 @@ def now() -> Moment:
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
-    """How much of the time between two looks counts; None when what was seen before does not count any more, since
-    the wall clock, which is all there is, stands before it. most_us: of what wall clocks alone say."""
+    """How much of the time between two looks counts.
+
+    None when what was seen before does not count any more, since the wall clock, which is all there is, stands before
+    it. most_us: of what wall clocks alone say.
+    """
     if before is None:
         return None
     if before.run and before.run == now.run:
@@ -74,8 +79,8 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """What the wall clock says, or, where that is earlier, what it said at a look in the same run of the machine and
-    the time since: a clock that was put forward meanwhile makes nothing older."""
+    """Return what the wall clock says, or, where that is earlier, what it said at a look in the same run of the machine
+    and the time since: a clock that was put forward meanwhile makes nothing older."""
     if before is None or not before.run or before.run != now.run:
         return now.at_us
     return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))
@@ -83,8 +88,10 @@ def earliest_us(before: Moment | None, now: Moment) -> int:
 
 @cache
 def _boot() -> str:
-    """The name of this run of the machine, and of the container where that has a time of its own; "" where the system
-    has none."""
+    """Return the name of this run of the machine, and of the container where that has a time of its own.
+
+    "" where the system has none.
+    """
     try:
         return f"{_BOOT_ID.read_text().strip()} {os.readlink('/proc/self/ns/time')}"
     except OSError:

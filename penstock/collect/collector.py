@@ -42,12 +42,13 @@ MOST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """name: the collector's, which stands for a machine; None: this one's. grace_s: how long something has to be
-    condemned before it is deleted; silence_s: how long a heartbeat or lease may say the same before whoever left it is
-    dead, two renewals at least; max_objects, max_bytes: of one sweep; any of these numbers may be infinite; dataset:
-    sweep what was this one's alone, and abort its transactions alone; condemned: ids of versions
-    that, once retired, neither tags, aliases nor leases keep: those of a takedown, and those that were given up.
-    Raises: InvalidRuntime; InvalidName.
+    """name: the collector's, which stands for a machine.
+
+    None: this one's. grace_s: how long something has to be condemned before it is deleted; silence_s: how long a
+    heartbeat or lease may say the same before whoever left it is dead, two renewals at least; max_objects, max_bytes:
+    of one sweep; any of these numbers may be infinite; dataset: sweep what was this one's alone, and abort its
+    transactions alone; condemned: ids of versions that, once retired, neither tags, aliases nor leases keep: those of a
+    takedown, and those that were given up. Raises: InvalidRuntime; InvalidName.
     """
 
     name: str | None = None
@@ -86,9 +87,11 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> Report:
-    """Look at a root and note what is seen; with `apply`, abort the transactions of the dead, and delete what has been
-    condemned for `grace_s`. Any number of collectors may work on a root at once. Of a mirror nothing is deleted but
-    what the primary's record says was deleted there. Of a root with mirrors the primary is used alone.
+    """Look at a root and note what is seen.
+
+    With `apply`, abort the transactions of the dead, and delete what has been condemned for `grace_s`. Any number of
+    collectors may work on a root at once. Of a mirror nothing is deleted but what the primary's record says was deleted
+    there. Of a root with mirrors the primary is used alone.
 
     at: what clocks say, by default this machine's; now_us: what a wall clock says, where there is no other. Costs a
     listing of `data/` and five of small folders, a request per version that stays, per open transaction, lease and
@@ -160,7 +163,7 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 def _kept(
     root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
-    """The versions that stay, and what they are made of. Raises: as `references`."""
+    """Return the versions that stay, and what they are made of. Raises: as `references`."""
     while True:
         kept = protected(state, clients.living(clients.leases), condemned)
         try:

@@ -1,5 +1,6 @@
-"""Records of the objects that collectors deleted from a root, for ever. A mirror's collector deletes no more than
-these, once nobody who reads the mirror needs them.
+"""Records of the objects that collectors deleted from a root, for ever.
+
+A mirror's collector deletes no more than these, once nobody who reads the mirror needs them.
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
@@ -38,8 +39,11 @@ class Record:
         self._n = 0
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Put on record what is about to be deleted; its key. Of the same objects there is one record, however often
-        they could not be deleted. at_us: for people. Raises: Conflict where the root was moved; StoreError."""
+        """Put on record what is about to be deleted; its key.
+
+        Of the same objects there is one record, however often they could not be deleted. at_us: for people. Raises:
+        Conflict where the root was moved; StoreError.
+        """
         store = self._root.store
         try:
             check_primary(store, self._root.log.refresh())
@@ -75,14 +79,16 @@ def _records(store: Store) -> Iterator[tuple[int, str, str]]:
 
 
 def read_swept(store: Store) -> Iterator[pa.Table]:
-    """What was deleted, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
+    """Yield what was deleted, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
     for *_, key in _records(store):
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
 
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
-    """What of a piece of the plan stands in the primary's record, which a migration copies to the mirror. Reads all of
-    the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew."""
+    """Return what of a piece of the plan stands in the primary's record, which a migration copies to the mirror.
+
+    Reads all of the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew.
+    """
     keys = [table["key"].cast(pa.large_string()).combine_chunks() for table in read_swept(store)]
     swept = pa.concat_arrays(keys) if keys else pa.array([], pa.large_string())
 

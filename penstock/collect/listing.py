@@ -26,7 +26,7 @@ def scratch() -> AbstractContextManager[None]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder that is deleted at the end. Raises: as `scratch`."""
+    """Yield a folder that is deleted at the end. Raises: as `scratch`."""
     with scratch():
         folder = tempfile.TemporaryDirectory(prefix="penstock-collect-")
     with folder as path:
@@ -35,8 +35,8 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """A listing, as it is now, in a folder with the files that writers have not finished, and with links in place of
-    what lies behind them; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
+    """Yield a listing, as it is now, in a folder with the files that writers have not finished, and with links in place
+    of what lies behind them; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
         with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
@@ -61,7 +61,7 @@ class Listing:
         self._path = path
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """`SCHEMA`, up to `ROWS` rows each."""
+        """Yield `SCHEMA`, up to `ROWS` rows each."""
         with pa.memory_map(str(self._path)) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):

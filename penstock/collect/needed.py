@@ -52,8 +52,11 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 
 
 class Unreadable:
-    """Of the versions that stay, by this state. condemned: as for `protected`; mirror: whether the store is one, to
-    which what was retired first may never have been copied, as to a root that became the primary later."""
+    """Of the versions that stay, by this state. condemned: as for `protected`.
+
+    mirror: whether the store is one, to which what was retired first may never have been copied, as to a root that
+    became the primary later.
+    """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
         self._store, self._claims = store, claims(state, condemned)
@@ -111,8 +114,10 @@ def protected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """paths: large_string, ascending, of every object that some versions are made of; owners: dataset -> owner, as the
-    producer of the newest of them says."""
+    """paths: large_string, ascending, of every object that some versions are made of.
+
+    owners: dataset -> owner, as the producer of the newest of them says.
+    """
 
     paths: pa.Array
     owners: Mapping[str, str]
@@ -154,8 +159,11 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 
 
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """dataset -> owner, as the producer of its newest version says, retired or not; where its manifest is gone, as
-    `known` says, of the newest that stays. A request per dataset whose newest version does not stay."""
+    """dataset -> owner, as the producer of its newest version says, retired or not.
+
+    Where its manifest is gone, as `known` says, of the newest that stays. A request per dataset whose newest version
+    does not stay.
+    """
     gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
 
     def owner(record: VersionRecord) -> str:
@@ -184,7 +192,7 @@ def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str
 def _shards(
     store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
-    """The paths of shards and of their indexes."""
+    """Yield the paths of shards and of their indexes."""
 
     def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
         file, record = one

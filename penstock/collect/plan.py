@@ -39,8 +39,10 @@ class Before:
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Of the collector's plan, older by the time that passed, of which `most_us` counts as for `passed`. Nothing,
-        where there is none or it is damaged. Raises: FormatTooNew; StoreError."""
+        """Of the collector's plan, older by the time that passed, of which `most_us` counts as for `passed`.
+
+        Nothing, where there is none or it is damaged. Raises: FormatTooNew; StoreError.
+        """
         nothing = Before(pa.array([], _TEXT), pa.array([], pa.int64()))
         key = f"{FOLDER}{name}/plan.parquet"
         try:
@@ -74,7 +76,7 @@ class Plan:
         self._path = path
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
-        """What has been condemned for so long, `ROWS` at most at a time."""
+        """Yield what has been condemned for so long, `ROWS` at most at a time."""
         for batch in pq.ParquetFile(self._path).iter_batches(batch_size=ROWS):
             table = pa.Table.from_batches([batch])
             ripe = table.filter(pc.greater_equal(table["age_us"], grace_us))

@@ -25,9 +25,11 @@ _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """tally: (dataset, what) -> (objects, bytes) of all that was seen; due: dataset -> the same of what may be deleted
-    now; owners: dataset -> owner; silent: transactions without a sign of life that were aborted, swept: what was
-    deleted; or, when not `applied`, would be."""
+    """tally: (dataset, what) -> (objects, bytes) of all that was seen.
+
+    due: dataset -> the same of what may be deleted now; owners: dataset -> owner; silent: transactions without a sign
+    of life that were aborted, swept: what was deleted; or, when not `applied`, would be.
+    """
 
     url: str
     collector: str
@@ -44,8 +46,8 @@ class Report:
         return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
 
     def rows(self, price: float | None = None) -> list[dict[str, Any]]:
-        """A row per dataset: owner, and objects and bytes that are live, of open transactions, condemned, and due; what
-        the condemned ones cost, in US dollars per month. "" for what is no dataset's."""
+        """Return a row per dataset: owner, and objects and bytes that are live, of open transactions, condemned, and
+        due; what the condemned ones cost, in US dollars per month. "" for what is no dataset's."""
         rows = []
         for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
             mine = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
@@ -92,7 +94,7 @@ class Report:
         }
 
     def to_text(self, price: float | None = None) -> str:
-        """A table, and what else is to be said."""
+        """Return a table, and what else is to be said."""
         lines = [
             f"{'dataset':<20} {'owner':<12} {'live':>18} {'condemned':>18} {'due':>18} {'USD/month':>10}"
         ]
@@ -117,7 +119,7 @@ class Report:
         return "\n".join(lines)
 
     def swept_text(self) -> str:
-        """What the sweep did, or would do."""
+        """Return what the sweep did, or would do."""
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""

@@ -21,10 +21,12 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a dataset keeps, each by its own right: its `last` versions; of each of its `monthly` latest months (UTC)
-    that have versions, the last one; those younger than `days`. When a version was made its publisher's clock says, and
-    the order of the log where that clock is wrong (`_times`). What has a tag or an alias, is held, leased, or the
-    parent of an open transaction is always kept. Raises: InvalidRuntime."""
+    """What a dataset keeps, each by its own right: its `last` versions.
+
+    Of each of its `monthly` latest months (UTC) that have versions, the last one; those younger than `days`. When a
+    version was made its publisher's clock says, and the order of the log where that clock is wrong (`_times`). What has
+    a tag or an alias, is held, leased, or the parent of an open transaction is always kept. Raises: InvalidRuntime.
+    """
 
     last: int
     monthly: int = 0
@@ -52,8 +54,11 @@ def retirements(
     created_us: Mapping[str, int],
     now_us: int,
 ) -> list[VersionRecord]:
-    """The versions that the policy retires, oldest first. leased: ids; created_us: id -> when its manifest says it was
-    made; a version that is not there is new, or retired and no witness of the time."""
+    """Return the versions that the policy retires, oldest first. leased: ids.
+
+    created_us: id -> when its manifest says it was made; a version that is not there is new, or retired and no witness
+    of the time.
+    """
     alive = [one for one in state.versions(dataset) if one.retired is None]
     named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
     held = {hold.number for hold in state.holds if hold.dataset == dataset}
@@ -72,8 +77,9 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """id -> when its publisher's clock says that it was made, and id -> when it was made at the latest; of those that
-    are not retired, in log order.
+    """id -> when its publisher's clock says that it was made, and id -> when it was made at the latest.
+
+    Of those that are not retired, in log order.
 
     The two differ where that clock is known to be wrong: it names a time to come by the collector's clock, or
     one before that of an earlier version (or the clock of that one was fast: nobody can tell). What is known then is
@@ -99,8 +105,11 @@ def _times(
 
 
 def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
-    """The last version of each of so many latest months. One whose clock is in doubt takes the place of no other: of
-    those the last of each month that their clocks say is kept, where it may have been made in these months."""
+    """Return the last version of each of so many latest months.
+
+    One whose clock is in doubt takes the place of no other: of those the last of each month that their clocks say is
+    kept, where it may have been made in these months.
+    """
     sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
     since = sorted(sure, reverse=True)[:months]
     doubtful = {
@@ -119,9 +128,11 @@ def _month(us: int) -> tuple[int, int]:
 def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
-    """Retire what the policy says, or with apply=False only tell. A request per version that is not retired, one per
-    lease and for `WITNESSES`, and a listing of leases and an entry of the log per version. Raises: VersionNotFound;
-    Corrupt; StoreError."""
+    """Retire what the policy says, or with apply=False only tell.
+
+    A request per version that is not retired, one per lease and for `WITNESSES`, and a listing of leases and an entry
+    of the log per version. Raises: VersionNotFound; Corrupt; StoreError.
+    """
     root = root.alone  # mirrors have leases of their own
     state = root.state
     if not state.versions(dataset):

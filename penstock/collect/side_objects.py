@@ -57,7 +57,7 @@ def hints(store: Store, tally: Tally) -> Iterator[Gone]:
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
-    """A listing; links are counted as foreign, and what lies behind them is not looked at."""
+    """Yield a listing; links are counted as foreign, and what lies behind them is not looked at."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])

@@ -1,5 +1,7 @@
-"""Deletes condemned objects piece by piece, after a last look at each piece. Objects that are held, locked, in a
-folder of another user or behind a link are passed over."""
+"""Deletes condemned objects piece by piece, after a last look at each piece.
+
+Objects that are held, locked, in a folder of another user or behind a link are passed over.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,9 +31,11 @@ AT_ONCE = 16
 
 
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
-    """Delete; key -> why of those that the store refuses to. Stores do not tell which of many, so where one is refused
-    each is deleted alone: a request per key. Raises: Throttled, Transient, which are the store's and no key's; nothing
-    is under way then."""
+    """Delete; key -> why of those that the store refuses to.
+
+    Stores do not tell which of many, so where one is refused each is deleted alone: a request per key. Raises:
+    Throttled, Transient, which are the store's and no key's; nothing is under way then.
+    """
     if _refused(store, keys) is None:
         return {}
     refused: dict[str, StoreError] = {}
@@ -74,10 +78,13 @@ class Caps:
 
 @dataclass(slots=True)
 class Swept:
-    """objects, nbytes: deleted, or in a dry run what would be; why: reason -> objects; records: keys of the record;
-    spared: objects that the last look found to be needed again; capped: whether more was due than the caps allow, which
-    the next sweep deletes; too_large: key -> bytes of objects that no sweep under these caps deletes, the first `NAMED`
-    of n_too_large; refused: key -> why of objects that the store does not delete, the first `NAMED` of n_refused."""
+    """objects, nbytes: deleted, or in a dry run what would be.
+
+    why: reason -> objects; records: keys of the record; spared: objects that the last look found to be needed again;
+    capped: whether more was due than the caps allow, which the next sweep deletes; too_large: key -> bytes of objects
+    that no sweep under these caps deletes, the first `NAMED` of n_too_large; refused: key -> why of objects that the
+    store does not delete, the first `NAMED` of n_refused.
+    """
 
     objects: int = 0
     nbytes: int = 0
@@ -193,7 +200,7 @@ def last_look(
     *,
     mirror: bool,
 ) -> Check:
-    """What is still not needed of a piece of the plan: the log and the leases are read again before each. kept:
+    """Return what is still not needed of a piece of the plan: the log and the leases are read again before each. kept:
     versions that stayed when the plan was made; condemned, mirror: as for `Unreadable`. A listing and a request, where
     nothing moved."""
 
@@ -215,5 +222,5 @@ def last_look(
 
 
 def _card_of(key: str) -> str:
-    """The version whose card this is."""
+    """Return the version whose card this is."""
     return key.split("/")[2].partition("-")[2]

@@ -44,7 +44,7 @@ def _names(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> lis
 
 
 def _local(root: str) -> Path:
-    """The folder. Raises: ValueError for another URL."""
+    """Return the folder. Raises: ValueError for another URL."""
     path = root.removeprefix("file://")
     if "://" in path:
         raise ValueError(f"{root} is no folder of this machine")
@@ -52,8 +52,11 @@ def _local(root: str) -> Path:
 
 
 def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
-    """Datasets under a local root; behind 'photos@' its versions, tags and aliases. Reads the log alone, without what
-    `loader.Root` imports, and writes nothing. Raises: OSError, ValueError and what a damaged log raises."""
+    """Datasets under a local root; behind 'photos@' its versions, tags and aliases.
+
+    Reads the log alone, without what `loader.Root` imports, and writes nothing. Raises: OSError, ValueError and what a
+    damaged log raises.
+    """
     from loader.dataset.log.entries import entry_key, parse
     from loader.dataset.log.fold import fold_all
     from loader.dataset.log.snapshots import load_state

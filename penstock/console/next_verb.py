@@ -13,7 +13,7 @@ OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
 
 
 def next_verb(error: errors.PenstockError, arguments: Namespace) -> str | None:
-    """A command that can be pasted, None where no verb helps or the message names it already."""
+    """Return a command that can be pasted, None where no verb helps or the message names it already."""
     command, _, comment = _command(error, arguments).partition("  #")
     if not command or " ".join(command.split()[:2]) in str(error):
         return None

@@ -9,9 +9,11 @@ from ..card.rendering.escape import terminal_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """form: the format of each column in plain text, with the blanks before it; one with '>' holds numbers.
-    rows: cells in the order of the columns; a row may end before the last one. titled: whether plain text has the
-    header too."""
+    """form: the format of each column in plain text, with the blanks before it.
+
+    One with '>' holds numbers. rows: cells in the order of the columns; a row may end before the last one. titled:
+    whether plain text has the header too.
+    """
 
     form: Sequence[str]
     header: Sequence[str]
@@ -30,15 +32,17 @@ Text = str | Sequence[str | Table]
 
 
 def show(text: Text) -> None:
-    """Print it: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb; else, and where rich is not
-    installed, as plain text."""
+    """Print it: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb.
+
+    Else, and where rich is not installed, as plain text.
+    """
     blocks = [text] if isinstance(text, str) else text
     if not (sys.stdout.isatty() and any(isinstance(block, Table) for block in blocks) and _by_rich(blocks)):
         print(terminal_text("\n".join(map(str, blocks))), flush=True)
 
 
 def _by_rich(blocks: Sequence[str | Table]) -> bool:
-    """False where nothing was printed."""
+    """Return False where nothing was printed."""
     try:
         import rich.box
         import rich.console

@@ -22,9 +22,11 @@ DEFAULT_CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """options: of `loader.Root`, those that were given and may be shown among them; loader: arguments of
-    `loader.Loader`; read_bytes: what one read should fetch at least to reach most of the bandwidth; reasons: one line
-    for each."""
+    """options: of `loader.Root`, those that were given and may be shown among them.
+
+    loader: arguments of `loader.Loader`; read_bytes: what one read should fetch at least to reach most of the
+    bandwidth; reasons: one line for each.
+    """
 
     options: Mapping[str, Any]
     loader: Mapping[str, Any]
@@ -59,8 +61,10 @@ def advise(
     given: Mapping[str, Any] | None = None,
     throttled: int | None = None,
 ) -> Advice | None:
-    """None where no small reads were measured. local: a folder of this machine; given: options without secrets, which
-    stay; throttled: how many at once were too many."""
+    """None where no small reads were measured. local: a folder of this machine.
+
+    given: options without secrets, which stay; throttled: how many at once were too many.
+    """
     given = given or {}
     small = [one for one in speeds if one.verb == "read" and one.nbytes == READ_BYTES[0]]
     if not small:
@@ -116,7 +120,7 @@ def half_of(throttled: int) -> int:
 
 
 def _enough(small: Sequence[Speed]) -> Speed:
-    """The fewest at once that reach nearly the best rate."""
+    """Return the fewest at once that reach nearly the best rate."""
     best = max(one.requests_per_second for one in small)
     return min(
         (one for one in small if one.requests_per_second >= ENOUGH * best), key=lambda one: one.concurrency
@@ -124,7 +128,7 @@ def _enough(small: Sequence[Speed]) -> Speed:
 
 
 def _read_bytes(speeds: Sequence[Speed], concurrency: int, most: float) -> int:
-    """The smallest read that reaches half of the best bandwidth, at that concurrency or less."""
+    """Return the smallest read that reaches half of the best bandwidth, at that concurrency or less."""
     fast = [
         one.nbytes
         for one in speeds

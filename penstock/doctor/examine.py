@@ -169,7 +169,7 @@ class Examination:
         self._met("speed", self._speeds())
 
     def _speeds(self) -> Iterator[Finding]:
-        """A finding where the store throttles or breaks off; else the speeds are what was found."""
+        """Yield a finding where the store throttles or breaks off; else the speeds are what was found."""
         source, told = speed.prepare(self.scratch), ""
         for cell in progress(list(speed.cells()), "speeds"):
             try:

@@ -13,8 +13,10 @@ Level = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at. note: a fact, or what nobody could be asked; warn: it will cost something one day; fail: a
-    root does not belong here as it is. do: what to do about it."""
+    """One thing looked at. note: a fact, or what nobody could be asked.
+
+    warn: it will cost something one day; fail: a root does not belong here as it is. do: what to do about it.
+    """
 
     check: str
     level: Level
@@ -52,7 +54,7 @@ def warn(check: str, what: str, do: str) -> Finding:
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """A root does not belong here as it is."""
+    """Return a root does not belong here as it is."""
     return Finding(check=check, level="fail", what=what, do=do)
 
 
@@ -74,7 +76,7 @@ class Report:
         return {**asdict(self), "failed": self.failed}
 
     def to_text(self) -> str:
-        """A line per finding, the table of speeds, what to set, and the verdict."""
+        """Return a line per finding, the table of speeds, what to set, and the verdict."""
         lines = [f"penstock doctor {self.url}", "", *(finding.to_text() for finding in self.findings)]
         if self.speeds:
             lines += ["", *table(self.speeds)]

@@ -46,7 +46,7 @@ class Scratch:
         self._given: set[str] = set()
 
     def key(self, name: str) -> str:
-        """The key of a probe's object."""
+        """Return the key of a probe's object."""
         key = self.prefix + name
         self._given.add(key)
         return key

@@ -55,7 +55,7 @@ def cells() -> Iterator[Cell]:
 
 
 def prepare(scratch: Scratch) -> str:
-    """The key of an object to read from. Raises: StoreError."""
+    """Return the key of an object to read from. Raises: StoreError."""
     key = scratch.key("speed/object")
     scratch.store.put(key, Random(3).randbytes(2**20) * (OBJECT_BYTES // 2**20))
     return key

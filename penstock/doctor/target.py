@@ -48,14 +48,17 @@ def root(store: Store) -> Iterator[Finding]:
 
 
 def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """The server's; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
+    """Yield the server's; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
     provider = PROVIDERS.get(url.split("://", 1)[0])
     if provider and "fsspec" not in options and (where := provider[0](url, options)):
         yield from server_clock(where)
 
 
 def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the bucket's owner has set; nothing for a store without one. Raises: InvalidStore; MissingDependency."""
+    """Yield what the bucket's owner has set; nothing for a store without one.
+
+    Raises: InvalidStore; MissingDependency.
+    """
     provider = PROVIDERS.get(url.split("://", 1)[0])
     if "fsspec" in options:
         yield note("settings", "opened through fsspec: what a bucket's owner has set was not asked for")
@@ -64,7 +67,7 @@ def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def disk(folder: str) -> Iterator[Finding]:
-    """A folder's file system, tried out in that folder. Raises: OSError."""
+    """Yield a folder's file system, tried out in that folder. Raises: OSError."""
     yield from file_system(folder)
     for look in DISK:
         yield from look(folder)

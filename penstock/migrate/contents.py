@@ -24,7 +24,7 @@ Failed = Callable[[str, PenstockError], None]
 
 
 def new_versions(state: State, after: int) -> list[VersionRecord]:
-    """The versions that are not retired and were committed after that entry, in the order of their commits."""
+    """Return the versions that are not retired and were committed after that entry, in the order of their commits."""
     found = [
         one for versions in state.datasets.values() for one in versions if one.n > after and not one.retired
     ]
@@ -32,8 +32,8 @@ def new_versions(state: State, after: int) -> list[VersionRecord]:
 
 
 def new_items(source: Store, target: Store, state: State, after: int, failed: Failed) -> Iterator[Item]:
-    """What the versions committed after entry `after` consist of and those before do not, each version's manifest after
-    all else; then what lies in `SMALL_FOLDERS` and not in those of the target.
+    """Yield what the versions committed after entry `after` consist of and those before do not, each version's manifest
+    after all else; then what lies in `SMALL_FOLDERS` and not in those of the target.
 
     Costs two requests per new version, one per new shards table and per one that was merged since, and the listings of
     the small folders; memory of the shards tables that one version adds.
@@ -74,7 +74,7 @@ def new_items(source: Store, target: Store, state: State, after: int, failed: Fa
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:
-    """The manifest of the parent; {} without one that is copied before."""
+    """Return the manifest of the parent; {} without one that is copied before."""
     parent = state.by_id(record.parent) if record.parent else None
     if parent is None or parent.retired:
         return {}

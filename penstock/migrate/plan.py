@@ -22,8 +22,11 @@ from .target import copied_entries
 
 @dataclass(slots=True)
 class MigrationPlan:
-    """reads, writes: requests to the source and the target; cost_usd: by `prices`, egress only where the bytes leave
-    their provider. unlisted: keys with a line break, which are in no list for other tools."""
+    """reads, writes: requests to the source and the target.
+
+    cost_usd: by `prices`, egress only where the bytes leave their provider. unlisted: keys with a line break, which are
+    in no list for other tools.
+    """
 
     source: str
     target: str
@@ -90,9 +93,10 @@ def plan_migration(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """egress: USD per GB instead of the list price. rclone: gets paths for `rclone copy --files-from-raw`; s5cmd: gets
-    commands for `s5cmd run`; both copy data alone: `penstock migrate run` then checks, and copies the log. A key with a
-    line break is in neither, and in `unlisted`.
+    """egress: USD per GB instead of the list price. rclone: gets paths for `rclone copy --files-from-raw`.
+
+    S5cmd: gets commands for `s5cmd run`; both copy data alone: `penstock migrate run` then checks, and copies the log.
+    A key with a line break is in neither, and in `unlisted`.
 
     Raises: as `copied_entries`; what reading a manifest or table of the source raises.
     """
@@ -120,7 +124,7 @@ def plan_prefix(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """The same of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    """Return the same of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
     check_places(source, target)
     found = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:

@@ -1,5 +1,6 @@
-"""Cut over: a mirror becomes the primary, and the primary a mirror of it. Killed at any step, a second run goes on, and
-at no moment two places accept appends:
+"""Cut over: a mirror becomes the primary, and the primary a mirror of it.
+
+Killed at any step, a second run goes on, and at no moment two places accept appends:
 
 1. the mirror is brought up to date and verified - its log's chain, and what its versions are made of -, and its store
    proves that it creates no object twice: a root needs that;
@@ -36,9 +37,11 @@ HINTS = "log/state-"
 
 @dataclass(slots=True, kw_only=True)
 class Promotion(Copies):
-    """What was done. closed: the log entry that closed the former primary, 0 where that was not reached; promoted:
-    whether the target is the primary now; entries: of its log; open_txns: transactions that were not committed, which
-    begin anew there."""
+    """What was done. closed: the log entry that closed the former primary, 0 where that was not reached.
+
+    promoted: whether the target is the primary now; entries: of its log; open_txns: transactions that were not
+    committed, which begin anew there.
+    """
 
     former: str
     closed: int = 0

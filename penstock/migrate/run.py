@@ -36,8 +36,10 @@ class Report(Copies):
 def migrate(
     root: Root, target: Store, pace: Pace, *, at_once: int = 16, scratch: str | None = None
 ) -> Report:
-    """Copy what the mirror at `target` lacks of `root`. Memory: 228 MiB of objects at most. An object that cannot be
-    copied is named, the rest goes on, and the log stays as it was. A former primary that came back becomes a mirror.
+    """Copy what the mirror at `target` lacks of `root`.
+
+    Memory: 228 MiB of objects at most. An object that cannot be copied is named, the rest goes on, and the log stays as
+    it was. A former primary that came back becomes a mirror.
 
     Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; what the target's store raises when it fails.
     """

@@ -26,7 +26,7 @@ COPIED = ("data/", *SMALL_FOLDERS)
 
 
 def copied_entries(source: Store, target: Store) -> int:
-    """The number of the last log entry in a mirror of `source`; 0 for a place that is empty.
+    """Return the number of the last log entry in a mirror of `source`; 0 for a place that is empty.
 
     Raises: Conflict where the target is another root, or one that is written to, or its history is another; NotARoot
     where it holds other things.
@@ -82,8 +82,10 @@ def _entry(store: Store, n: int) -> bytes | None:
 
 
 def make_mirror(source: Store, target: Store) -> None:
-    """The marker that says whose mirror this is. Again is no change; nor is it one of a place that was made the primary
-    since it was looked at."""
+    """The marker that says whose mirror this is.
+
+    Again is no change; nor is it one of a place that was made the primary since it was looked at.
+    """
     marker = {MIRROR_OF: source.url, **check_root_twice(source)}  # a mirror's mirror is one of the primary
     marker.pop(PRIMARY, None)  # which would make it another primary
     try:
@@ -100,7 +102,7 @@ def make_mirror(source: Store, target: Store) -> None:
 
 
 def _moved_here(store: Store) -> str | None:
-    """The token of the entry that moved the root here, where it is the last such entry of the log here."""
+    """Return the token of the entry that moved the root here, where it is the last such entry of the log here."""
     moved = Log(store).state.primary
     return moved.token if moved is not None and moved.url == store.url else None
 

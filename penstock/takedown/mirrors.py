@@ -29,12 +29,15 @@ def purge_mirror(url: str, record: Record, root: Store) -> int:
 
 
 def still_there(store: Store, places: Iterable[Place]) -> list[str]:
-    """The paths of these places that a store has. A request for each."""
+    """Return the paths of these places that a store has. A request for each."""
     return [place["path"] for place in places if is_there(store, place["path"])]
 
 
 def _left(store: Store, record: Record, root: Store) -> list[str]:
-    """What a mirror still has and must not. What was made again at the primary is that of a version that is there."""
+    """Return what a mirror still has and must not.
+
+    What was made again at the primary is that of a version that is there.
+    """
     remade = still_there(store, record.having("remade"))
     return still_there(store, record.having("absent")) + [path for path in remade if not is_there(root, path)]
 

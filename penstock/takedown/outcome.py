@@ -6,11 +6,13 @@ from typing import Any
 
 @dataclass(slots=True)
 class Ran:
-    """What was found, and with `applied` done. samples: by dataset; new, retired: names of versions; touched: objects
-    that were rewritten or deleted; uris: of the raw objects that only these samples were cut of; deleted: those of them
-    that were deleted at their source, by this run or an earlier one; shared: URIs of raw objects that something else
-    was cut of too, or is to be, which stay; refused: URIs of those that were to be deleted and are not, each with why;
-    waiting: how many objects a collector has to take."""
+    """What was found, and with `applied` done. samples: by dataset.
+
+    New, retired: names of versions; touched: objects that were rewritten or deleted; uris: of the raw objects that only
+    these samples were cut of; deleted: those of them that were deleted at their source, by this run or an earlier one;
+    shared: URIs of raw objects that something else was cut of too, or is to be, which stay; refused: URIs of those that
+    were to be deleted and are not, each with why; waiting: how many objects a collector has to take.
+    """
 
     n: int
     applied: bool

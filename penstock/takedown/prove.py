@@ -41,11 +41,12 @@ def prove(
     keeps_nothing: Sequence[str] = (),
     s3: Any = None,
 ) -> Proof:
-    """Look at every place of a takedown. mirrors: URLs of mirrors that can be reached; caches: folders of node caches;
-    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24";
-    keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
-    which counts where that cannot be looked at; s3: boto3's client of the root's bucket (None: one with the
-    environment's credentials).
+    """Look at every place of a takedown. mirrors: URLs of mirrors that can be reached.
+
+    caches: folders of node caches; known: places that somebody knows of and penstock does not, such as "backups until
+    2026-12-24"; keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of
+    deleted objects, which counts where that cannot be looked at; s3: boto3's client of the root's bucket (None: one
+    with the environment's credentials).
 
     Costs a look per place, and a read of every table and JSON object under the root. Raises: VersionNotFound for a
     takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`; StoreError.
@@ -111,7 +112,7 @@ def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Pl
 
 
 def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
-    """The place with `clean`, and `evidence` or `why`. shared: marks of raw objects that others need."""
+    """Return the place with `clean`, and `evidence` or `why`. shared: marks of raw objects that others need."""
     try:
         if place["check"] == "absent":
             return _absent(store, place)

@@ -77,8 +77,8 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
-    """The marks of those raw objects on record that something which stays was cut of by now, or is to be. places: as
-    `raw_places` made them. Costs and raises: as `used_by_others`."""
+    """Return the marks of those raw objects on record that something which stays was cut of by now, or is to be.
+    places: as `raw_places` made them. Costs and raises: as `used_by_others`."""
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
@@ -109,8 +109,10 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    """Whether an address is these pieces in order with something between each two. Looks at each character about once:
-    how many pieces there are, whoever named the object decides."""
+    """Whether an address is these pieces in order with something between each two.
+
+    Looks at each character about once: how many pieces there are, whoever named the object decides.
+    """
     first, last = pieces[0], pieces[-1]
     if not (uri.startswith(first) and uri.endswith(last)):
         return False

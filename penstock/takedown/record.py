@@ -36,7 +36,7 @@ class Record:
         return sorted({place["path"] for place in self.places if place["check"] in gone})
 
     def having(self, check: str) -> list[Place]:
-        """The places that are looked at in this way."""
+        """Return the places that are looked at in this way."""
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
@@ -70,8 +70,10 @@ def read_record(store: Store, n: int) -> Record:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Each once. Of a raw object, which its mark names, the place that says that it was deleted counts, in whichever
-    order they come."""
+    """Each once.
+
+    Of a raw object, which its mark names, the place that says that it was deleted counts, in whichever order they come.
+    """
     for place in places:
         is_raw = place["check"] == "raw"
         name = canonical({"check": "raw", "mark": place["mark"]} if is_raw else place)
@@ -103,5 +105,7 @@ def add_to_record(
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
     """Ids of the versions that takedowns found samples in: once they are retired neither a name nor a lease keeps them.
-    Costs a listing per takedown and a read per record. Raises: Corrupt."""
+
+    Costs a listing per takedown and a read per record. Raises: Corrupt.
+    """
     return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

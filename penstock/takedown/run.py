@@ -23,7 +23,7 @@ from .removing.steps import Steps
 
 
 def deny_entry(root: Root, n: int) -> Deny:
-    """The takedown of this number. Raises: VersionNotFound, naming those that there are."""
+    """Return the takedown of this number. Raises: VersionNotFound, naming those that there are."""
     for deny in root.state.denies:
         if deny.n == n:
             return deny

@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """The next version, with these labels."""
+    """Return the next version, with these labels."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,

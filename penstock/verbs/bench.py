@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _text(found: "Bench") -> list[str | Table]:
-    """A table of stages, one thread and all, and the verdict."""
+    """Return a table of stages, one thread and all, and the verdict."""
     whole = sum(rate.seconds for rate in found.stages.values())
     rows = [(*_cells(name, rate), share(rate.seconds, whole)) for name, rate in found.stages.items()]
     alone = [_cells("one thread", found.alone)]

@@ -20,7 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """The dataset card: as Markdown, or written where the arguments say."""
+    """Return the dataset card: as Markdown, or written where the arguments say."""
     from ..card.as_json import card_document
     from ..card.build import EXAMPLES, build_card
     from ..card.rendering.markdown import render_markdown

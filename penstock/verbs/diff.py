@@ -16,7 +16,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """What changes from a to b."""
+    """Return what changes from a to b."""
     from ..diff import diff
 
     root = loader.Root(arguments.root)

@@ -84,8 +84,10 @@ def retiring(parser: ArgumentParser) -> None:
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Ids of what takedowns retired and of what was given up. Raises: InvalidRuntime for a version that is not
-    retired; VersionNotFound."""
+    """Ids of what takedowns retired and of what was given up.
+
+    Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
+    """
     from ..takedown.record import condemned
 
     ids = set(condemned(root.store, root.state.denies))
@@ -98,7 +100,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """What is condemned, for how long, and what it costs."""
+    """Return what is condemned, for how long, and what it costs."""
     from ..collect import Options, collect
 
     root = loader.Root(arguments.root)

@@ -115,7 +115,7 @@ def _at_once(arguments: Namespace) -> int:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """What it would take."""
+    """Return what it would take."""
     from ..migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -186,8 +186,10 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Of a plain prefix, whether all arrived; of a mirror, what `penstock verify` says. Exit status 1 when anything is
-    wrong."""
+    """Of a plain prefix, whether all arrived; of a mirror, what `penstock verify` says.
+
+    Exit status 1 when anything is wrong.
+    """
     from ..migrate.prefixes.verify import verify_prefix
     from .verify import answer_of_root
 

@@ -22,7 +22,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """The planned batch of a step over one version; the source has the dataset's name."""
+    """Return the planned batch of a step over one version; the source has the dataset's name."""
     version = loader.Root(arguments.root).open(arguments.ref)
     fields, where_present = choose_fields(version, arguments.fields)
     plan = loader.plan(  # which fields are read changes no order, but which samples there are

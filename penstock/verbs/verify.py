@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def answer_of_root(root: "loader.Root", *, full: bool) -> Answer:
-    """What `penstock verify` says of a whole root."""
+    """Return what `penstock verify` says of a whole root."""
     from ..verify.root import verify_root
 
     return _root(verify_root(root, full=full))

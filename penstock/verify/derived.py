@@ -25,8 +25,10 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """What is wrong with the object at a key under one of `CHECKS`. One request, none for files of cards but
-    card.json."""
+    """Yield what is wrong with the object at a key under one of `CHECKS`.
+
+    One request, none for files of cards but card.json.
+    """
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
         return

@@ -18,8 +18,8 @@ from .shard import Problem
 
 
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
-    """(the state after the last entry up to which all is good, what is wrong). numbers, hints: of the entries and hints
-    that were listed before.
+    """Return (the state after the last entry up to which all is good, what is wrong). numbers, hints: of the entries
+    and hints that were listed before.
 
     Reads every entry from the first on, and every hint. Nothing follows the last entry that would say what it was: of
     an edit that leaves it canonical JSON and within the rules its commit's manifest tells, or nothing does.
@@ -65,7 +65,7 @@ def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, 
 
 
 def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
-    """The entries, cut where a hint follows one of them or the next says what came before it."""
+    """Yield the entries, cut where a hint follows one of them or the next says what came before it."""
     piece: list[Entry] = []
     for entry in entries:
         if piece and (entry.state or piece[-1].n in hints):
@@ -76,7 +76,7 @@ def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
 
 
 def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
-    """What is wrong where an entry says another state before it than `state`. O(transactions)."""
+    """Yield what is wrong where an entry says another state before it than `state`. O(transactions)."""
     if entry.state and entry.state != (found := state_checksum(state)):
         what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
         yield Problem(address=entry_key(entry.n), what=what)
@@ -98,7 +98,7 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
-    """The entries behind the last that was read which are not there, while later ones are."""
+    """Yield the entries behind the last that was read which are not there, while later ones are."""
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(
             store, entry_key(first)
@@ -108,7 +108,7 @@ def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
 
 
 def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
-    """The entries up to the first that is none, which is a problem; of all that were read their hashes stay."""
+    """Yield the entries up to the first that is none, which is a problem; of all that were read their hashes stay."""
     try:
         for entry in entries:
             links.append(replace(entry, body={}, data=b""))
@@ -120,7 +120,7 @@ def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem
 
 
 def _last_good(state: State, entries: list[Entry]) -> tuple[State, Problem]:
-    """The state before the first of these entries that breaks a rule, and what it breaks."""
+    """Return the state before the first of these entries that breaks a rule, and what it breaks."""
     for entry in entries:
         try:
             state = fold(state, entry)

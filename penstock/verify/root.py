@@ -74,8 +74,10 @@ class RootReport:
 
 
 def verify_root(root: Root, *, full: bool = False) -> RootReport:
-    """Check the log's entries, chain, rules and hints; each version's manifest against its commit; what each version
-    that is not retired consists of, as `check_version` does; what `check_stored` knows; and count what is there.
+    """Check the log's entries, chain, rules and hints.
+
+    Each version's manifest against its commit; what each version that is not retired consists of, as `check_version`
+    does; what `check_stored` knows; and count what is there.
 
     Costs a listing of the root, a request per log entry, version, lease and table, and what `check_version` costs for
     shards that were not looked at with another version. 100 bytes of memory per object.
@@ -134,7 +136,10 @@ def _versions(root: Root, state: State, report: RootReport) -> set[str]:
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    """What is wrong with a version's manifest; of a retired one only that it was edited: a collector may have it."""
+    """Yield what is wrong with a version's manifest.
+
+    Of a retired one only that it was edited: a collector may have it.
+    """
     store, address = root.store, f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:

@@ -65,8 +65,8 @@ def check_bytes(
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """The last row's smallest field, where its index says it is: a shard that was exchanged for another has another key
-    there. One index row group, one range; of a field above `BLOCK_BYTES` the header alone."""
+    """Yield the last row's smallest field, where its index says it is: a shard that was exchanged for another has
+    another key there. One index row group, one range; of a field above `BLOCK_BYTES` the header alone."""
     rows = index.read_row_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
@@ -82,7 +82,7 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
-    """The members of these rows as the shard has them, in the order of their offsets."""
+    """Yield the members of these rows as the shard has them, in the order of their offsets."""
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():
@@ -127,11 +127,11 @@ class _Hashing:
             pass
 
     def take(self, nbytes: int) -> bytes:
-        """The next bytes; fewer at the end."""
+        """Return the next bytes; fewer at the end."""
         return b"".join(self._blocks(nbytes))
 
     def crc32c(self, nbytes: int) -> int:
-        """The CRC-32C of the next bytes."""
+        """Return the CRC-32C of the next bytes."""
         crc = 0
         for block in self._blocks(nbytes):
             crc = extend(crc, block)
@@ -150,7 +150,7 @@ class _Hashing:
             yield block
 
     def pages(self) -> list[bytes]:
-        """The SHA-256 of each page, once all was read."""
+        """Return the SHA-256 of each page, once all was read."""
         unfinished = self._page_bytes and self.at % self._page_bytes
         return [*self._digests, self._page.digest()] if unfinished else self._digests
 

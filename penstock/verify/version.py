@@ -49,11 +49,13 @@ def verify(root: Root, ref: str, *, full: bool = False) -> Report:
 
 
 def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
-    """Check every table against its hash and against the others; of shards (of a sample of them, unless `full`) the
-    size, the index, and the header and checksum of the last row; with `full` every byte: the SHA-256 of each shard, the
-    CRC-32C of each field, the tar headers, that all groups of a part and the samples table hold the same keys in the
-    same order, the hashes of keys, and the statistics, computed again. Of a bad table only what needs it is left out:
-    what is compared with it, and of a shards table the shards that it names, whose number the problem says.
+    """Check every table against its hash and against the others.
+
+    Of shards (of a sample of them, unless `full`) the size, the index, and the header and checksum of the last row;
+    with `full` every byte: the SHA-256 of each shard, the CRC-32C of each field, the tar headers, that all groups of a
+    part and the samples table hold the same keys in the same order, the hashes of keys, and the statistics, computed
+    again. Of a bad table only what needs it is left out: what is compared with it, and of a shards table the shards
+    that it names, whose number the problem says.
 
     seen: shards and tables that were looked at before, and need not be again; those of this version are added. (What
     tables say of each other is compared for each version, for which those of samples and parts are read.) Each shard
@@ -93,7 +95,7 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
-    """The rows of the shards tables that are not bad, whatever is wrong with others."""
+    """Return the rows of the shards tables that are not bad, whatever is wrong with others."""
     try:
         return version.parts.shard_rows()
     except PenstockError:  # a problem that was found before

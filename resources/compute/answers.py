@@ -27,7 +27,7 @@ class NotAnAnswer(ValueError):
 
 
 def answer_types(function: Callable[..., Any]) -> Types:
-    """The dataclasses that the function may return, by its annotation; none where it has none."""
+    """Return the dataclasses that the function may return, by its annotation; none where it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
@@ -54,7 +54,7 @@ def _collect(hint: Any, found: dict[str, type]) -> None:
 
 
 def decoded(body: bytes | bytearray, types: Types) -> Any:
-    """The value of `worker.encoded`. types: the dataclasses that may be in it. Raises: NotAnAnswer."""
+    """Return the value of `worker.encoded`. types: the dataclasses that may be in it. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
         start = _LENGTH.size + length
@@ -118,7 +118,7 @@ class _Reader:
         }
 
     def value(self, plain: Any) -> Any:
-        """What the JSON stands for."""
+        """Return what the JSON stands for."""
         if isinstance(plain, list):
             return self._each(plain)
         if not isinstance(plain, dict):

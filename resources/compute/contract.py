@@ -94,7 +94,7 @@ def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence
 
 
 def checked(function: Callable[[Any], Any]) -> bytes:
-    """The function as bytes. Raises: Unpicklable."""
+    """Return the function as bytes. Raises: Unpicklable."""
     try:
         return pickle.dumps(function, protocol=5)
     except Exception as error:
@@ -105,13 +105,13 @@ def checked(function: Callable[[Any], Any]) -> bytes:
 
 
 def check_workers(workers: int | None) -> int | None:
-    """The number itself. Raises: InvalidRuntime."""
+    """Return the number itself. Raises: InvalidRuntime."""
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InvalidRuntime(f"workers={workers!r}; accepted: 1 or more, or None for one per core")
     return workers
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception comes to."""
+    """Return what an exception comes to."""
     code, reason = described(error)
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

@@ -36,7 +36,7 @@ them, and they wait for the next product in a loop. Who sets the variable knows 
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
-    """What a worker is started with. more: names of further variables, or of all that begin so: 'AWS_*'."""
+    """Return what a worker is started with. more: names of further variables, or of all that begin so: 'AWS_*'."""
     return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
 
 

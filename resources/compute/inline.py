@@ -15,9 +15,11 @@ R = TypeVar("R")
 
 
 class InlineCompute:
-    """Runs a unit when its outcome is asked for. Units still go through pickle, and values through plain data, as with
-    other engines, so that what works here works there. timeout_s is not kept, and the environment is the caller's.
-    workers and variables are taken for the sake of the registry.
+    """Runs a unit when its outcome is asked for.
+
+    Units still go through pickle, and values through plain data, as with other engines, so that what works here works
+    there. timeout_s is not kept, and the environment is the caller's. workers and variables are taken for the sake of
+    the registry.
     """
 
     isolates = False

@@ -55,7 +55,7 @@ class _Map(Task):
         self.done += 1
 
     def consume(self, index: int) -> Reply | None:
-        """The reply to a unit, if it is there."""
+        """Return the reply to a unit, if it is there."""
         reply = self.waiting.pop(index, None)
         if reply is not None:
             self.waiting_bytes -= _nbytes(reply)
@@ -64,8 +64,9 @@ class _Map(Task):
 
 
 class LocalCompute:
-    """An engine of local processes. workers: how many units run at once, over all its maps; None: one per core.
-    variables: of the environment, what its workers get besides the short list.
+    """An engine of local processes. workers: how many units run at once, over all its maps.
+
+    None: one per core. variables: of the environment, what its workers get besides the short list.
 
     Raises: InvalidRuntime.
     """
@@ -168,7 +169,7 @@ class LocalCompute:
             self._pool.stop(work)
 
     def _take(self, work: _Map) -> int | None:
-        """The number of the next unit; None after the last. Raises: Stopped."""
+        """Return the number of the next unit; None after the last. Raises: Stopped."""
         with self._changed:
             self._changed.wait_for(lambda: work.stopped or work.taken == len(work.units) or work.may_take())
             if work.stopped:

@@ -128,7 +128,7 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, *, fresh: bool) -> Iterator[Worker]:
-        """A worker for one unit, an idle or a new one; kept afterwards unless it is over. Raises: Stopped."""
+        """Yield a worker for one unit, an idle or a new one; kept afterwards unless it is over. Raises: Stopped."""
         worker = (None if fresh else self._take(task)) or Worker(task.environment)
         with self._changed:
             task.busy.add(worker)
@@ -150,7 +150,7 @@ class Pool:
                 raise Stopped
 
     def _take(self, task: Task) -> Worker | None:
-        """The idle worker of last use, with the function if there is one.
+        """Return the idle worker of last use, with the function if there is one.
 
         Never one with another environment: what one map may know is none of another's business. It makes room instead.
         """

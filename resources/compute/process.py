@@ -28,8 +28,11 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
 class Death(Exception):
-    """A worker died. how: 'was killed by SIGSEGV'; by_outsider: by a signal that others send, such as the
-    kernel out of memory; n_units: the number of units that it had taken, the last included."""
+    """A worker died. how: 'was killed by SIGSEGV'.
+
+    by_outsider: by a signal that others send, such as the kernel out of memory; n_units: the number of units that it
+    had taken, the last included.
+    """
 
     def __init__(self, status: int, n_units: int) -> None:
         self.how = f"exited with status {status}"
@@ -101,7 +104,10 @@ class Worker:
         self.function = function
 
     def run(self, unit: bytes, timeout_s: float) -> bytearray | Failure:
-        """The encoded value of a pickled unit, or the failure; after a timeout the worker is over. Raises: Death."""
+        """Return the encoded value of a pickled unit, or the failure; after a timeout the worker is over.
+
+        Raises: Death.
+        """
         self._n_units += 1
         try:
             kind, body = self._ask(worker.UNIT, unit, timeout_s)

@@ -25,6 +25,6 @@ class ComputeResource(dg.ConfigurableResource[None]):
 
     @contextmanager
     def opened(self) -> Iterator[Compute]:
-        """The open engine; nothing of it runs on afterwards. Raises: InvalidRuntime."""
+        """Yield the open engine; nothing of it runs on afterwards. Raises: InvalidRuntime."""
         with closing(open_compute(self.engine, self.workers or None, self.variables)) as compute:
             yield compute

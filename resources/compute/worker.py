@@ -66,7 +66,7 @@ def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes
 
 
 def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> bytearray:
-    """The memory grows with what has come, not with what was announced."""
+    """Return the memory grows with what has come, not with what was announced."""
     body = bytearray()
     while len(body) < nbytes:
         if deadline_s is not None:
@@ -82,7 +82,8 @@ def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> byte
 
 
 def encoded(value: Any) -> bytes:
-    """A value as JSON and, behind it, what is bytes: plain types, bytes, paths, numpy arrays, dataclasses of these.
+    """Return a value as JSON and, behind it, what is bytes: plain types, bytes, paths, numpy arrays, dataclasses of
+    these.
 
     The length of the JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In
     the value a list is a list, and an object has one name, that of what it stands for. Raises: TypeError for anything

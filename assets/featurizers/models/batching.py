@@ -43,14 +43,14 @@ class Fit:
     row_bytes: int = 0
 
     def size(self, n_rows: int) -> int:
-        """The largest batch of so many rows that is known to have the same bits, or may have."""
+        """Return the largest batch of so many rows that is known to have the same bits, or may have."""
         size = self.ceiling
         while size > min(self.same) and (size > n_rows or size in self.other):
             size //= 2
         return size
 
     def known(self, n_rows: int) -> int:
-        """The largest batch of so many rows that is known to have the same bits."""
+        """Return the largest batch of so many rows that is known to have the same bits."""
         return max((size for size in self.same if size <= min(n_rows, self.ceiling)), default=min(self.same))
 
 
@@ -84,7 +84,7 @@ class Batches:
         return fit.size(fit.ceiling) if fit else self._most
 
     def results(self, rows: Sequence[Row]) -> list[Row]:
-        """The result of every row, floats as float32; all rows have the same shape. Raises: ModelFailed."""
+        """Return the result of every row, floats as float32; all rows have the same shape. Raises: ModelFailed."""
         if not rows:
             return []
         shape = shape_of(rows[0])
@@ -96,7 +96,7 @@ class Batches:
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
-        """The first batch of a shape; its rows must not depend on one another, or on their place."""
+        """Return the first batch of a shape; its rows must not depend on one another, or on their place."""
         ceiling = self._most
         if ceiling > self._least:
             results, taken = measured_bytes(self._place, lambda: self._smallest(rows))
@@ -116,15 +116,17 @@ class Batches:
         return results
 
     def _next(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """The results of some of the rows, from the first on; none when a batch turned out to be too large."""
+        """Return the results of some of the rows, from the first on; none when a batch turned out to be too large."""
         size = fit.size(len(rows))
         if size not in fit.same:
             return self._compared(fit, rows[:size])
         return self._known(fit, rows[:size]) or []
 
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
-        """The results of all these rows by batches that are known to have the same bits; whether one batch of them has
-        these bits as well is remembered."""
+        """Return the results of all these rows by batches that are known to have the same bits.
+
+        Whether one batch of them has these bits as well is remembered.
+        """
         results: list[Row] = []
         while len(results) < len(rows):
             left = rows[len(results) :]
@@ -139,7 +141,7 @@ class Batches:
         return results
 
     def _known(self, fit: Fit, rows: Sequence[Row]) -> list[Row] | None:
-        """The results of a batch of a known size; None when memory ran out, as others may have taken it."""
+        """Return the results of a batch of a known size; None when memory ran out, as others may have taken it."""
         if len(rows) <= self._least:
             return self._smallest(rows)
         results = self._tried(rows)
@@ -160,7 +162,7 @@ class Batches:
         return results[: len(rows)]
 
     def _tried(self, rows: Sequence[Row]) -> list[Row] | None:
-        """The results of one batch of all these rows; None when memory ran out."""
+        """Return the results of one batch of all these rows; None when memory ran out."""
         try:
             return self._forward(rows)
         except (RuntimeError, MemoryError) as error:

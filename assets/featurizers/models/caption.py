@@ -27,7 +27,7 @@ class CaptionModel(Protocol):
         ends the caption; behind it both are padding and 0."""
 
     def text(self, tokens: Array) -> str:
-        """The words of int64 [max_tokens], without what stands for beginning, end and padding."""
+        """Return the words of int64 [max_tokens], without what stands for beginning, end and padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ _settings = threading.RLock()  # they are the whole process's
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """What makes torch give the same bits for the same batch, restored at the end; one thread at a time.
+    """Yield what makes torch give the same bits for the same batch, restored at the end; one thread at a time.
 
     One thread per operation: how a sum is split depends on their number, and workers already fill the cores.
     Deterministic kernels or an error, full float32 precision, no kernel chosen by a stopwatch, no gradients.
@@ -112,7 +112,7 @@ def repeatable() -> Iterator[None]:
 
 
 def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
-    """(what the work returns, the most memory that it held beyond what was held before).
+    """Return (what the work returns, the most memory that it held beyond what was held before).
 
     Of a GPU by torch's own account; of a CPU by the kernel's high-water mark of resident memory, 0 where the
     kernel keeps none that can be reset.
@@ -165,7 +165,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """What batches may take when nobody said: 0.8 of what the GPU has free; 1 GiB of a CPU, per worker."""
+    """Return what batches may take when nobody said: 0.8 of what the GPU has free; 1 GiB of a CPU, per worker."""
     import torch
 
     if place.startswith("cuda"):

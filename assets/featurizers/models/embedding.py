@@ -32,7 +32,7 @@ class Embedder(Protocol):
         """[N, d] of what `tokens` gave, stacked."""
 
     def tokens(self, text: str) -> Mapping[str, Array]:
-        """A text as arrays of the same shapes for every text. Raises: InvalidWeights without a text tower."""
+        """Return a text as arrays of the same shapes for every text. Raises: InvalidWeights without a text tower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def _prepared(
     samples: Iterable[Mapping[str, bytes]],
     readers: int,
 ) -> Iterator[Sequence[Row] | Unusable]:
-    """The rows of each sample or its refusal, in order; by `readers` threads, twice as many samples ahead."""
+    """Yield the rows of each sample or its refusal, in order; by `readers` threads, twice as many samples ahead."""
 
     def prepare(sample: Mapping[str, bytes]) -> Sequence[Row] | Unusable:
         try:

@@ -88,15 +88,16 @@ class ModelFeaturizer(Featurizer):
 
     @abstractmethod
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
-        """The model in eval mode on that device, of the verified file or folder at `path`.
+        """Return the model in eval mode on that device, of the verified file or folder at `path`.
 
         Raises: InvalidWeights when the weights are not this model's.
         """
 
     @abstractmethod
     def prepare(self, model: Any, kind: str, sample: Mapping[str, bytes]) -> Sequence[Row]:
-        """The rows that one sample brings into a batch: one for a photo, several for a clip. NumPy, no torch: floats
-        arrive in the model's dtype, integers as they are. Called from several threads.
+        """Return the rows that one sample brings into a batch: one for a photo, several for a clip.
+
+        NumPy, no torch: floats arrive in the model's dtype, integers as they are. Called from several threads.
 
         Raises: Unusable for bytes that it cannot take.
         """
@@ -145,7 +146,8 @@ class ModelFeaturizer(Featurizer):
 
 
 def pinned(featurizer: M) -> M:
-    """The same with the sha256 of the weights that lie there now: what one stage computes, it computes with these.
+    """Return the same with the sha256 of the weights that lie there now: what one stage computes, it computes with
+    these.
 
     Nothing is read when it is stated. Raises: InvalidWeights when there are none; StoreError.
     """
@@ -174,7 +176,7 @@ def tried_out(featurizer: ModelFeaturizer) -> dict[str, str]:
 
 @lru_cache(maxsize=2)
 def _loaded(featurizer: ModelFeaturizer, place: str) -> tuple[Any, Batches]:
-    """The model and its batches, once per process and device; the two used last stay in memory."""
+    """Return the model and its batches, once per process and device; the two used last stay in memory."""
     import torch
 
     check_device(place)

@@ -43,7 +43,7 @@ def cropped(pixels: Array, size_px: int) -> Array:
 
 
 def whole_blocks(pixels: Array, block_px: int) -> Array:
-    """The centre of a picture, its sides cut to multiples of `block_px`; it must be as large as one block."""
+    """Return the centre of a picture, its sides cut to multiples of `block_px`; it must be as large as one block."""
     height, width = (side // block_px * block_px for side in pixels.shape[:2])
     return _centre(pixels, height, width)
 

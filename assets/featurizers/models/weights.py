@@ -38,7 +38,7 @@ def weights_sha256(url: str) -> str:
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """The weights as a path on this machine, verified: where they lie, or a temporary copy of what a URL holds.
+    """Yield the weights as a path on this machine, verified: where they lie, or a temporary copy of what a URL holds.
 
     Local ones are looked at again at the end, so that what was read in between is what was verified. Raises:
     InvalidWeights (also: these are other weights than `sha256`); StoreError.
@@ -116,5 +116,5 @@ def _check_sum(url: str, stated: str, found: str) -> None:
 
 
 def said(error: Exception) -> str:
-    """An error on one line, at most 300 letters: torch names every tensor that is missing."""
+    """Return an error on one line, at most 300 letters: torch names every tensor that is missing."""
     return " ".join(str(error).split())[:300]

@@ -184,7 +184,7 @@ def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str
 
 
 def _squeezed(grid: Grid) -> Grid:
-    """What full-range code values look like that are stored as they are and read as limited, or stretched twice."""
+    """Return what full-range code values look like that are stored as they are and read as limited, or stretched twice."""
     return np.clip((grid - 16) * 255 / 219, 0, 255)
 
 
@@ -220,7 +220,7 @@ def _colours(frame: "VideoFrame", size_px: tuple[int, int] | None) -> Grid:
 
 
 def _own_size(frame: "VideoFrame", size_px: tuple[int, int] | None) -> tuple[int, int] | None:
-    """An upright (width, height), as the frame lies."""
+    """Return an upright (width, height), as the frame lies."""
     return size_px[::-1] if size_px is not None and is_sideways(display_matrix(frame)) else size_px
 
 
@@ -272,7 +272,7 @@ def _find(
     stream: "VideoStream",
     size_px: tuple[int, int] | None,
 ) -> dict[int, Seen]:
-    """The first frame at each of these times, with those around it."""
+    """Return the first frame at each of these times, with those around it."""
     aspect = Fraction(stream.sample_aspect_ratio or 1)
     waiting = list(reversed(wanted))
     found: dict[int, Seen] = {}

@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 def finding(name: str, said: str) -> Unusable:
-    """What is wrong, as the refusal of its object."""
+    """Return what is wrong, as the refusal of its object."""
     return rejected(STAGE, name, said)
 
 

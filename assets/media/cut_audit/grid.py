@@ -41,7 +41,7 @@ class Planes:
     full_range: bool
 
     def rgb(self) -> Grid:
-        """The colours that these code values mean, clipped, and averaged to cells."""
+        """Return the colours that these code values mean, clipped, and averaged to cells."""
         scale = 2 ** (self.bits - 8)
         luma, blue, red = np.moveaxis(self.means / scale, -1, 0)
         if not self.full_range:
@@ -62,7 +62,7 @@ class Planes:
 
 
 def planes_of(frame: "VideoFrame", size_px: tuple[int, int] | None = None) -> Planes | None:
-    """The means of a decoded frame; None where its format is not planar YCbCr, or its matrix no linear one.
+    """Return the means of a decoded frame; None where its format is not planar YCbCr, or its matrix no linear one.
 
     size_px: (width, height) of the picture with chroma of half the size whose pixels are to be had, None: cells.
 

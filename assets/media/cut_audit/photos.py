@@ -50,8 +50,11 @@ WHITE, BLACK = 255.0, 0.0
 
 
 class Original(NamedTuple):
-    """size_px: (width, height) as stored; turn: makes it upright; is_plain: its numbers are sRGB as they stand;
-    is_readable: FFmpeg reads it, and turns nothing."""
+    """size_px: (width, height) as stored.
+
+    turn: makes it upright; is_plain: its numbers are sRGB as they stand; is_readable: FFmpeg reads it, and turns
+    nothing.
+    """
 
     size_px: tuple[int, int]
     turn: Turn
@@ -155,7 +158,7 @@ def _ground(unit: Unit) -> tuple[float, float, float]:
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """What a training job will see; a photo whose alpha was kept is laid on `ground`."""
+    """Return what a training job will see; a photo whose alpha was kept is laid on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -212,7 +215,7 @@ def _by_ffmpeg(path: str) -> "VideoFrame | None":
 
 
 def _upright(grid: Grid, turn: Turn) -> Grid:
-    """A grid turned as its picture: rows and columns of cells are rows and columns of pixels."""
+    """Return a grid turned as its picture: rows and columns of cells are rows and columns of pixels."""
     out = np.swapaxes(grid, 0, 1) if turn.transpose else grid
     out = out[::-1] if turn.flip_y else out
     return out[:, ::-1] if turn.flip_x else out

@@ -38,8 +38,10 @@ class Stretch(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """Frames end to end. sound: float64 [n] each, the sum of the channels and every one; times_s: float64 [frames],
-    when each is said to be heard; edges: int [frames + 1], its samples."""
+    """Frames end to end. sound: float64 [n] each, the sum of the channels and every one.
+
+    times_s: float64 [frames], when each is said to be heard; edges: int [frames + 1], its samples.
+    """
 
     sound: list[Samples]
     times_s: Samples
@@ -49,7 +51,7 @@ class Laid(NamedTuple):
 def laid_end_to_end(
     stretches: Sequence[Stretch], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> Laid:
-    """The frames, of the channels that a mix must hold, at `rate_hz`."""
+    """Return the frames, of the channels that a mix must hold, at `rate_hz`."""
     whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
     width = max(1, round(source_rate_hz / rate_hz))
     own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
@@ -102,7 +104,7 @@ def _around(laid: Laid, rate_hz: int, at_s: float, until_s: float) -> tuple[int,
 
 
 def _best(piece: Samples, around: Samples) -> float:
-    """The highest normalised correlation of `piece` with a part of `around`."""
+    """Return the highest normalised correlation of `piece` with a part of `around`."""
     if len(around) < len(piece):
         return 0.0
     products = np.correlate(around, piece, mode="valid")

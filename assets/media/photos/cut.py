@@ -116,7 +116,7 @@ def _encoded(shown: "Image", alpha: Alpha, rules: ImagePolicy, because: str = ""
 
 
 def facts(found: Photo, data: bytes) -> dict[str, Any]:
-    """What a sample's `photo.json` says of the file that it came from. data: all of it."""
+    """Return what a sample's `photo.json` says of the file that it came from. data: all of it."""
     width_px, height_px = found.size_px
     turn = found.orientation
     return {

@@ -1,5 +1,7 @@
-"""Directories of a photo's EXIF, as far as they can be read, and whether they tell a place. Damaged metadata are no
-reason to refuse sound pixels."""
+"""Directories of a photo's EXIF, as far as they can be read, and whether they tell a place.
+
+Damaged metadata are no reason to refuse sound pixels.
+"""
 
 import re
 import struct

@@ -1,5 +1,6 @@
-"""The segments and chunks of JPEG, PNG and WebP files, read without a decoder. They show damage that decoders of JPEG
-pass over: grey data, scans without end, missing scans.
+"""The segments and chunks of JPEG, PNG and WebP files, read without a decoder.
+
+They show damage that decoders of JPEG pass over: grey data, scans without end, missing scans.
 
 Nothing is unpacked here, so a part costs no more than its bytes.
 """
@@ -26,8 +27,11 @@ class BrokenParts(ValueError):
 
 
 class Part(NamedTuple):
-    """name: a marker's two hexadecimal digits in JPEG, a chunk's four letters else; body: its payload; whole: all of
-    its bytes as they lie in the file, the compressed data behind a JPEG's SOS included."""
+    """name: a marker's two hexadecimal digits in JPEG, a chunk's four letters else.
+
+    body: its payload; whole: all of its bytes as they lie in the file, the compressed data behind a JPEG's SOS
+    included.
+    """
 
     name: str
     body: bytes
@@ -35,7 +39,7 @@ class Part(NamedTuple):
 
 
 def jpeg_parts(data: bytes) -> Iterator[Part]:
-    """The segments from SOI to EOI; what lies behind the first EOI is no part of the picture. Cost: O(bytes).
+    """Yield the segments from SOI to EOI; what lies behind the first EOI is no part of the picture. Cost: O(bytes).
 
     Raises: BrokenParts.
     """
@@ -81,7 +85,7 @@ def behind_end(data: bytes) -> int:
 
 
 def missing_scans(data: bytes) -> str | None:
-    """What a progressive JPEG's scans leave out, in words: each of its coefficients must come, to the last bit.
+    """Return what a progressive JPEG's scans leave out, in words: each of its coefficients must come, to the last bit.
 
     A file that was cut off and closed with an EOI decodes without a warning, blurred. None for all other files, and
     for those whose parts cannot be told apart.
@@ -103,7 +107,7 @@ def missing_scans(data: bytes) -> str | None:
 
 
 def png_parts(data: bytes) -> Iterator[Part]:
-    """The chunks to IEND, each with a right CRC. Raises: BrokenParts."""
+    """Yield the chunks to IEND, each with a right CRC. Raises: BrokenParts."""
     if not data.startswith(PNG_START):
         raise BrokenParts("it does not begin as a PNG")
     at = len(PNG_START)
@@ -123,7 +127,7 @@ def png_parts(data: bytes) -> Iterator[Part]:
 
 
 def webp_parts(data: bytes) -> Iterator[Part]:
-    """The chunks of a WebP's RIFF. Raises: BrokenParts."""
+    """Yield the chunks of a WebP's RIFF. Raises: BrokenParts."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
         raise BrokenParts("it does not begin as a WebP")
     stop = 8 + int.from_bytes(data[4:8], "little")
@@ -154,7 +158,7 @@ _RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
 
 
 def check_jpeg(data: bytes) -> str | None:
-    """What libjpeg or the file's scans have to say of a picture whose pixels may all be right; None for nothing.
+    """Return what libjpeg or the file's scans have to say of a picture whose pixels may all be right; None for nothing.
 
     Decodes at an eighth of the size, so mostly the entropy coding. Raises: Unusable (damaged; too many scans).
     """

@@ -51,9 +51,12 @@ DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo:
-    """picture: decoded, as stored (a TIFF or HEIC as its decoder turned it); kind, mode: Pillow's names of its format
-    and of its pixels; size_px: (width, height) as stored; upright_size_px: as seen; is_animated: it has more frames or
-    pages than this first one; warning: what may have gone wrong although every pixel may be right."""
+    """picture: decoded, as stored (a TIFF or HEIC as its decoder turned it).
+
+    Kind, mode: Pillow's names of its format and of its pixels; size_px: (width, height) as stored; upright_size_px: as
+    seen; is_animated: it has more frames or pages than this first one; warning: what may have gone wrong although every
+    pixel may be right.
+    """
 
     picture: "Image"
     kind: str
@@ -68,14 +71,14 @@ class Photo:
 
 @contextmanager
 def loaded(path: str) -> Iterator["Image"]:
-    """The picture at `path`, as stored, all its pixels decoded: `photo(path).picture`. Raises: Unusable."""
+    """Yield the picture at `path`, as stored, all its pixels decoded: `photo(path).picture`. Raises: Unusable."""
     with photo(path) as opened:
         yield opened.picture
 
 
 @contextmanager
 def photo(path: str) -> Iterator[Photo]:
-    """The photo at `path`, all its pixels decoded; of an animation or a TIFF of several pages, the first.
+    """Yield the photo at `path`, all its pixels decoded; of an animation or a TIFF of several pages, the first.
 
     Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_PX`, for high dynamic range
     (dropped: nothing here makes it sRGB); inside the block too, for what Pillow raises there.
@@ -134,7 +137,10 @@ def _check_size(picture: "Image") -> None:
 
 
 def _check_parts(picture: "Image", path: str) -> str | None:
-    """What Pillow overlooks: PNG chunks whose CRC is wrong, what libjpeg warns of. Raises: Unusable; BrokenParts."""
+    """Return what Pillow overlooks: PNG chunks whose CRC is wrong, what libjpeg warns of.
+
+    Raises: Unusable; BrokenParts.
+    """
     if picture.format not in ("PNG", "JPEG", "MPO"):
         return None
     with open(path, "rb") as file:

@@ -24,8 +24,11 @@ SIDEWAYS = (5, 6, 7, 8)
 
 
 class Orientation(NamedTuple):
-    """exif, xmp: 1 to 8 as told, None where nothing (sensible) is; by: what decided, None when nobody said anything;
-    told: what was decided, 1 to 8; pending: what is still to be done to the decoded pixels, 1 for nothing."""
+    """exif, xmp: 1 to 8 as told, None where nothing (sensible) is.
+
+    by: what decided, None when nobody said anything; told: what was decided, 1 to 8; pending: what is still to be done
+    to the decoded pixels, 1 for nothing.
+    """
 
     exif: int | None
     xmp: int | None
@@ -53,7 +56,7 @@ def orientation_of(picture: "Image") -> Orientation:
 
 
 def upright(picture: "Image", pending: int) -> "Image":
-    """The picture turned; itself where there is nothing to do."""
+    """Return the picture turned; itself where there is nothing to do."""
     from PIL.Image import Transpose
 
     method = {

@@ -41,8 +41,9 @@ _ORIENTATION = 0x0112
 
 
 def stripped(data: bytes, kind: str, orientation: int) -> bytes:
-    """The file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame; orientation: 1 to 8, EXIF's
-    number, which it will say again. Cost: O(bytes).
+    """Return the file without metadata. kind: 'JPEG' (or 'MPO'), 'PNG' or 'WEBP', of one frame.
+
+    orientation: 1 to 8, EXIF's number, which it will say again. Cost: O(bytes).
 
     Raises: BrokenParts (its parts do not fit together, or it is an animation).
     """
@@ -52,7 +53,7 @@ def stripped(data: bytes, kind: str, orientation: int) -> bytes:
 
 
 def exif_of(orientation: int) -> bytes:
-    """The smallest EXIF that says which way is up (TIFF 6.0, section 2: one directory of one entry)."""
+    """Return the smallest EXIF that says which way is up (TIFF 6.0, section 2: one directory of one entry)."""
     entry = struct.pack(">HHIHH", _ORIENTATION, 3, 1, orientation, 0)
     return b"MM\0*" + struct.pack(">IH", 8, 1) + entry + bytes(4)
 

@@ -38,7 +38,7 @@ class Segment:
     caption: str = ""
 
     def span_s(self) -> tuple[Fraction, Fraction]:
-        """The decimal numbers that were written, exactly: 0.1 is a tenth."""
+        """Return the decimal numbers that were written, exactly: 0.1 is a tenth."""
         return Fraction(str(self.start_s)), Fraction(str(self.end_s))
 
     def plain(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ SEGMENTS = pa.list_(
 
 
 def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
-    """The segments of each of these objects, by their start; objects without any have no entry.
+    """Return the segments of each of these objects, by their start; objects without any have no entry.
 
     Costs a HEAD per name of a table and one read, and memory for the table's bytes and the rows of these objects. A row
     of one of these objects that makes no sense is that object's problem, with its number and value.

@@ -32,7 +32,7 @@ Row = Mapping[str, Any] | ValueError
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """(number from 1, key, row) of those rows whose key is one of `keys`.
+    """Yield (number from 1, key, row) of those rows whose key is one of `keys`.
 
     Numbers are as they are written; in csv every value is text, so that a message can say what stands there.
     Raises: ValueError and what Arrow raises for a table that cannot be read, or becomes larger than accepted.

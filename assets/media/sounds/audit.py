@@ -44,8 +44,10 @@ class Loudness:
         return self.heard.n_source
 
     def add(self, frame: "AudioFrame") -> None:
-        """Raises: Unusable when the rate or the number of channels changes in mid-stream; for timestamps that make
-        no sense, and samples that are no numbers."""
+        """Raises: Unusable when the rate or the number of channels changes in mid-stream.
+
+        For timestamps that make no sense, and samples that are no numbers.
+        """
         try:
             self._take(self.heard.add(frame))
         except BadSound as bad:
@@ -82,8 +84,10 @@ class Loudness:
         self._left = power[n_windows * window :]
 
     def facts(self, picture_start_s: Fraction | None = None) -> Row:
-        """Columns, once, behind the last frame; a rest shorter than a window counts for the clipped and not for the
-        silent. Raises: Unusable as `add`."""
+        """Columns, once, behind the last frame.
+
+        A rest shorter than a window counts for the clipped and not for the silent. Raises: Unusable as `add`.
+        """
         heard = self.heard
         self._take(heard.finish())
         check_overlaps(heard)

@@ -99,7 +99,7 @@ class Timeline:
 
 
 def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> Iterator[Floats]:
-    """The stream's sound as it is, in blocks. Raises: Unusable."""
+    """Yield the stream's sound as it is, in blocks. Raises: Unusable."""
     try:
         for frame in decoded(container, stream):
             yield from _finite(heard.add(frame))
@@ -230,7 +230,7 @@ class _Piece:
         self._n_real = 0
 
     def end(self, zero: Fraction, rate_hz: int) -> int:
-        """Number of the timeline's sample behind its last."""
+        """Return number of the timeline's sample behind its last."""
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:

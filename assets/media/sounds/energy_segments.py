@@ -61,8 +61,11 @@ def _db(power: np.ndarray[Any, Any]) -> Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """In frames. longest: of a stretch; pause: the shortest that ends one; padding: before and behind; shortest: of
-    what counts, before padding; tail: the shortest piece that a long stretch is divided into."""
+    """In frames. longest: of a stretch.
+
+    pause: the shortest that ends one; padding: before and behind; shortest: of what counts, before padding; tail: the
+    shortest piece that a long stretch is divided into.
+    """
 
     longest: int
     pause: int
@@ -124,12 +127,12 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """What is in any of the spans, which are in order of their starts."""
+    """Return what is in any of the spans, which are in order of their starts."""
     return _bridged(spans, 0)
 
 
 def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:
-    """The span in pieces of at most `longest` frames: each ends at its quietest place behind its middle."""
+    """Return the span in pieces of at most `longest` frames: each ends at its quietest place behind its middle."""
     start, end = span
     pieces = []
     while end - start > limits.longest:
@@ -143,6 +146,6 @@ def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:
 
 
 def complement(spans: list[Span], n: int) -> list[Span]:
-    """What of [0, n) is in no span."""
+    """Return what of [0, n) is in no span."""
     edges = [0, *(edge for span in spans for edge in span), n]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]

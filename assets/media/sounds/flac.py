@@ -21,7 +21,7 @@ _LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "quad", 5: "5.0", 6: "5.1", 7: 
 def write_flac(
     path: Path, samples: np.ndarray[Any, Any], rate_hz: int, *, bits: int = 16, gain: float | None = None
 ) -> float:
-    """The gain in dB that was applied, 0 or less. O(samples), in pieces of 65,536.
+    """Return the gain in dB that was applied, 0 or less. O(samples), in pieces of 65,536.
 
     samples: float32 [channels, n], full scale = 1, or int16; [n] of one channel. gain: None multiplies what would
     exceed full scale by so much that it does not. The same samples give the same bytes.
@@ -68,7 +68,10 @@ def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.
 
 
 def safe_gain(peak: float) -> float:
-    """What to multiply a sound with whose largest sample is `peak`, so that none is beyond full scale; at most 1."""
+    """Return what to multiply a sound with whose largest sample is `peak`, so that none is beyond full scale.
+
+    At most 1.
+    """
     return min(1.0, 1 / max(peak, 1e-9))
 
 

@@ -22,7 +22,7 @@ class MonoSum:
         self._sum = self._mean = 0.0
 
     def add(self, samples: Floats) -> None:
-        """float32 [2, samples]"""
+        """float32 [2, samples]."""
         left, right = samples.astype(np.float64)
         self._sum += float(np.square((left + right) / 2).sum())
         self._mean += float((np.square(left).sum() + np.square(right).sum()) / 2)

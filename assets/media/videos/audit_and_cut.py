@@ -1,5 +1,6 @@
-"""Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass. They
-wait in the root until the batch is cut, and are gone then.
+"""Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass.
+
+They wait in the root until the batch is cut, and are gone then.
 
 A clip made so has the bytes that cutting gives. Whatever does not fit - other stretches, an object that cannot be cut,
 a file that is missing or damaged - is no error: the object is cut from its source, as if nothing were there.
@@ -113,8 +114,11 @@ class Ahead:
 def put_clips(
     staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
 ) -> None:
-    """Upload the clips, and last what is known of them; their files are gone then. extent: first tick and end of the
-    video as it was then known. Raises: StoreError; OSError of the scratch disk."""
+    """Upload the clips, and last what is known of them.
+
+    Their files are gone then. extent: first tick and end of the video as it was then known. Raises: StoreError; OSError
+    of the scratch disk.
+    """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
         facts = [None if clip is None else _packed(clip, out) for clip in clips]
@@ -125,7 +129,7 @@ def put_clips(
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
-    """What is known of a clip, whose files are moved to the end of `out`."""
+    """Return what is known of a clip, whose files are moved to the end of `out`."""
     offset = out.tell()
     files = [clip.path, clip.packets]
     bodies = [file.read_bytes() for file in files]
@@ -147,8 +151,11 @@ def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
 def get_clips(
     staging: ClipStaging, spans: Sequence[Span], extent: tuple[int, int], scratch: Path
 ) -> list[Clip | None] | None:
-    """The clips of these stretches of a video of this extent, in scratch files; None when they are not all there,
-    whole. Raises: StoreError when the store does not answer; OSError of the scratch disk."""
+    """Return the clips of these stretches of a video of this extent, in scratch files.
+
+    None when they are not all there, whole. Raises: StoreError when the store does not answer; OSError of the scratch
+    disk.
+    """
     try:
         told = parse_json_object(staging.store.get(f"{staging.key}/{_FACTS}").data)
         facts = told["clips"]

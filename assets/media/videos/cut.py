@@ -73,7 +73,7 @@ def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
 def _sounds(
     path: str, clips: Sequence[Clip], index: PacketIndex, policy: VideoPolicy, known: Known
 ) -> list[Columns]:
-    """The columns of each clip's sound, which lies beside the clip. Raises: Unusable; StoreError."""
+    """Return the columns of each clip's sound, which lies beside the clip. Raises: Unusable; StoreError."""
     if known.audit.get("audio_error"):
         return [{"has_sound": False, "sound_missing_s": None} for _ in clips]
     base = Fraction(*index.time_base)
@@ -94,7 +94,7 @@ def _planned(index: PacketIndex, policy: VideoPolicy, known: Known) -> _Video:
 
 
 def _clips(path: str, video: _Video, scratch: Path, policy: VideoPolicy, known: Known) -> list[Clip | None]:
-    """A clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
+    """Return a clip per span; a window or shot in which no frame begins has none. Raises: Unusable."""
     index, audit = video.index, known.audit
     if known.staging is not None:
         waiting = get_clips(known.staging, video.spans, (index.start_pts, index.end_pts), scratch)

@@ -171,7 +171,7 @@ class _Spool:
         self.n_rows += table.num_rows
 
     def tables(self) -> Iterator[pa.Table]:
-        """What was added, in order, each with all columns and their types."""
+        """Yield what was added, in order, each with all columns and their types."""
         self._file.seek(0)
         for size in self._sizes:
             table = pa.ipc.open_stream(self._file.read(size)).read_all()
@@ -211,7 +211,7 @@ def _read(
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
-    """The columns to store: values, who and when where the rows say so, and what they remove."""
+    """Return the columns to store: values, who and when where the rows say so, and what they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
     wanted = (
         [column for column in there if column not in (BY, AT_US)]
@@ -313,7 +313,7 @@ def _write(
 
 
 def _saying(table: pa.Table) -> pa.Table:
-    """The rows that say something of at least one column."""
+    """Return the rows that say something of at least one column."""
     says = pa.array(np.zeros(table.num_rows, bool))
     for name in table.column_names[2:]:
         if name == REMOVED:

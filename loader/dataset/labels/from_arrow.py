@@ -60,8 +60,10 @@ def arrow_tables(
 
 
 def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
-    """As int64, double, string, bool, UTC microseconds, or a list of these. Raises: InvalidField for any other kind,
-    and for numbers and times that these do not hold."""
+    """As int64, double, string, bool, UTC microseconds, or a list of these.
+
+    Raises: InvalidField for any other kind, and for numbers and times that these do not hold.
+    """
     try:
         return values.cast(plain_type(values.type))
     except pa.ArrowException as error:
@@ -72,7 +74,10 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The kind that a samples table has for an Arrow type. Raises: ArrowTypeError for one that it has none for."""
+    """Return the kind that a samples table has for an Arrow type.
+
+    Raises: ArrowTypeError for one that it has none for.
+    """
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)

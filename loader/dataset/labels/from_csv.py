@@ -93,7 +93,7 @@ def _lines(path: str, name: str, header: Sequence[str]) -> Iterator[tuple[int, l
 def _texts(
     path: str, name: str, header: Sequence[str], wanted: Collection[str], batch_rows: int
 ) -> Iterator[Texts]:
-    """The wanted columns of at most `batch_rows` rows each."""
+    """Yield the wanted columns of at most `batch_rows` rows each."""
     lines = _lines(path, name, header)
     while some := list(islice(lines, batch_rows)):
         numbers, rows = zip(*some, strict=True)
@@ -131,7 +131,7 @@ def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s)
 
 
 def _cast(texts: pa.Array, kind: str) -> pa.Array | None:
-    """The values of the texts; None where one of them is not of the type."""
+    """Return the values of the texts; None where one of them is not of the type."""
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), type_named(kind))
     if kind not in _TEXTS or not pc.all(pc.match_substring_regex(texts, f"^({_TEXTS[kind]})$")).as_py():

@@ -50,7 +50,7 @@ def match_keys(
     last_wins: bool = False,
     watch: Watch = unwatched,
 ) -> Matches:
-    """The live samples whose column `on` is one of these keys (strings, no nulls).
+    """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
     A key names one sample; a value of a provenance column may name many. at: given row -> what to call it. Costs the
     key files of the version and, beyond the keys, 24 bytes per sample found. Raises: DuplicateKey for a key given
@@ -89,7 +89,7 @@ def match_keys(
 def _found(
     version: "Version", on: str, values: pa.Array, watch: Watch
 ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
-    """(number of the key, position of the part, row) of live samples, some at a time."""
+    """Yield (number of the key, position of the part, row) of live samples, some at a time."""
     if on not in ("key", *SOURCE_COLUMNS):
         raise FieldNotFound(f"samples are not found by {on!r}; accepted: key, {', '.join(SOURCE_COLUMNS)}")
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]

@@ -37,8 +37,11 @@ _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """Where rows come from; `batches` is called once. name: for messages; word: what it counts, "line" or "row";
-    n_rows: about how many there are, 0 where nobody knows, found out when it is called."""
+    """Where rows come from.
+
+    `batches` is called once. name: for messages; word: what it counts, "line" or "row"; n_rows: about how many there
+    are, 0 where nobody knows, found out when it is called.
+    """
 
     name: str
     word: str
@@ -54,8 +57,10 @@ class RowSource:
 def open_rows(
     rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
-    """The rows that somebody gave. key: their column of keys; types: column -> Arrow type in the dataset, by which the
-    text of a CSV file is read; columns: those to take, None for all.
+    """Yield the rows that somebody gave. key: their column of keys.
+
+    types: column -> Arrow type in the dataset, by which the text of a CSV file is read; columns: those to take, None
+    for all.
 
     Raises: InvalidSample for what is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
     InvalidField and FieldNotFound, with file and line.
@@ -83,8 +88,10 @@ def open_rows(
 
 
 def _address(place: str) -> tuple[str, str]:
-    """A path or URL as messages may name it, and the query of a signed URL. Raises: InvalidSample for the query of a
-    URL of anything else."""
+    """Return a path or URL as messages may name it, and the query of a signed URL.
+
+    Raises: InvalidSample for the query of a URL of anything else.
+    """
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
         return place, ""
@@ -100,7 +107,7 @@ def _address(place: str) -> tuple[str, str]:
 
 @contextmanager
 def _on_this_machine(place: str, query: str) -> Iterator[str]:
-    """The path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
+    """Yield the path of a file; a remote one is copied to scratch for the while. query: goes with its requests."""
     if "://" not in place:
         if not isfile(place):
             raise InvalidSample(f"there is no file {place}; give the path or URL of the rows")
@@ -145,7 +152,7 @@ def _file(path: str, name: str, taken: Taken, types: Mapping[str, str]) -> RowSo
 
 
 def _count(path: str, name: str) -> int:
-    """The rows of a Parquet file; the lines of another. name: that it has where it came from."""
+    """Return the rows of a Parquet file; the lines of another. name: that it has where it came from."""
     if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
     with open(path, "rb") as file:

@@ -36,7 +36,7 @@ class Beat:
 
 
 def new_holder() -> str:
-    """A name for this process that no other has: for people the host and process id, then chance."""
+    """Return a name for this process that no other has: for people the host and process id, then chance."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
     return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
 
@@ -63,8 +63,10 @@ class _Pulse:
 
 
 class Heartbeat:
-    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`. It is left in the store:
-    the collector removes it with the transaction's leftovers."""
+    """The heartbeat of an open transaction: `with Heartbeat(store, txn): upload()`.
+
+    It is left in the store: the collector removes it with the transaction's leftovers.
+    """
 
     def __init__(
         self, store: Store, txn: str, holder: str | None = None, every_s: float = BEAT_EVERY_S
@@ -114,7 +116,7 @@ def heartbeat_key(txn: str) -> str:
 
 
 def read_heartbeat(store: Store, txn: str) -> Beat | None:
-    """The newest beat of a transaction; None when it never had one. Raises: StoreError."""
+    """Return the newest beat of a transaction; None when it never had one. Raises: StoreError."""
     key = heartbeat_key(txn)
     try:
         body = parse_json_object(store.get(key).data)

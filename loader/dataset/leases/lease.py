@@ -1,5 +1,6 @@
-"""Leases: the versions that a process has open, in one small object with a counter. One thread renews all leases of a
-process, as long as there are any.
+"""Leases: the versions that a process has open, in one small object with a counter.
+
+One thread renews all leases of a process, as long as there are any.
 
     leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
 
@@ -152,8 +153,10 @@ class Lease:
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well; False when the store has it claimed already. One request. Raises: RuntimeError where
-        no thread can be started to renew it; asked again, it tries again."""
+        """Claim a version as well; False when the store has it claimed already.
+
+        One request. Raises: RuntimeError where no thread can be started to renew it; asked again, it tries again.
+        """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
             if not known:
@@ -207,8 +210,10 @@ def _warn_read_only(url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A lease that is in the store: `holder`, a process on `host`, reads `versions` (ids). Moved means: another `beat`.
-    etag: of the object, which changes with it."""
+    """A lease that is in the store: `holder`, a process on `host`, reads `versions` (ids).
+
+    Moved means: another `beat`. etag: of the object, which changes with it.
+    """
 
     key: str
     holder: str
@@ -219,8 +224,10 @@ class LeaseRecord:
 
 
 class Leases:
-    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more. That
-    one was given back no listing says: it is asked for."""
+    """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more.
+
+    That one was given back no listing says: it is asked for.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -253,7 +260,7 @@ class Leases:
 
 
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
-    """A lease's bytes. What is not one is read as beat 0 of no version, and logged: it never moves, and goes.
+    """Return a lease's bytes. What is not one is read as beat 0 of no version, and logged: it never moves, and goes.
 
     `leases/<version id>/<holder>.json`, without `versions`, is how an earlier penstock claims one version.
     """

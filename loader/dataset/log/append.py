@@ -116,8 +116,10 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
 
 
 def check_end(store: Store, n: int) -> None:
-    """That a log whose entry n + 1 is not there ends with entry n. One listing from there on, where the store has such
-    a request, else of the log. Credentials that may not list do without.
+    """That a log whose entry n + 1 is not there ends with entry n.
+
+    One listing from there on, where the store has such a request, else of the log. Credentials that may not list do
+    without.
 
     Raises: Corrupt, naming the entries that are missing before the first later one; StoreError.
     """
@@ -137,7 +139,7 @@ def check_end(store: Store, n: int) -> None:
 
 
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """The entry, None when there is none; an error only counts when its turn comes."""
+    """Return the entry, None when there is none; an error only counts when its turn comes."""
     try:
         return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
@@ -157,8 +159,10 @@ _jitter = random.SystemRandom()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an append came to. state: right after `entry`; entry None: nothing had to be appended, `value` is
-    what `Done` carried and `state` is what was decided on."""
+    """What an append came to. state: right after `entry`.
+
+    Entry None: nothing had to be appended, `value` is what `Done` carried and `state` is what was decided on.
+    """
 
     state: State
     entry: Entry | None
@@ -168,7 +172,7 @@ class Outcome:
 
 
 def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
-    """What became of a write of `mine` that did not plainly succeed. tail: the entries from its place on.
+    """Return what became of a write of `mine` that did not plainly succeed. tail: the entries from its place on.
 
     A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the
     place is empty a delayed write may still land there, so the place is never left before it is taken.
@@ -228,7 +232,7 @@ def _create(store: Store, entry: Entry) -> StoreError | None:
 
 
 def _read_again(store: Store, state: State, mine: Entry, failure: StoreError) -> tuple[list[Entry], State]:
-    """The entries from the place of `mine` on, and the state after them."""
+    """Return the entries from the place of `mine` on, and the state after them."""
 
     def read() -> tuple[list[Entry], State]:
         tail = list(read_tail(store, state.n, prev=state.prev))

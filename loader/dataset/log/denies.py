@@ -79,7 +79,7 @@ class DenyList:
         return sorted({name for names in TESTED.values() for name in names})
 
     def entry_of(self, kind: str, value: str) -> int:
-        """The log entry that denies this value, 0 for none."""
+        """Return the log entry that denies this value, 0 for none."""
         for (salt, of), known in self._entries.items():
             for dataset in ("", self._dataset) if of == kind and known else ():
                 if found := known.get(keyed_hash(salt, kind, dataset, value)):
@@ -105,9 +105,9 @@ class DenyList:
 
 
 def placeholder(salt: str, key: str, taken: set[str]) -> str:
-    """What stands for the key of a sample that was taken down: as many bytes, its '/' where they were, so that no byte
-    of a shard moves; letters and digits, other characters where none of these is left; the same whenever it is asked
-    for, and neither the key nor one of `taken`. Raises: InvalidKey where every key of that length is taken."""
+    """Return what stands for the key of a sample that was taken down: as many bytes, its '/' where they were, so that
+    no byte of a shard moves; letters and digits, other characters where none of these is left; the same whenever it is
+    asked for, and neither the key nor one of `taken`. Raises: InvalidKey where every key of that length is taken."""
     raw = key.encode()
     for characters in _CHARACTERS:
         for attempt in range(_TRIES):
@@ -136,5 +136,5 @@ def _stream(salt: str, message: str, n: int, characters: str) -> str:
 
 
 def hashes(salt: str, targets: Sequence[Target]) -> list[str]:
-    """The hashes of a deny entry, sorted, each once."""
+    """Return the hashes of a deny entry, sorted, each once."""
     return sorted({keyed_hash(salt, one.kind, one.dataset, one.value) for one in targets})

@@ -68,12 +68,12 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Re
 
 
 def entry_key(n: int) -> str:
-    """The store key of entry n."""
+    """Return the store key of entry n."""
     return f"{FOLDER}{n:012d}.json"
 
 
 def entry_number(key: str) -> int | None:
-    """The entry that has this store key; None for the key of anything else."""
+    """Return the entry that has this store key; None for the key of anything else."""
     found = _KEY.fullmatch(key)
     return int(found[1]) if found else None
 
@@ -84,7 +84,7 @@ def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def missing(first: int, last: int) -> str:
-    """What to say of missing entries that a later one follows."""
+    """Return what to say of missing entries that a later one follows."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
@@ -95,7 +95,7 @@ def missing(first: int, last: int) -> str:
 
 
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
-    """The entry that would stand at n after the entry whose sha256 is `prev`.
+    """Return the entry that would stand at n after the entry whose sha256 is `prev`.
 
     `body` has "kind" and the kind's own fields; state: the checksum of the state before it, where the entry is to say
     it. Raises: Corrupt when it is not a body a reader would accept;
@@ -115,7 +115,7 @@ def checksum_of(value: Mapping[str, object]) -> str:
 
 
 def parse(n: int, data: bytes) -> Entry:
-    """The entry stored at n. Raises: FormatTooNew; Corrupt, naming the entry and what is wrong with it."""
+    """Return the entry stored at n. Raises: FormatTooNew; Corrupt, naming the entry and what is wrong with it."""
     where = f"log entry {entry_key(n)}"
     try:
         value = json.loads(data)
@@ -168,7 +168,7 @@ def _is_canonical(value: object, data: bytes) -> bool:
 
 
 def edited(entries: Sequence[Entry]) -> list[int]:
-    """The numbers of the entries that were changed after they were written, from the chain alone.
+    """Return the numbers of the entries that were changed after they were written, from the chain alone.
 
     `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; one
     that touches its `prev` breaks the link before it as well. Each broken link is explained by the fewest

@@ -14,12 +14,12 @@ from .state import Deny, Hold, Primary, Ref, RefKind, State, Txn, VersionRecord
 
 
 def fold(state: State, entry: Entry) -> State:
-    """The state after `entry`. Raises: Corrupt, naming the entry, when it breaks the chain or a rule."""
+    """Return the state after `entry`. Raises: Corrupt, naming the entry, when it breaks the chain or a rule."""
     return fold_all(state, (entry,))
 
 
 def fold_all(state: State, entries: Iterable[Entry]) -> State:
-    """The state after all of `entries`; the mappings are copied once per call, not once per entry."""
+    """Return the state after all of `entries`; the mappings are copied once per call, not once per entry."""
     draft = _Draft(state)
     for entry in entries:
         draft.add(entry)

@@ -81,9 +81,11 @@ class Log:
         return state
 
     def _open(self) -> tuple[State, State | None]:
-        """(the state after the newest entry, the one whose hint is missing). Two round trips, where what is listed is
-        all there is: the listing, and everything that it names from the newest hint on. On a disk names are listed once
-        more."""
+        """Return (the state after the newest entry, the one whose hint is missing).
+
+        Two round trips, where what is listed is all there is: the listing, and everything that it names from the newest
+        hint on. On a disk names are listed once more.
+        """
         earlier, self._earlier = self._earlier, None
         if earlier is not None and earlier.n:
             self._check()
@@ -101,8 +103,10 @@ class Log:
         return state, at_hint if at_hint is not None and at_hint.n > kept else None
 
     def verify(self) -> State:
-        """Read the whole log from its first entry, without hints. Raises: Corrupt, naming every entry that
-        was edited, or is missing; else as `refresh`."""
+        """Read the whole log from its first entry, without hints.
+
+        Raises: Corrupt, naming every entry that was edited, or is missing; else as `refresh`.
+        """
         try:
             state = _catch_up(State(), read_tail(self._store, 0, prev=""))[0]
         except Corrupt as e:
@@ -144,9 +148,10 @@ class Log:
     def begin(
         self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
     ) -> Txn:
-        """Begin a transaction on the version id `parent` (None: on nothing; "latest": on the newest version,
-        or on nothing when there is none). A given `txn` may be begun again, by a retry: it is the same one.
-        gated: its commit has to name a verdict.
+        """Begin a transaction on the version id `parent` (None: on nothing.
+
+        "latest": on the newest version, or on nothing when there is none). A given `txn` may be begun again, by a
+        retry: it is the same one. gated: its commit has to name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -180,8 +185,10 @@ class Log:
         return record
 
     def abort(self, txn: str, reason: str) -> Txn:
-        """Abort `txn` (again: no change). Raises: TransactionNotFound; Conflict when it was committed; as
-        `append`."""
+        """Abort `txn` (again: no change).
+
+        Raises: TransactionNotFound; Conflict when it was committed; as `append`.
+        """
         return self.append(lambda state: rules.decide_abort(state, txn, reason)).state.txns[txn]
 
     def retire(self, dataset: str, number: int, reason: str) -> VersionRecord:
@@ -190,14 +197,18 @@ class Log:
         return state.versions(dataset)[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
-        """Take down what `targets` name: every later commit applies it. It cannot be undone. Denying it again gives
-        the entry that there is. Raises: InvalidName; as `append`."""
+        """Take down what `targets` name: every later commit applies it.
+
+        It cannot be undone. Denying it again gives the entry that there is. Raises: InvalidName; as `append`.
+        """
         outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
     def mirror(self, url: str, upto: int) -> int:
         """Say that a mirror holds what the log said up to an entry (again: no change); the number of the newest entry.
-        Raises: as `append`."""
+
+        Raises: as `append`.
+        """
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
@@ -208,8 +219,10 @@ class Log:
         return moved
 
     def hold(self, dataset: str, number: int, by: str, why: str) -> None:
-        """Keep a version's bytes until `release` (again: no change). Raises: VersionNotFound; VersionRetired;
-        InvalidName; as `append`."""
+        """Keep a version's bytes until `release` (again: no change).
+
+        Raises: VersionNotFound; VersionRetired; InvalidName; as `append`.
+        """
         self.append(lambda state: rules.decide_hold(state, dataset, number, by, why))
 
     def release(self, dataset: str, number: int, by: str) -> bool:
@@ -233,7 +246,8 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """(the state after all entries, the one before the last entry that says the checksum of the state before it)."""
+    """Return (the state after all entries, the one before the last entry that says the checksum of the state before
+    it)."""
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):
         whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)

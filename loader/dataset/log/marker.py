@@ -26,8 +26,10 @@ PROBES = "heartbeats/probe-"
 
 
 class Marker:
-    """The marker of the root in `store`, looked at until it was found good. Of several stores any may say which root it
-    is; who may write to it, the primary alone."""
+    """The marker of the root in `store`, looked at until it was found good.
+
+    Of several stores any may say which root it is; who may write to it, the primary alone.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -47,8 +49,10 @@ class Marker:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the primary; None where the root is no mirror. Raises: as `check_root`; of several stores as
-        `MirroredStore.writable`."""
+        """The URL of the primary; None where the root is no mirror.
+
+        Raises: as `check_root`; of several stores as `MirroredStore.writable`.
+        """
         if self._of_primary is None:
             if isinstance(self._store, MirroredStore):
                 self._of_primary = check_root(self._store.writable())
@@ -92,8 +96,10 @@ def check_primary(store: Store, state: State) -> None:
 
 
 def root_id(store: Store) -> str | None:
-    """The id of the root in a store, the same in its mirrors; None where there is no root. Raises: NotARoot;
-    FormatTooNew; StoreError."""
+    """Return the id of the root in a store, the same in its mirrors; None where there is no root.
+
+    Raises: NotARoot; FormatTooNew; StoreError.
+    """
     try:
         return str(parse_marker(store, store.get(MARKER).data)["id"])
     except ObjectNotFound:
@@ -101,8 +107,10 @@ def root_id(store: Store) -> str | None:
 
 
 def check_root(store: Store) -> Mapping[str, Any]:
-    """The marker; one that seems damaged is read once more. Raises: NotARoot when the store is not a root;
-    FormatTooNew."""
+    """Return the marker; one that seems damaged is read once more.
+
+    Raises: NotARoot when the store is not a root; FormatTooNew.
+    """
     try:
         return parse_marker(store, _bytes_of_marker(store))
     except (NotARoot, FormatTooNew):
@@ -110,7 +118,7 @@ def check_root(store: Store) -> Mapping[str, Any]:
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
-    """The marker for who writes another one after it, which would keep a bit that flipped on the way for good.
+    """Return the marker for who writes another one after it, which would keep a bit that flipped on the way for good.
 
     Raises: Transient when the second read says something else; as `check_root`.
     """
@@ -152,7 +160,7 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
 
 
 def create_root(store: Store) -> Mapping[str, Any]:
-    """The marker of a root; make an empty place a root; a root already is no change.
+    """Return the marker of a root; make an empty place a root; a root already is no change.
 
     Raises: NotARoot when the place holds other things; FormatTooNew; InvalidStore when its create-only writes are
     not.

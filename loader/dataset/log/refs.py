@@ -22,8 +22,8 @@ from .state import State, VersionRecord
 
 @contextmanager
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
-    """A VersionNotFound that is raised inside says that a mirror was asked, up to which log entry that is copied, and
-    what brings it up to date; where the primary was asked it stays as it is. No request."""
+    """Yield a VersionNotFound that is raised inside says that a mirror was asked, up to which log entry that is copied,
+    and what brings it up to date; where the primary was asked it stays as it is. No request."""
     try:
         yield
     except VersionNotFound as error:
@@ -73,7 +73,7 @@ class ParsedRef:
 
 
 def parse_ref(text: str) -> ParsedRef:
-    """What `text` names; nothing is looked up. Raises: InvalidName."""
+    """Return what `text` names; nothing is looked up. Raises: InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
@@ -95,7 +95,7 @@ def parse_ref(text: str) -> ParsedRef:
 
 
 def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> VersionRecord:
-    """The version that `ref` names in this state.
+    """Return the version that `ref` names in this state.
 
     retired: give a version that was retired too (for those who explain or collect it).
     Raises: InvalidName; VersionNotFound, listing what there is; VersionRetired, with the reason.

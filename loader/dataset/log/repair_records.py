@@ -51,13 +51,15 @@ class Link:
 
 
 def link_key(n: int) -> str:
-    """The store key of the repair record of entry n's link to the entry before it."""
+    """Return the store key of the repair record of entry n's link to the entry before it."""
     return f"{REPAIRS}{n:012d}.json"
 
 
 def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
-    """The entry, with `prev_means` where a repair record says that it follows the entry with sha256 `prev`. One request
-    for an entry that does not follow it by itself, none for others. Raises: StoreError."""
+    """Return the entry, with `prev_means` where a repair record says that it follows the entry with sha256 `prev`.
+
+    One request for an entry that does not follow it by itself, none for others. Raises: StoreError.
+    """
     if prev is None or entry.prev == prev:
         return entry
     try:
@@ -69,7 +71,7 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 
 
 def _parse(data: bytes) -> Mapping[str, Any]:
-    """What a record says; nothing, where it is damaged: the link stays broken, and readers say so."""
+    """Return what a record says; nothing, where it is damaged: the link stays broken, and readers say so."""
     try:
         value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)

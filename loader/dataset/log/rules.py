@@ -77,8 +77,9 @@ class CommitBody:
 def decide_begin(
     state: State, txn: str, dataset: str, parent: str | None, *, gated: bool = False
 ) -> Body | Done[Txn]:
-    """Begin `txn`, pinning the version id `parent`. Beginning it again gives what was begun, under whatever name an
-    earlier release took.
+    """Begin `txn`, pinning the version id `parent`.
+
+    Beginning it again gives what was begun, under whatever name an earlier release took.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Fenced when it was aborted; Conflict when it
     belongs to another dataset, or was begun without a gate and is to have one.
@@ -144,8 +145,8 @@ def decide_commit(
 def commit_or_build(
     state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
 ) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
-    """(what `decide_commit` says, the manifest it says it of): `body`, or the one that `build(state)` makes
-    when `body` does not fit this state.
+    """Return (what `decide_commit` says, the manifest it says it of): `body`, or the one that `build(state)` makes when
+    `body` does not fit this state.
 
     Raises: as `decide_commit`; what `build` raises; Conflict when it did not build on the state given.
     """
@@ -176,8 +177,10 @@ def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
 
 
 def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body | Done[VersionRecord]:
-    """Retire a version; retiring it again keeps the first reason. Raises: VersionNotFound; InvalidName for a reason
-    that is no text."""
+    """Retire a version; retiring it again keeps the first reason.
+
+    Raises: VersionNotFound; InvalidName for a reason that is no text.
+    """
     record = _version(state, dataset, number)
     if record.retired is not None:
         return Done(record)
@@ -187,8 +190,10 @@ def decide_retire(state: State, dataset: str, number: int, reason: str) -> Body 
 def decide_ref(
     state: State, dataset: str, name: str, ref_kind: RefKind, number: int, was: int | None
 ) -> Body | Done[Ref]:
-    """Let `name` mean version `number`. A tag never moves; an alias moves if it still names version `was`
-    (None: it does not exist yet). Naming what it names already is done.
+    """Let `name` mean version `number`.
+
+    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet). Naming what it
+    names already is done.
 
     Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, saying what the name means now.
     """
@@ -248,8 +253,9 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
 
 
 def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
-    """Hold a version that is not retired: what is retired may be deleted at any time. Somebody who holds it already
-    keeps the first reason.
+    """Hold a version that is not retired: what is retired may be deleted at any time.
+
+    Somebody who holds it already keeps the first reason.
 
     Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
     """
@@ -279,8 +285,10 @@ def decide_release(state: State, dataset: str, number: int, by: str) -> Body | D
 
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
-    """Say that the mirror at `url` holds what the log said up to an entry. Done where that was said, and nothing but
-    mirrors was written since."""
+    """Say that the mirror at `url` holds what the log said up to an entry.
+
+    Done where that was said, and nothing but mirrors was written since.
+    """
     said = [_upto(one) for one in state.mirrors if one["url"] == url]
     since = max(said, default=-1)
     if said and sum(since < one_n <= upto for one_n in map(_n, state.mirrors)) >= upto - since:
@@ -326,7 +334,7 @@ def _version(state: State, dataset: str, number: int) -> VersionRecord:
 
 
 def not_aborted(state: State, txn: str) -> Txn:
-    """A transaction that was committed or may be. Raises: TransactionNotFound; Fenced."""
+    """Return a transaction that was committed or may be. Raises: TransactionNotFound; Fenced."""
     known = _txn(state, txn)
     if known.status == "aborted":
         raise _fenced(known)
@@ -340,7 +348,7 @@ def _fenced(txn: Txn) -> Fenced:
 
 
 def ungated(txn: str, why: str) -> StageNotPublished:
-    """The error of whoever commits a gated transaction without its verdict."""
+    """Return the error of whoever commits a gated transaction without its verdict."""
     return StageNotPublished(
         f"the parts of transaction {txn} wait for their gate: {why}. The release job of their dataset judges and "
         "publishes them; `penstock approve` lets pass what it stops"

@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 def hint_key(n: int) -> str:
-    """The store key of the hint after entry n."""
+    """Return the store key of the hint after entry n."""
     return f"{_PREFIX}{n:012d}.json"
 
 
 def dump_state(state: State) -> bytes:
-    """The state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
+    """Return the state as canonical JSON {"checksum", "format", "state"}; the checksum is of the state's own bytes."""
     data = _state_json(state)
     written_by = FORMAT if state.primary is None else FORMAT_MOVED
     return _head(hashlib.sha256(data).hexdigest(), written_by) + data + b"}"
@@ -82,8 +82,10 @@ def _without_false(txn: dict[str, object]) -> dict[str, object]:
 
 
 def load_state(data: bytes) -> State:
-    """The state that `dump_state` wrote. Raises: ValueError when the bytes are not such a state;
-    FormatTooNew."""
+    """Return the state that `dump_state` wrote.
+
+    Raises: ValueError when the bytes are not such a state; FormatTooNew.
+    """
     return _state_and_checksum(data)[0]
 
 
@@ -163,14 +165,14 @@ def listed(store: Store) -> Listed:
 
 
 def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
-    """The numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
+    """Return the numbers of the keys that are `prefix`, 12 digits and `.json`, ascending."""
     name = re.compile(f"{prefix}([0-9]{{12}})\\.json")
     return sorted(int(found[1]) for key in keys if (found := name.fullmatch(key)))
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """(the newest state that can be believed, the number of the newest hint that must not be replaced: that
-    one, or a newer package's). (State(), 0) without any."""
+    """Return (the newest state that can be believed, the number of the newest hint that must not be replaced: that one,
+    or a newer package's). (State(), 0) without any."""
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
@@ -187,8 +189,10 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Whether entry n + 1 says this checksum of the state before it. Raises: Corrupt; StoreError; False where there is
-    no such entry."""
+    """Whether entry n + 1 says this checksum of the state before it.
+
+    Raises: Corrupt; StoreError; False where there is no such entry.
+    """
     try:
         return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
     except ObjectNotFound:
@@ -196,8 +200,11 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Whether the log in the store has the entry that the state ends with, byte for byte; as each entry has the hash of
-    the one before it, it has all of them. Raises: StoreError; False where there is no such entry."""
+    """Whether the log in the store has the entry that the state ends with, byte for byte.
+
+    As each entry has the hash of the one before it, it has all of them. Raises: StoreError; False where there is no
+    such entry.
+    """
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
     except ObjectNotFound:

@@ -170,11 +170,11 @@ class State:
         return versions[number - 1] if 1 <= number <= len(versions) else None
 
     def newest(self, dataset: str) -> VersionRecord | None:
-        """The newest version that is not retired: `latest`, and the only parent a commit may have."""
+        """Return the newest version that is not retired: `latest`, and the only parent a commit may have."""
         return next((v for v in reversed(self.versions(dataset)) if v.retired is None), None)
 
     def by_id(self, version_id: str) -> VersionRecord | None:
-        """The version with exactly this id, or None."""
+        """Return the version with exactly this id, or None."""
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
@@ -182,6 +182,6 @@ class State:
         return tuple(one for one in self.holds if (one.dataset, one.number) == (dataset, number))
 
     def committed(self, txn: str) -> VersionRecord | None:
-        """The version that the transaction committed, or None."""
+        """Return the version that the transaction committed, or None."""
         known = self.txns.get(txn)
         return None if known is None or known.number is None else self.version(known.dataset, known.number)

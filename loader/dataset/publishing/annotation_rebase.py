@@ -28,8 +28,11 @@ class SameCells:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Raises: Conflict. Free while the version is the newest; else it costs the parts that the annotation is of,
-        and the files of the columns that others annotated."""
+        """Raises: Conflict.
+
+        Free while the version is the newest; else it costs the parts that the annotation is of, and the files of the
+        columns that others annotated.
+        """
         if parent is None or parent.id != self._version.id:
             parent = still_there(parent, self._parts())
             for name in _names(self._files):
@@ -71,7 +74,8 @@ class SameCells:
 
 
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
-    """An annotation with the statistics that its columns have once it is laid on a version, uploaded under `prefix`.
+    """Return an annotation with the statistics that its columns have once it is laid on a version, uploaded under
+    `prefix`.
 
     A column that it does not have is counted alone. One that it has is counted whole, as it is from now on. Costs the
     files of each such column, one column in memory at a time. Raises: FieldMismatch.

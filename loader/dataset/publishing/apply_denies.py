@@ -30,8 +30,10 @@ Rows = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """before: laid on the parent first, leaves out its samples that are denied (None: it has none); change: redacted;
-    n_dropped: its own samples that are left out."""
+    """before: laid on the parent first, leaves out its samples that are denied (None: it has none).
+
+    change: redacted; n_dropped: its own samples that are left out.
+    """
 
     before: Change | None
     change: Change
@@ -46,7 +48,7 @@ def reason_of(entry: int) -> str:
 def apply_denies(
     store: Store, state: State, txn: str, dataset: str, parent: Version | None, change: Change
 ) -> Applied:
-    """The change as it may be committed where the log has takedowns.
+    """Return the change as it may be committed where the log has takedowns.
 
     Reads the keys and provenance of the change's own new samples, and where the parent had not applied the newest
     takedown those of all of its samples; and, for each of its shards or columns for samples of the parent, their keys
@@ -72,7 +74,7 @@ def apply_denies(
 
 
 def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
-    """The live samples of a version that takedowns deny which it has not applied."""
+    """Return the live samples of a version that takedowns deny which it has not applied."""
     left = [deny for deny in denies if parent is not None and deny.n > parent.manifest["denies"]]
     out: Rows = {}
     if parent is None or not left:
@@ -91,7 +93,7 @@ def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
 
 
 def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Change) -> Rows:
-    """The new samples of a change that takedowns deny."""
+    """Return the new samples of a change that takedowns deny."""
     files = [
         {**file.file.to_json(), "columns": list(file.columns)}
         for file in change.samples
@@ -103,7 +105,7 @@ def own_denied(store: Store, denies: Sequence[Deny], dataset: str, change: Chang
 def denied_files(
     store: Store, denies: Sequence[Deny], dataset: str, files: Sequence[Mapping[str, Any]]
 ) -> Rows:
-    """The samples in these files, as a manifest names them, that takedowns deny."""
+    """Return the samples in these files, as a manifest names them, that takedowns deny."""
     tests = DenyList(denies, dataset)
     out: Rows = {}
     for file in files:
@@ -117,13 +119,13 @@ def denied_files(
 
 
 def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """What the keys of these rows of a change become."""
+    """Return what the keys of these rows of a change become."""
     files = [file.file for file in change.samples if file.group == "keys"]
     return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
 
 
 def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
-    """What the keys of these rows become. tables: with part, row, key; every key of a part is in one of them."""
+    """Return what the keys of these rows become. tables: with part, row, key; every key of a part is in one of them."""
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
@@ -138,8 +140,8 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """The samples of the parent's parts, of those that the change brings something for, that are not live: with what it
-    calls them by now. Whatever was made of them meanwhile is not to be kept."""
+    """Return the samples of the parent's parts, of those that the change brings something for, that are not live: with
+    what it calls them by now. Whatever was made of them meanwhile is not to be kept."""
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):
@@ -160,7 +162,7 @@ def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> di
 
 
 def _touched(store: Store, change: Change) -> set[str]:
-    """The parts that a change has shards or columns for."""
+    """Return the parts that a change has shards or columns for."""
     files = [file.file for file in change.samples] + ([change.shards] if change.shards else [])
     return {
         part for table in get_tables(store, files, ["part"]) for part in pc.unique(table["part"]).to_pylist()
@@ -183,7 +185,7 @@ def _redacted(store: Store, prefix: str, change: Change, gone: Redacted) -> Chan
 
 
 def _leave_out(store: Store, prefix: str, change: Change, own: Rows) -> tuple[Change, int]:
-    """The change without its own samples that are denied, and how many of them it had not left out already."""
+    """Return the change without its own samples that are denied, and how many of them it had not left out already."""
     left = _without_own_exclusions(store, own, change)
     n_dropped = sum(map(len, left.values()))
     if not n_dropped:

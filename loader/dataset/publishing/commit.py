@@ -50,7 +50,7 @@ class Pending:
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
-    """The version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`."""
+    """Return the version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`."""
     return _version(store, record, manifest_of(store, record))
 
 
@@ -70,9 +70,12 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
-    """Publish what passes every check. Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey,
-    FieldMismatch when the change does not go onto the newest version; as `apply_denies`. Samples that were taken down
-    are left out, and `taken_down` in the version's producer says how many of the change's own were."""
+    """Publish what passes every check.
+
+    Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the change does not go
+    onto the newest version; as `apply_denies`. Samples that were taken down are left out, and `taken_down` in the
+    version's producer says how many of the change's own were.
+    """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
     written: dict[str, bytes] = {}  # manifests by SHA-256: the one that is committed need not be read again
@@ -137,8 +140,10 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
 
 
 class NewKeys:
-    """Checks that none of a run's keys is live in the newest version, by their hashes; the keys of the dataset are read
-    where a hash was there before, each table once."""
+    """Checks that none of a run's keys is live in the newest version, by their hashes.
+
+    The keys of the dataset are read where a hash was there before, each table once.
+    """
 
     def __init__(self, store: Store, keys: list[str]) -> None:
         self._store, self._keys = store, keys

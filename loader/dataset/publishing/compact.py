@@ -35,7 +35,7 @@ Done = dict[tuple[str, ...], dict[str, Any]]
 
 
 def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done) -> dict[str, Any]:
-    """The manifest with short lists; tables in place of several are written under `prefix`.
+    """Return the manifest with short lists; tables in place of several are written under `prefix`.
 
     Reads and writes nothing most of the time; per publish about one table of each list, when shared out among many.
     Raises: Corrupt; ObjectNotFound.
@@ -84,9 +84,12 @@ def _shortened(
 def _shortened_runs(
     store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 ) -> dict[str, list[File]]:
-    """The lists of samples and stats. Keys, metadata and statistics of neighbouring runs become tables of a folder of
-    their own: what lies in one folder is of one run. Column groups that came later, and theirs, stay as they are.
-    Raises: Corrupt when keys would not stay in the order of the parts."""
+    """Return the lists of samples and stats.
+
+    Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: what lies in one folder
+    is of one run. Column groups that came later, and theirs, stay as they are. Raises: Corrupt when keys would not stay
+    in the order of the parts.
+    """
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
     for file in stats:
@@ -119,9 +122,11 @@ def _shortened_runs(
 
 
 def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
-    """The runs that may be merged, in their order: group -> its table, which stand side by side. Where an annotation
-    has said something of a column that was there, its statistics stand for those before it, and nothing moves across:
-    only those behind it."""
+    """Return the runs that may be merged, in their order: group -> its table, which stand side by side.
+
+    Where an annotation has said something of a column that was there, its statistics stand for those before it, and
+    nothing moves across: only those behind it.
+    """
     runs: list[dict[str, File]] = []
     seen: set[str] = set()
     for file in samples:
@@ -140,7 +145,7 @@ def _folder(file: File) -> str:
 
 
 def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
-    """The list with the merged files where the first of those that are gone stood."""
+    """Return the list with the merged files where the first of those that are gone stood."""
     at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
     return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
 
@@ -202,7 +207,10 @@ def _merge_samples(
 
 
 def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
-    """The tables of hashes of all keys. A dataset of an older release has none: they are made once, from its keys."""
+    """Return the tables of hashes of all keys.
+
+    A dataset of an older release has none: they are made once, from its keys.
+    """
     if covered(manifest):
         return list(manifest["key_hashes"])
     files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]

@@ -37,8 +37,9 @@ def check_verdict(
     exclude: Mapping[str, str],
     supersede: Mapping[str, str],
 ) -> list[Onto]:
-    """What else a publish in an open transaction has to keep to that is gated or shows this verdict; "" shows none.
-    Costs two requests.
+    """Return what else a publish in an open transaction has to keep to that is gated or shows this verdict.
+
+    "" shows none. Costs two requests.
 
     Raises: StageNotPublished for a verdict that is not there, was not `published` or is of something else, and for none
     where the transaction is gated; Conflict where a later verdict stands; Corrupt.

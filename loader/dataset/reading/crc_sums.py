@@ -1,5 +1,6 @@
-"""CRC-32C as a linear map: sums of many messages at once, moved and joined without their bytes. The delivered digest
-covers one sum per sample, made of its fields' sums.
+"""CRC-32C as a linear map: sums of many messages at once, moved and joined without their bytes.
+
+The delivered digest covers one sum per sample, made of its fields' sums.
 
 A CRC of messages of one length is affine in their bits, so it is an XOR of what each bit adds. Four tables of 256, one
 per byte of a checksum, look up what a whole checksum adds.
@@ -35,7 +36,7 @@ def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
 
 
 def moved_crc(crc: int, nbytes: int) -> np.uint32:
-    """What crc(A) adds to crc(A + B), where B has so many bytes, at least one: crc(A + B) is that XOR crc(B)."""
+    """Return what crc(A) adds to crc(A + B), where B has so many bytes, at least one: crc(A + B) is that XOR crc(B)."""
     return np.uint32(looked_up(_moved(nbytes), np.array([crc], np.uint32))[0])
 
 
@@ -87,7 +88,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
 
 @lru_cache(maxsize=256)
 def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
-    """The CRC of the message with zeros for all checksums; per name, what its checksum adds to it."""
+    """Return the CRC of the message with zeros for all checksums; per name, what its checksum adds to it."""
     stretches = [name.encode() + bytes(5) for name in names]
     message = b"".join(stretches)
     blank, ends = crc32c(message), accumulate(map(len, stretches))

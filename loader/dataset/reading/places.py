@@ -62,8 +62,10 @@ class FieldPlaces:
         )
 
     def shares(self, numbers: Int64s | None = None) -> tuple[Int64s, list["Share"]]:
-        """The numbers of all samples, or of those in `numbers`, ascending too, shard by shard; and the shards'
-        shares."""
+        """Return the numbers of all samples, or of those in `numbers`, ascending too, shard by shard.
+
+        And the shards' shares.
+        """
         shard = self.shard if numbers is None else self.shard[numbers]
         if len(self.shards) == 1:
             ordered = np.arange(len(shard)) if numbers is None else numbers
@@ -94,7 +96,7 @@ class Share(NamedTuple):
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
-    """(number, positions in `which` where it is, ascending) of each number in [0, n). O(len(which) log + n)."""
+    """Yield (number, positions in `which` where it is, ascending) of each number in [0, n). O(len(which) log + n)."""
     if n == 1:
         yield 0, np.arange(len(which))
         return
@@ -129,12 +131,12 @@ class SamplePlaces:
         return len(self.ordinal)
 
     def key(self, number: int) -> str:
-        """The key of one sample."""
+        """Return the key of one sample."""
         rows = self.index[int(self.stretch[number])]
         return rows.keys[int(self.row[number]) - rows.first_row]
 
     def keys(self) -> list[str]:
-        """The keys, in order."""
+        """Return the keys, in order."""
         local = self.row - np.array([rows.first_row for rows in self.index], np.int64)[self.stretch]
         keys = [rows.keys for rows in self.index]
         return [keys[which][at] for which, at in zip(self.stretch.tolist(), local.tolist(), strict=True)]
@@ -207,8 +209,10 @@ def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
 
 
 class Lookup:
-    """Finds fields, at least one, of samples of versions that have one layout; `versions[i]` is known as i. The parts
-    of a version are read when a sample of it is first asked for. Thread-safe."""
+    """Finds fields, at least one, of samples of versions that have one layout; `versions[i]` is known as i.
+
+    The parts of a version are read when a sample of it is first asked for. Thread-safe.
+    """
 
     def __init__(self, versions: Sequence["Version"], fields: Sequence[str]) -> None:
         self._versions, self._fields = versions, tuple(fields)
@@ -272,8 +276,10 @@ class Lookup:
         )
 
     def _stretches(self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map) -> list[Stretch]:
-        """Index rows by (version, part, number of the stretch in it). A pool costs more than it brings for those that
-        need not be read."""
+        """Index rows by (version, part, number of the stretch in it).
+
+        A pool costs more than it brings for those that need not be read.
+        """
         versions, groups = self._versions, self._groups
         found = [versions[of].held(groups[of][group], part, number) for of, part, number in wanted]
         missing = [at for at, one in enumerate(found) if one is None]
@@ -288,7 +294,10 @@ class Lookup:
         return [one for one in found if one is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map) -> "_Parts":
-        """The parts of these versions, and of all that were asked for before. Raises: what `Version.parts` does."""
+        """Return the parts of these versions, and of all that were asked for before.
+
+        Raises: what `Version.parts` does.
+        """
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new:
@@ -318,8 +327,10 @@ class _Parts(NamedTuple):
     live_rows: Mapping[int, SelectTable]
 
     def locate(self, of: Int64s, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """(part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length. Raises:
-        InvalidRuntime for an ordinal that its version does not have."""
+        """(part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length.
+
+        Raises: InvalidRuntime for an ordinal that its version does not have.
+        """
         wrong = np.flatnonzero((ordinals < 0) | (ordinals >= self.n_live[of]))
         if len(wrong):
             table = self.tables[int(of[wrong[0]])]

@@ -40,8 +40,10 @@ class FieldPart(NamedTuple):
 
 
 class PartsOfField(NamedTuple):
-    """What to read of one field: runs of parts, ascending; a run is read from its first to its last byte. said_by: who
-    says what the parts' checksums are, for errors."""
+    """What to read of one field: runs of parts, ascending.
+
+    A run is read from its first to its last byte. said_by: who says what the parts' checksums are, for errors.
+    """
 
     address: SampleAddress
     field: str
@@ -87,8 +89,10 @@ def read_fields(
 def read_places(
     reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
 ) -> list[tuple[int, str, bytes | Corrupt]]:
-    """(number, field, its bytes or why it has none) of these samples of these fields, shard by shard; as `read_fields`,
-    whose errors it raises. numbers: field -> numbers of the samples."""
+    """Return (number, field, its bytes or why it has none) of these samples of these fields, shard by shard.
+
+    As `read_fields`, whose errors it raises. numbers: field -> numbers of the samples.
+    """
     by_shard: dict[_Shard, list[_Wanted]] = {}
     for field, some in numbers.items():
         at = places.fields[field]
@@ -111,8 +115,10 @@ def read_parts(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
-    """Per item of `wanted`, the bytes of its parts, run after run. One request per run; runs of one shard that lie at
-    most 64 KiB apart share one, as fields do. What is between the parts of a run is read and not looked at.
+    """Per item of `wanted`, the bytes of its parts, run after run.
+
+    One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. What is between the
+    parts of a run is read and not looked at.
 
     A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
     is [].

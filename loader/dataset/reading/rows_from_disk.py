@@ -17,8 +17,11 @@ from .shard_read import Reading, ReadingOf, ShardRead, extent
 
 
 class RowsOfField(NamedTuple):
-    """Where one field's values go: bytes `head`, which all of them begin with, are compared and dropped; the rest of
-    sample `numbers[i]` fills row `rows[i]` of `memory`, uint8 [any, nbytes], contiguous. numbers: int64, ascending."""
+    """Where one field's values go: bytes `head`, which all of them begin with, are compared and dropped.
+
+    The rest of sample `numbers[i]` fills row `rows[i]` of `memory`, uint8 [any, nbytes], contiguous. numbers: int64,
+    ascending.
+    """
 
     field: str
     head: bytes
@@ -101,8 +104,10 @@ def _filled(
     pieces: list[_Piece],
     out: list[NotInRow],
 ) -> float | None:
-    """Sort one shard's pieces and fill their buffers. Seconds; None where the shard ends too early for one of them,
-    when each was asked for by itself, to know for which."""
+    """Sort one shard's pieces and fill their buffers.
+
+    Seconds; None where the shard ends too early for one of them, when each was asked for by itself, to know for which.
+    """
     disk = disk_of(reading.store)
     assert disk is not None  # of others nothing is read into rows
     pieces.sort(key=itemgetter(0))
@@ -121,5 +126,5 @@ def _filled(
 
 
 def _of(wanted: Sequence[RowsOfField], which: int, i: int) -> tuple[int, str]:
-    """(number of the sample, field) of a piece."""
+    """Return (number of the sample, field) of a piece."""
     return int(wanted[which].numbers[i]), wanted[which].field

@@ -1,5 +1,7 @@
-"""Fields copied out of mapped shards and held against their CRC-32C. Fields of one size become rows of memory, and
-neighbours are verified by one checksum; others become bytes."""
+"""Fields copied out of mapped shards and held against their CRC-32C.
+
+Fields of one size become rows of memory, and neighbours are verified by one checksum; others become bytes.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -75,8 +77,10 @@ GATHERED_BYTES = 2048
 def map_rows(
     reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]
 ) -> tuple[list[NotInRow], list[RowsOfField]]:
-    """Fill the rows of shards that are mapped, verified: (what is not in its row, what is to be read instead). Raises:
-    as `read_rows`."""
+    """Fill the rows of shards that are mapped, verified: (what is not in its row, what is to be read instead).
+
+    Raises: as `read_rows`.
+    """
     out: list[NotInRow] = []
     left: list[RowsOfField] = []
     for one in wanted:
@@ -92,8 +96,11 @@ def map_rows(
 def map_bytes(
     reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
 ) -> tuple[dict[int, bytes | Corrupt], Int64s]:
-    """(number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead). Raises:
-    as `read_rows`. What a shard costs is a look at its file: what can be worked out of all shards is, in one go."""
+    """Return (number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead).
+
+    Raises: as `read_rows`. What a shard costs is a look at its file: what can be worked out of all shards is, in one
+    go.
+    """
     at, found, left = places.fields[field], dict[int, bytes | Corrupt](), list[Int64s]()
     ordered, shares = at.shares(numbers)
     if not shares:
@@ -143,8 +150,10 @@ def map_bytes(
 
 
 class _Shard(NamedTuple):
-    """Samples of a field that lie in one mapped shard. mine: int64, their numbers, ascending; begin: int64, where
-    the field of each begins in `whole`, uint8; opened_s: seconds."""
+    """Samples of a field that lie in one mapped shard. mine: int64, their numbers, ascending.
+
+    begin: int64, where the field of each begins in `whole`, uint8; opened_s: seconds.
+    """
 
     reading: Reading
     path: str
@@ -157,8 +166,10 @@ class _Shard(NamedTuple):
 def _mapped(
     reading_of: ReadingOf, places: SamplePlaces, one: RowsOfField, held: ExitStack
 ) -> tuple[list[_Shard], list[Int64s]]:
-    """A field's shards, mapped as long as `held` is; and the numbers of the samples of those that are not mapped, or
-    that end too early for one of them."""
+    """Return a field's shards, mapped as long as `held` is.
+
+    And the numbers of the samples of those that are not mapped, or that end too early for one of them.
+    """
     at, nbytes = places.fields[one.field], len(one.head) + one.memory.shape[1]
     shards, unmapped = list[_Shard](), list[Int64s]()
     for shard, mine in at.by_shard(one.numbers):

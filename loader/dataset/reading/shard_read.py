@@ -61,8 +61,10 @@ class Reading(NamedTuple):
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
     ) -> list[bytes]:
-        """The bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors. Raises:
-        Corrupt when the shard ends too early; the other leaves with that address."""
+        """Return the bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors.
+
+        Raises: Corrupt when the shard ends too early; the other leaves with that address.
+        """
         store, etag = self.store, self.pins.get(path)
         disk = disk_of(store)
         if disk is not None:
@@ -123,8 +125,10 @@ class Reading(NamedTuple):
             )
 
     def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
-        """A flipped bit on the way is cured by a second read; one on the disk is not, unless a mirror has the shard.
-        Raises: Corrupt; Changed."""
+        """Return a flipped bit on the way is cured by a second read.
+
+        One on the disk is not, unless a mirror has the shard. Raises: Corrupt; Changed.
+        """
         self.on_refetch()
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
 
@@ -146,7 +150,7 @@ class Reading(NamedTuple):
         return blob.data
 
     def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
-        """A whole field of a sample, by a second read."""
+        """Return a whole field of a sample, by a second read."""
         try:
             return self.again(address, address.fields[field])
         except Corrupt as error:

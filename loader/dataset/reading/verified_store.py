@@ -44,8 +44,9 @@ ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
 
 
 class VerifiedStore:
-    """A store of shards whose bytes are verified before anybody has them. What lies in pages that were not used yet is
-    read with the rest of these. Thread-safe; a disk where `origin` is one.
+    """A store of shards whose bytes are verified before anybody has them.
+
+    What lies in pages that were not used yet is read with the rest of these. Thread-safe; a disk where `origin` is one.
 
     Raises, beside what `origin` does: Corrupt where a page is not what its hash says.
     """
@@ -163,7 +164,7 @@ class VerifiedStore:
     def _read(
         self, key: str, spans: Sequence[Span], etag: str | None, read: ReadSpans
     ) -> tuple[list[bytes], str]:
-        """The bytes of at least one span, in order, and the ETag."""
+        """Return the bytes of at least one span, in order, and the ETag."""
         shard = self._shard(key, spans)
         return self._read_as(shard, key, spans, etag, read, shard.guess(etag))
 
@@ -216,7 +217,7 @@ class _Shard:
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """What a read will find, as far as that is known: what the last one found."""
+        """Return what a read will find, as far as that is known: what the last one found."""
         with self._lock:
             return next((one for one in reversed(self._left) if etag in (None, one[0])), None)
 
@@ -238,7 +239,7 @@ class _Shard:
         return new
 
     def runs(self, which: Bools, offset: Int64s, nbytes: Int64s) -> list[Span]:
-        """The pages of these ranges, ascending; neighbours together."""
+        """Return the pages of these ranges, ascending; neighbours together."""
         if not which.any():
             return []
         first, end = self._pages(offset[which], nbytes[which])
@@ -275,7 +276,7 @@ class _Shard:
                 self._whole.discard(self._left.popitem(last=False)[0])
 
     def _pages(self, offset: Int64s, nbytes: Int64s) -> tuple[Int64s, Int64s]:
-        """(the first page, the page behind the last) of ranges; the same of an empty one."""
+        """Return (the first page, the page behind the last) of ranges; the same of an empty one."""
         size = self.hashes.page_bytes
         first = offset // size
         return first, np.where(nbytes > 0, -(-(offset + nbytes) // size), first)

@@ -64,7 +64,7 @@ class SampleAddress:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "SampleAddress":
-        """The address whose `to_json` is in `body`. Raises: KeyError, TypeError, ValueError for other JSON."""
+        """Return the address whose `to_json` is in `body`. Raises: KeyError, TypeError, ValueError for other JSON."""
         fields = {
             name: FieldAddress(
                 field=name, **{of: place[of] for of in _PLACE}, crc32c=int(place["crc32c"], 16)

@@ -37,7 +37,7 @@ class SelectTable:
         return int(self._before[-1])
 
     def packed(self) -> bytes:
-        """The set as `pack` writes it."""
+        """Return the set as `pack` writes it."""
         return self._bytes[: -(-self._n // 8)].tobytes()
 
     def rank(self, n: int) -> int:

@@ -1,5 +1,6 @@
-"""The sidecar index of a shard: the place and checksum of each field of each row. A Parquet reader of a remote index
-is given a window of it as if it were the file.
+"""The sidecar index of a shard: the place and checksum of each field of each row.
+
+A Parquet reader of a remote index is given a window of it as if it were the file.
 
 Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded, row groups of at
 most 2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group, not the
@@ -115,8 +116,11 @@ class IndexRows:
 
 
 def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
-    """The index file. `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what
-    `shard.hash_pages` gives of the shard."""
+    """Return the index file.
+
+    `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what `shard.hash_pages` gives
+    of the shard.
+    """
     columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):
@@ -173,7 +177,7 @@ class IndexPlace:
         )
 
     def row(self) -> dict[str, Any]:
-        """What a row of the shards table says of it."""
+        """Return what a row of the shards table says of it."""
         return {
             "index_path": self.path,
             "index_nbytes": self.nbytes,
@@ -238,8 +242,10 @@ class IndexFile:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
     def page_hashes(self, shard_nbytes: int) -> PageHashes | None:
-        """The hashes of the pages of a shard of so many bytes; None of an earlier release's. Raises: Corrupt when they
-        are not those that the footer names, after reading them twice."""
+        """Return the hashes of the pages of a shard of so many bytes; None of an earlier release's.
+
+        Raises: Corrupt when they are not those that the footer names, after reading them twice.
+        """
         if self._hashes is None or not self._hashes.front_nbytes:
             return None
         return retry_corrupt(partial(self._read_page_hashes, self._hashes, shard_nbytes))
@@ -271,7 +277,7 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """The footer, what was read to have it, and what it says of the rest. Raises: Corrupt; FormatTooNew."""
+        """Return the footer, what was read to have it, and what it says of the rest. Raises: Corrupt; FormatTooNew."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
@@ -288,7 +294,7 @@ class IndexFile:
         return reader, held, hashes
 
     def _read_whole(self) -> bytes:
-        """What is behind the hashes of pages."""
+        """Return what is behind the hashes of pages."""
         held = self._read(self._place.start, self._nbytes - self._place.start)
         if self._place.footer_sha256:
             self._check_footer(held)
@@ -297,7 +303,7 @@ class IndexFile:
         return held
 
     def _read_footer(self) -> bytes:
-        """The last bytes, the whole footer among them."""
+        """Return the last bytes, the whole footer among them."""
         held = self._read(self._nbytes - TAIL_BYTES, TAIL_BYTES)
         footer = footer_nbytes(held)
         # About 110 bytes per column and row group: at 100,000 rows the footer is larger than the tail.

@@ -23,7 +23,7 @@ class IndexCache:
         self._turns = Turns()
 
     def held(self, place: IndexPlace, row: int) -> IndexRows | None:
-        """The row group around `row`, if it is in memory."""
+        """Return the row group around `row`, if it is in memory."""
         key = (place.path, row // ROW_GROUP_ROWS)
         with self._lock:
             found = self._groups.get(key)
@@ -33,8 +33,10 @@ class IndexCache:
             return found[0]
 
     def rows(self, place: IndexPlace, row: int) -> IndexRows:
-        """The row group around `row` of an index. Threads that want the same one read it once. Raises: Corrupt;
-        ObjectNotFound."""
+        """Return the row group around `row` of an index.
+
+        Threads that want the same one read it once. Raises: Corrupt; ObjectNotFound.
+        """
         found = self.held(place, row)
         if found is None:
             key = (place.path, row // ROW_GROUP_ROWS)

@@ -131,8 +131,10 @@ def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Numbers of the row groups that one of the hashes may be in, ascending. One that begins a group may also end the
-    group before it, but then it is in both."""
+    """Numbers of the row groups that one of the hashes may be in, ascending.
+
+    One that begins a group may also end the group before it, but then it is in both.
+    """
     at = np.searchsorted(smallest, hashes, side="right") - 1
     found: list[int] = np.unique(at[at >= 0]).tolist()
     return found

@@ -91,7 +91,7 @@ class Part:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "Part":
-        """The inverse of `to_json`. Raises: InvalidSample when the body is not a part."""
+        """Return the inverse of `to_json`. Raises: InvalidSample when the body is not a part."""
         try:
             shards = tuple(ShardFile(**shard) for shard in body["shards"])
             samples = TableFile.from_json(body["samples"]) if body["samples"] else None
@@ -101,6 +101,6 @@ class Part:
 
 
 def part_rows(store: Store, part: Part) -> list[dict[str, Any]]:
-    """The part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
+    """Return the part's samples table: part, row, key, provenance and metadata of each sample, in its order."""
     rows: list[dict[str, Any]] = get_table(store, part.samples).to_pylist() if part.samples else []
     return rows

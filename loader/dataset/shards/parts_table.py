@@ -57,7 +57,9 @@ class ShardRows:
 
     def columns(self, *names: str) -> pa.Table:
         """These columns of all rows, or every column, null where a table of an earlier release does not have it.
-        Raises: Corrupt."""
+
+        Raises: Corrupt.
+        """
         return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
@@ -152,7 +154,7 @@ class PartsTable:
         return names if self._shard_rows is None else taken(names, self._shard_rows)
 
     def id(self, position: int) -> str:
-        """The name of one part."""
+        """Return the name of one part."""
         at = position if self._shard_rows is None else int(self._shard_rows[position])
         name: str = self._shards.value("part", at)
         return name
@@ -226,7 +228,7 @@ class PartsTable:
         return present
 
     def shard(self, group: str, position: int) -> dict[str, Any]:
-        """The `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
+        """Return the `shards` row of one part's group. Raises: FieldNotFound when the part has no such group."""
         at = int(self._shard_of[group][position]) if group in self._shard_of else MISSING
         if at == MISSING:
             raise FieldNotFound(
@@ -241,7 +243,7 @@ class PartsTable:
         return None if row is None else (row["sha256"], row["nbytes"])
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
-        """The `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return the `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
         wanted, before = text(path), 0
         for table in self._shards.tables("path"):
             at = pc.index(table["path"], wanted).as_py()
@@ -251,19 +253,22 @@ class PartsTable:
         return None
 
     def shard_nbytes(self, group: str) -> list[int]:
-        """The size of every shard of a group."""
+        """Return the size of every shard of a group."""
         mine = self._shard_of.get(group, np.empty(0, np.int64))
         found: list[int] = integers(self._shards.columns("nbytes")["nbytes"])[mine[mine != MISSING]].tolist()
         return found
 
     def shard_rows(self) -> pa.Table:
-        """The `shards` table itself, in the manifest's order: 300 bytes per shard."""
+        """Return the `shards` table itself, in the manifest's order: 300 bytes per shard."""
         return self._shards.columns()
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """(the groups, in the order of their first shard; int64 [shards], the number of each one's group; int64 [shards],
-    how many rows each has). A row group's names are in memory at a time."""
+    """Return (the groups, in the order of their first shard.
+
+    Int64 [shards], the number of each one's group; int64 [shards], how many rows each has). A row group's names are in
+    memory at a time.
+    """
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
@@ -275,8 +280,9 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 
 
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
-    """(int64 [shards], the position of each one's part; int64 [parts], the first shard of each); None, None where every
-    shard is a part's only one.
+    """(int64 [shards], the position of each one's part.
+
+    Int64 [parts], the first shard of each); None, None where every shard is a part's only one.
 
     Shards of a part stand side by side, unless a group was added later; where each such run of shards has one group in
     common no part comes twice, and no names need to be kept.

@@ -29,7 +29,7 @@ _END = bytes(2 * BLOCK_BYTES)
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. (The C library refuses memoryviews.)"""
+    """CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. (The C library refuses memoryviews.)."""
     return int(_crc32c(data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
 
 
@@ -72,7 +72,7 @@ class ShardWriter:
 
 
 def member_header(name: str, nbytes: int) -> bytes:
-    """The header block(s) before a member's payload."""
+    """Return the header block(s) before a member's payload."""
     raw = name.encode()
     split = _split(raw)
     if split is not None:
@@ -147,7 +147,7 @@ class PageHashes:
         return len(self.digests) // DIGEST_BYTES
 
     def others(self, digests: Sequence[bytes]) -> list[int]:
-        """The pages that have another digest among these of all pages, in order."""
+        """Return the pages that have another digest among these of all pages, in order."""
         step = DIGEST_BYTES
         return [n for n, one in enumerate(digests) if self.digests[n * step : (n + 1) * step] != one]
 
@@ -158,7 +158,7 @@ class PageHashes:
 
 
 def hash_pages(path: str) -> bytes:
-    """The digests of a local file's pages, 32 bytes each."""
+    """Return the digests of a local file's pages, 32 bytes each."""
     with open(path, "rb", buffering=0) as file:
         return b"".join(_digests(file))
 

@@ -73,7 +73,7 @@ def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotatio
 def with_edits(
     store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
 ) -> "polars.DataFrame":
-    """A frame with part and row in which these columns (None: all) have what annotations said of them.
+    """Return a frame with part and row in which these columns (None: all) have what annotations said of them.
 
     Columns of one set of files are joined together. O(rows + cells annotated) time and memory.
     """

@@ -162,7 +162,7 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 
 
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
-    """The `keys` column group of one part; provenance columns that no sample has are null."""
+    """Return the `keys` column group of one part; provenance columns that no sample has are null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
     arrays = [
         pa.array(
@@ -185,7 +185,7 @@ def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
 
 
 def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
-    """The table with the column types that the dataset already has: null fits all, int meets float as float.
+    """Return the table with the column types that the dataset already has: null fits all, int meets float as float.
 
     earlier: column -> type, as the parent's manifest has them. Raises: FieldMismatch for any other change.
     """
@@ -224,7 +224,10 @@ def _becomes(have: str, wanted: str) -> bool:
 
 
 def type_named(name: str) -> pa.DataType:
-    """The Arrow type that `str()` of it gave; a list has the item name that Parquet gives it. Raises: ValueError."""
+    """Return the Arrow type that `str()` of it gave; a list has the item name that Parquet gives it.
+
+    Raises: ValueError.
+    """
     if inner := _LIST.fullmatch(name):
         return pa.list_(pa.field("element", type_named(inner[1])))
     simple = {"timestamp[us, tz=UTC]": pa.timestamp("us", "UTC"), "null": pa.null(), "bool": pa.bool_()}

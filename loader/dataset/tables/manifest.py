@@ -78,7 +78,7 @@ class Change:
 
 
 def version_id(data: bytes) -> str:
-    """The identity of the version whose canonical manifest these bytes are."""
+    """Return the identity of the version whose canonical manifest these bytes are."""
     return "v-" + hashlib.sha256(data).hexdigest()
 
 
@@ -93,7 +93,10 @@ def child(
     producer: Mapping[str, Any],
     created_us: int | None = None,
 ) -> dict[str, Any]:
-    """The manifest of `change` laid on `parent`. Raises: FieldMismatch when a group's fields or a column differ."""
+    """Return the manifest of `change` laid on `parent`.
+
+    Raises: FieldMismatch when a group's fields or a column differ.
+    """
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
     return {
@@ -171,7 +174,7 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:
-    """A manifest's columns with those of more files. Raises: FieldMismatch for another type."""
+    """Return a manifest's columns with those of more files. Raises: FieldMismatch for another type."""
     merged = dict(base)
     for file in added:
         for name, kind in file.columns.items():
@@ -189,7 +192,7 @@ def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dic
 
 
 def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
-    """The manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
+    """Return the manifest that a commit names. Raises: Corrupt when its bytes are not those committed; FormatTooNew."""
     body: dict[str, Any] = json.loads(retry_corrupt(partial(_manifest_bytes, store, path, sha256)))
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
@@ -200,7 +203,7 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
 
 
 def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
-    """The manifest that a log record names. Raises: as `read_manifest`; Corrupt where the two disagree."""
+    """Return the manifest that a log record names. Raises: as `read_manifest`; Corrupt where the two disagree."""
     manifest = read_manifest(store, record.manifest, record.sha256)
     for what in differences(record, manifest):
         raise Corrupt(f"{store.url}/{entry_key(record.n)}: {what}")
@@ -208,7 +211,10 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """What a commit says of its version that the version's manifest does not say, in words; empty where they agree."""
+    """Return what a commit says of its version that the version's manifest does not say, in words.
+
+    Empty where they agree.
+    """
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"

@@ -36,8 +36,10 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    """int64 [n], read-only where it is the column's own memory. Raises: TypeError for a column of another kind, or with
-    nulls."""
+    """int64 [n], read-only where it is the column's own memory.
+
+    Raises: TypeError for a column of another kind, or with nulls.
+    """
     if not pa.types.is_integer(column.type) or column.null_count:
         raise TypeError(f"a column of {column.type} with {column.null_count} nulls; integers are needed")
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -48,8 +50,10 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """(its values, each once, in the order of their first row; int64 [n], the number of each row's value). Raises:
-    TypeError for a column with nulls."""
+    """(its values, each once, in the order of their first row; int64 [n], the number of each row's value).
+
+    Raises: TypeError for a column with nulls.
+    """
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
@@ -64,14 +68,14 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def taken(column: pa.Array, positions: Int64s) -> pa.Array:
-    """The values at these positions."""
+    """Return the values at these positions."""
     return column.take(
         pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
     )
 
 
 def text(value: str) -> pa.StringScalar:
-    """A value to compare a column of strings with."""
+    """Return a value to compare a column of strings with."""
     data = value.encode()
     ends = np.array([0, len(data)], np.int32)
     return pa.StringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))[0]
@@ -117,8 +121,8 @@ def table_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """The table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata. facts: what stands
-    there too, each as `penstock.<name>`; `table_facts` reads them."""
+    """Return the table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata. facts: what
+    stands there too, each as `penstock.<name>`; `table_facts` reads them."""
     sink = io.BytesIO()
     pq.write_table(
         with_facts(table, kind, facts),
@@ -133,7 +137,7 @@ def table_bytes(
 
 
 def with_facts(table: pa.Table, kind: str, facts: Mapping[str, str] | None) -> pa.Table:
-    """The table with its kind, the schema version and `facts` in its metadata."""
+    """Return the table with its kind, the schema version and `facts` in its metadata."""
     named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
     return table.cast(
         table.schema.with_metadata({f"penstock.{name}": value for name, value in named.items()})
@@ -167,7 +171,10 @@ def _put(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
 
 
 def get_table_bytes(store: Objects, file: TableFile) -> bytes:
-    """The file's bytes. Raises: Corrupt when its size or SHA-256 is not the one recorded, after reading it twice."""
+    """Return the file's bytes.
+
+    Raises: Corrupt when its size or SHA-256 is not the one recorded, after reading it twice.
+    """
     return retry_corrupt(partial(_table_bytes, store, file))
 
 
@@ -183,14 +190,14 @@ def _table_bytes(store: Objects, file: TableFile) -> bytes:
 
 
 def get_table(store: Objects, file: TableFile, columns: list[str] | None = None) -> pa.Table:
-    """The table, checked. Raises: Corrupt; FormatTooNew."""
+    """Return the table, checked. Raises: Corrupt; FormatTooNew."""
     return parse_table(get_table_bytes(store, file), f"{store.url}/{file.path}", columns)
 
 
 def get_tables(
     store: Store, files: Sequence[TableFile], columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The tables in the order given, `READ_AHEAD` at a time: a dataset of many runs has many small files, and a
+    """Yield the tables in the order given, `READ_AHEAD` at a time: a dataset of many runs has many small files, and a
     remote store answers each in tens of milliseconds. Raises: Corrupt; FormatTooNew."""
     if len(files) < 2:
         yield from (get_table(store, file, columns) for file in files)
@@ -214,8 +221,11 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
 
 
 def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
-    """The same of a table that `table_bytes` gave the fact `path`: where it lies, relative to the root. One that says
-    nothing was written before there was such a fact. Raises: as `parse_table`; Corrupt for another table's file."""
+    """Return the same of a table that `table_bytes` gave the fact `path`: where it lies, relative to the root.
+
+    One that says nothing was written before there was such a fact. Raises: as `parse_table`; Corrupt for another
+    table's file.
+    """
     table = parse_table(data, name)
     said = (table.schema.metadata or {}).get(b"penstock.path")
     if said is not None and said != path.encode():
@@ -227,7 +237,7 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    """What `table_bytes` wrote beside the table: its kind as `table`, its schema version, and facts."""
+    """Return what `table_bytes` wrote beside the table: its kind as `table`, its schema version, and facts."""
     metadata = (table.schema.metadata or {}).items()
     prefix = "penstock."
     return {
@@ -273,7 +283,7 @@ def hashed_table_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """The table as `table_bytes` makes it, but for the front and the hashes."""
+    """Return the table as `table_bytes` makes it, but for the front and the hashes."""
     table, out = with_facts(table, kind, facts), io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
     with pq.ParquetWriter(
@@ -296,7 +306,7 @@ def hashed_table_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """What a footer of such a file says. Raises: KeyError where it says nothing; ValueError for no number."""
+    """Return what a footer of such a file says. Raises: KeyError where it says nothing; ValueError for no number."""
     said = metadata.metadata or {}
     found = PartHashes(
         row_groups=tuple(said[_GROUPS.encode()].decode().split()),

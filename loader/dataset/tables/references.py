@@ -25,8 +25,10 @@ class Reference:
 
 
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """The tables that a manifest names, in its order; no request. Lists that this release does not know are among
-    them: what a newer one wrote is not to be lost."""
+    """Yield the tables that a manifest names, in its order; no request.
+
+    Lists that this release does not know are among them: what a newer one wrote is not to be lost.
+    """
     for kind, files in manifest.items():
         for file in files if isinstance(files, list) else ():
             if isinstance(file, dict) and "path" in file:
@@ -34,7 +36,8 @@ def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
 
 
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """The tables that a manifest names, then the shards and indexes that its shards tables name, each once per row.
+    """Yield the tables that a manifest names, then the shards and indexes that its shards tables name, each once per
+    row.
 
     Costs a request per shards table and the memory of a few of them. Raises: Corrupt; ObjectNotFound; FormatTooNew,
     for a shards table.

@@ -82,7 +82,7 @@ def _numeric(values: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def log_bins(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The bin of each finite value: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
+    """Return the bin of each finite value: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
 
     Logarithmic bins need no range agreed beforehand, so histograms of different runs add.
     """
@@ -102,7 +102,7 @@ def _categorical(values: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
-    """The k smallest 63-bit key hashes: a uniform sample of the keys whose union estimates overlap of versions."""
+    """Return the k smallest 63-bit key hashes: a uniform sample of the keys whose union estimates overlap of versions."""
     hashed = (int.from_bytes(key_hash(key)[:8], "little") >> 1 for key in keys)
     return sorted(set(hashed))[:k]
 

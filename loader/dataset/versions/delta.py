@@ -21,7 +21,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
-    """What `view` has that `old`, of an earlier version, has not.
+    """Return what `view` has that `old`, of an earlier version, has not.
 
     compare: whether views with a predicate are compared sample by sample; False for a plan that was made with them.
     Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts), or
@@ -61,8 +61,10 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
 
 
 def _rewritten(was: "Version", now: "Version") -> str | None:
-    """Which table of the later version does not hold all rows of the earlier one's, in their order. Lists of files that
-    begin alike are alike; where tables were merged since, the rows of both are compared."""
+    """Which table of the later version does not hold all rows of the earlier one's, in their order.
+
+    Lists of files that begin alike are alike; where tables were merged since, the rows of both are compared.
+    """
     for name in ("shards", "exclusions"):
         before, after = was.manifest[name], now.manifest[name]
         if after[: len(before)] != before and not _begins_with(was, before, after):

@@ -49,7 +49,7 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """What `keep_checks` left in the root; None where it did not. Raises: Corrupt."""
+    """Return what `keep_checks` left in the root; None where it did not. Raises: Corrupt."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -64,8 +64,10 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
 
 
 def keep_checks(view: "View", packed: PackedView, path: str) -> None:
-    """Read every split document once, whole, and store its pieces' checksums beside the table at `path`. Documents that
-    are corrupt, or not what was planned, are left out: whoever reads them finds out."""
+    """Read every split document once, whole, and store its pieces' checksums beside the table at `path`.
+
+    Documents that are corrupt, or not what was planned, are left out: whoever reads them finds out.
+    """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     found: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-pack") as pool:

@@ -65,7 +65,7 @@ _TOKEN = re.compile(
 
 
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
-    """The polars expression of an SQL expression; nothing is read and nobody is asked.
+    """Return the polars expression of an SQL expression; nothing is read and nobody is asked.
 
     what: was asked, for messages. Raises: FieldNotFound for what is no expression of columns, or no SQL.
     """

@@ -40,7 +40,9 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
     """int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
-    Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound."""
+
+    Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound.
+    """
     group, parts = version.group_of(field), version.parts
     present = parts.has_group(group)
 
@@ -69,8 +71,10 @@ COLUMNS = ("sequence", "document", "start", "length")
 
 
 def packed(view: "View", asked: PackBy) -> PackedView:
-    """The view's packed sequences. Costs, once per root, the indexes of the field's group, one document for the dtype
-    of all, and about a microsecond per document; then reading the table.
+    """Return the view's packed sequences.
+
+    Costs, once per root, the indexes of the field's group, one document for the dtype of all, and about a microsecond
+    per document; then reading the table.
 
     Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
     """
@@ -92,7 +96,7 @@ def packed(view: "View", asked: PackBy) -> PackedView:
 
 
 def checks_of(packed: PackedView) -> PieceChecks | None:
-    """The checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
+    """Return the checksums of the pieces of split documents, where the root has them. One request. Raises: Corrupt."""
     if not hasattr(packed.documents, "version"):
         return None  # synthetic documents lie in no root
     documents = cast("View", packed.documents)
@@ -100,7 +104,7 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
 
 def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """The dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed` does."""
+    """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed` does."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -200,13 +204,13 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    """The dtypes as a table tells them."""
+    """Return the dtypes as a table tells them."""
     beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
     return {"dtype": dtypes[asked.field], **beside}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """What `_facts` told; None where it did not."""
+    """Return what `_facts` told; None where it did not."""
     try:
         told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, told, strict=True))
@@ -234,7 +238,7 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """What was stored: ours, or what another process stored meanwhile."""
+    """Return what was stored: ours, or what another process stored meanwhile."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

@@ -1,5 +1,7 @@
-"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added. Few
-samples are looked up by a scan of the key column."""
+"""The samples table as polars sees it: column groups joined by (part, row), exclusions taken out, ordinals added.
+
+Few samples are looked up by a scan of the key column.
+"""
 
 import io
 import logging
@@ -69,8 +71,11 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """ordinal, part, row, key, ... in the version's order; only the files that hold `columns` are opened, and of these
-    only the columns are decoded. A column is what its last annotation says."""
+    """ordinal, part, row, key, ... in the version's order.
+
+    Only the files that hold `columns` are opened, and of these only the columns are decoded. A column is what its last
+    annotation says.
+    """
     pl = import_polars()
     entries = version.manifest["samples"]
     frame = _in_order(version, _read_group(pl, version, "keys", columns))
@@ -120,9 +125,12 @@ def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] 
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
-    """The rows of the keys tables by part and row, as ordinals count them. Earlier releases merged some out of it.
+    """Return the rows of the keys tables by part and row, as ordinals count them.
 
-    Raises: Corrupt where they are not each row of each part once."""
+    Earlier releases merged some out of it.
+
+    Raises: Corrupt where they are not each row of each part once.
+    """
     parts, runs = version.parts, keys["part"].rle().struct
     start = np.cumsum(parts.n_rows) - parts.n_rows
     position = parts.positions(runs.field("value").to_list())
@@ -158,7 +166,7 @@ def live_where(version: "Version", predicate: str) -> Bools:
 def live_values(
     version: "Version", expressions: Sequence[str], what: str, *, as_truth: bool = False
 ) -> "polars.DataFrame":
-    """A column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
+    """Return a column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
 
     what: was asked, for messages. as_truth: each as a bool, null as False. Raises: FieldNotFound as `live_where` does.
     """

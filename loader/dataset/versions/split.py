@@ -53,7 +53,10 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
 
 
 def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
-    """The predicate of the view that `split(view, by, edges)` made this part of. Raises: InvalidPlan where none did."""
+    """Return the predicate of the view that `split(view, by, edges)` made this part of.
+
+    Raises: InvalidPlan where none did.
+    """
     if edges is None:
         literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
         literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}

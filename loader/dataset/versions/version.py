@@ -1,5 +1,7 @@
-"""An open version: immutable, thread-safe, picklable. Nothing but the manifest, and the tables of its parts where they
-are small, is read until it is needed."""
+"""An open version: immutable, thread-safe, picklable.
+
+Nothing but the manifest, and the tables of its parts where they are small, is read until it is needed.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -108,7 +110,7 @@ class Version:
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
-        """The tables that say what the parts are: of shards, then of exclusions."""
+        """Return the tables that say what the parts are: of shards, then of exclusions."""
         return [
             TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
         ]
@@ -158,14 +160,14 @@ class Version:
             return self._indexes
 
     def group_of(self, field: str) -> str:
-        """The group that holds a field. Raises: FieldNotFound naming the fields there are."""
+        """Return the group that holds a field. Raises: FieldNotFound naming the fields there are."""
         for group, body in self.manifest["groups"].items():
             if field in body["field_nbytes"]:
                 return str(group)
         raise FieldNotFound(f"{self.name} has no field {field!r}; it has {', '.join(self.fields)}")
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
-        """A view of these fields: only their bytes are fetched. Without names, of every field.
+        """Return a view of these fields: only their bytes are fetched. Without names, of every field.
 
         where_present: leave out samples of parts that do not have these fields; otherwise such a field is
         refused. Raises: FieldNotFound.
@@ -175,11 +177,11 @@ class Version:
         return View(self, fields or self.fields, None, where_present)
 
     def where(self, predicate: str) -> "View":
-        """A view of the samples for which an SQL expression over the samples table is true."""
+        """Return a view of the samples for which an SQL expression over the samples table is true."""
         return self.select().where(predicate)
 
     def samples(self) -> "polars.LazyFrame":
-        """The samples table: `ordinal` (the live sample's number), keys, provenance, metadata columns."""
+        """Return the samples table: `ordinal` (the live sample's number), keys, provenance, metadata columns."""
         from .samples_table import scan_samples
 
         return scan_samples(self)
@@ -210,7 +212,7 @@ class Version:
         return Lookup([self], fields).places(only, ordinals, run)
 
     def keys(self, ordinals: Int64s) -> list[str]:
-        """The keys of live ordinals, in the order given."""
+        """Return the keys of live ordinals, in the order given."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(16, thread_name_prefix="penstock-index") as pool:
@@ -232,7 +234,7 @@ class Version:
         return [address for address in out if address is not None]
 
     def held(self, group: str, part: int, number: int) -> Stretch | None:
-        """A stretch of a part's index, if it is in memory; as `stretch`."""
+        """Return a stretch of a part's index, if it is in memory; as `stretch`."""
         place, path = self._shard(group, part)
         found = self.indexes.held(place, number * ROW_GROUP_ROWS)
         return None if found is None else self._checked(group, place, Stretch(found, path))

@@ -79,21 +79,21 @@ class View:
         return f"View({self.version.name!r}: {', '.join(self.fields)}{where})"
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
-        """The same samples with these fields. Raises: FieldNotFound."""
+        """Return the same samples with these fields. Raises: FieldNotFound."""
         present = where_present or self.where_present
         return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
-        """The samples of this view for which an SQL expression is true too."""
+        """Return the samples of this view for which an SQL expression is true too."""
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
         return View(self.version, self.fields, both, self.where_present, self.first)
 
     def of_version(self, version: "Version") -> "View":
-        """The same fields and predicate of another version. Raises: FieldNotFound."""
+        """Return the same fields and predicate of another version. Raises: FieldNotFound."""
         return View(version, self.fields, self.predicate, self.where_present)
 
     def unsplit(self, by: str, edges: Sequence[str] | None, label: str) -> "View":
-        """The view that this one is a bucket of, by the predicate that `split` gave it. Raises: InvalidPlan."""
+        """Return the view that this one is a bucket of, by the predicate that `split` gave it. Raises: InvalidPlan."""
         from .split import whole_predicate
 
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
@@ -105,7 +105,7 @@ class View:
         return delta_of(self, old, compare)
 
     def from_first(self, first: int) -> "View":
-        """The samples of this view from a live ordinal of the version on."""
+        """Return the samples of this view from a live ordinal of the version on."""
         view = View(self.version, self.fields, self.predicate, self.where_present, first)
         if self.is_filtered:
             view._members = self._table
@@ -134,7 +134,7 @@ class View:
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """The packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
+        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
         from .pack import packed
 
         return packed(self, asked)

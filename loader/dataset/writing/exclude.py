@@ -1,5 +1,7 @@
-"""Exclusions: a version without some samples, as one small table of bitmaps. Its parts must still be those of the
-version that it is laid on."""
+"""Exclusions: a version without some samples, as one small table of bitmaps.
+
+Its parts must still be those of the version that it is laid on.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +21,11 @@ from ..versions.version import Version
 
 
 def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
-    """The version, itself. Raises: Conflict where there is none any more, or where it has not all of these parts: what
-    is said of others would be in its tables, and nobody would find it there."""
+    """Return the version, itself.
+
+    Raises: Conflict where there is none any more, or where it has not all of these parts: what is said of others would
+    be in its tables, and nobody would find it there.
+    """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
     there = set(parent.parts.ids.to_pylist())
@@ -38,8 +43,10 @@ Rows = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Live samples of a version that its successor leaves out for better ones. rows: (part id, reason) -> rows of
-    it; n_rows: of each of these parts."""
+    """Live samples of a version that its successor leaves out for better ones. rows: (part id, reason) -> rows of it.
+
+    n_rows: of each of these parts.
+    """
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
     n_rows: Mapping[str, int] = field(default_factory=dict)
@@ -49,7 +56,7 @@ class Superseded:
         return sum(len(rows) for rows in self.rows.values())
 
     def still_live(self) -> "StillLive":
-        """The check that nobody excluded one of them meanwhile."""
+        """Return the check that nobody excluded one of them meanwhile."""
         by_part: Rows = {}
         for (part, _), rows in self.rows.items():
             by_part.setdefault(part, []).extend(rows)
@@ -68,8 +75,11 @@ def check_reason(verb: str, of: str, reason: str) -> None:
 
 
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
-    """Upload the bitmaps of these keys. Raises: VersionNotFound for keys that are not live in the version;
-    EmptyVersion without keys; InvalidKey for one str, whose letters would be taken for keys, or a key that is none."""
+    """Upload the bitmaps of these keys.
+
+    Raises: VersionNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for one
+    str, whose letters would be taken for keys, or a key that is none.
+    """
     if isinstance(keys, str):
         raise InvalidKey(f"exclude takes a list of keys, got the str {keys!r}; pass [{keys!r}]")
     keys = list(keys)
@@ -107,7 +117,7 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
 def put_exclusions(
     store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
 ) -> TableFile:
-    """The exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
+    """Return the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
     table = []
     for (part, reason), members in sorted(rows.items()):
         gone = np.zeros(n_rows[part], bool)

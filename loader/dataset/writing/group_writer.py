@@ -35,7 +35,7 @@ class LazySample(Mapping[str, Any]):
         return decoder_for(field)(self._block.bytes_of(field)[self._row], None)
 
     def bytes_of(self, field: str) -> bytes:
-        """The field's bytes as they are stored: what a packet table is made of."""
+        """Return the field's bytes as they are stored: what a packet table is made of."""
         return self._block.bytes_of(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
@@ -69,7 +69,7 @@ class _Block:
 
 
 def only(address: SampleAddress, field: str) -> SampleAddress:
-    """The address with one field."""
+    """Return the address with one field."""
     return SampleAddress(
         key=address.key,
         version=address.version,
@@ -118,7 +118,7 @@ def row_addresses(version: Version, position: int, rows: range, fields: Sequence
 def write_group(
     version: Version, txn: str, group: str, compute: Compute, inputs: Sequence[str] | None
 ) -> list[Part]:
-    """A shard of `group` for every part that lacks it. Raises: Conflict when no part does; TransformFailed."""
+    """Return a shard of `group` for every part that lacks it. Raises: Conflict when no part does; TransformFailed."""
     check_group(group)
     if not compute:
         raise InvalidField("add_group was given no fields; pass {'latent.npy': function} or the like")
@@ -178,7 +178,7 @@ def _write_part(
 
 
 def _computed(block: _Block, local: int, live: bool, compute: Compute) -> Sample:
-    """The new fields of one row; an excluded row keeps its place with empty fields, and is not computed."""
+    """Return the new fields of one row; an excluded row keeps its place with empty fields, and is not computed."""
     address = block.addresses[local]
     if not live:
         return Sample(key=address.key, fields=dict.fromkeys(compute, b""), metadata={}, source={})

@@ -46,8 +46,10 @@ def read_part(
 
 
 def part_address(store: Store, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
-    """The place of a row's fields, of a part that need not be published. Reads a row group of their shards' indexes.
-    Raises: FieldNotFound; Corrupt; ObjectNotFound."""
+    """Return the place of a row's fields, of a part that need not be published.
+
+    Reads a row group of their shards' indexes. Raises: FieldNotFound; Corrupt; ObjectNotFound.
+    """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
     files = {shard.path: IndexFile(store, _place(shard)) for shard in (keyed, *shards.values())}
@@ -58,7 +60,7 @@ def part_address(store: Store, part: Part, row: int, fields: Sequence[str]) -> S
 def add_part_group(
     store: Store, part: Part, group: str, samples: Iterable[Mapping[str, Any]], *, txn: str | None = None
 ) -> Part:
-    """The part with one more shard: `samples` gives the new fields of each of its samples, in its order.
+    """Return the part with one more shard: `samples` gives the new fields of each of its samples, in its order.
 
     txn: the transaction that the shard is written with, where it is not the part's own: that one is committed.
 
@@ -95,7 +97,7 @@ def add_part_group(
 
 
 def add_part_columns(store: Store, part: Part, columns: Iterable[Mapping[str, Any]]) -> Part:
-    """The part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
+    """Return the part with more metadata columns: `columns` gives name -> value of each of its samples, in its order.
 
     Raises: Conflict when the part has such a column; FieldMismatch for another number of samples; InvalidField.
     """

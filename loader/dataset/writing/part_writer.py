@@ -39,7 +39,7 @@ def make_sample(
     metadata: Mapping[str, Any] | None = None,
     source: Mapping[str, Any] | None = None,
 ) -> Sample:
-    """A checked sample with encoded fields. Raises: InvalidSample leaves, each naming key and field."""
+    """Return a checked sample with encoded fields. Raises: InvalidSample leaves, each naming key and field."""
     check_key(key)
     if not isinstance(fields, Mapping) or not fields:
         raise InvalidSample(f"sample {key!r} has no fields; pass a dict such as {{'jpg': bytes, 'cls': 3}}")
@@ -214,7 +214,7 @@ class _OpenShard:
 def mismatch(
     key: str, got: Mapping[str, Sequence[str]], expected: Mapping[str, Sequence[str]], where: str
 ) -> FieldMismatch:
-    """The error for a sample whose fields are not those of its group."""
+    """Return the error for a sample whose fields are not those of its group."""
     have = {field for fields in got.values() for field in fields}
     want = {field for fields in expected.values() for field in fields}
     return FieldMismatch(

@@ -35,8 +35,9 @@ _BLOCK = bytes(2**20)
 
 
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
-    """The row of the shard's redacted copy, which lies with its index under `prefix`; the row itself where there is
-    nothing to redact. rows: row -> its new key, of as many bytes.
+    """Return the row of the shard's redacted copy, which lies with its index under `prefix`.
+
+    The row itself where there is nothing to redact. rows: row -> its new key, of as many bytes.
 
     Reads and writes the shard once, from front to back, through a local temporary file. Raises: Corrupt when its bytes
     are not those that the shards table names; StoreError.
@@ -69,7 +70,7 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
 
 
 def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) -> TableFile:
-    """A shards table whose shards of these parts are redacted; the file itself where it has none of them."""
+    """Return a shards table whose shards of these parts are redacted; the file itself where it has none of them."""
     table = get_table(store, file)
     shards = table.to_pylist()
     mine = [at for at, shard in enumerate(shards) if rows.get(shard["part"])]
@@ -85,7 +86,8 @@ def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) ->
 def redact_samples(
     store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
 ) -> tuple[SamplesFile, ...]:
-    """Samples files in which everything but the key of these rows is null, each itself where it has none of them."""
+    """Return samples files in which everything but the key of these rows is null, each itself where it has none of
+    them."""
     out = []
     for file in files:
         table = get_table(store, file.file)
@@ -106,7 +108,7 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
 
 
 def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
-    """The table with nulls in these rows, but for part, row and the key, which is the one given."""
+    """Return the table with nulls in these rows, but for part, row and the key, which is the one given."""
     mask = np.zeros(table.num_rows, bool)
     mask[list(gone)] = True
     for position, name in enumerate(table.column_names) if gone else ():
@@ -121,14 +123,14 @@ def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
 
 
 def redact_stats(store: Store, prefix: str, samples: Sequence[TableFile]) -> TableFile:
-    """The statistics of a run, made again of its samples files."""
+    """Return the statistics of a run, made again of its samples files."""
     made = [column_stats(table) for table in get_tables(store, samples)]
     return put_named_table(store, prefix, pa.concat_tables(made), "stats")
 
 
 @lru_cache(maxsize=4096)
 def crc_of_zeros(nbytes: int) -> int:
-    """The CRC-32C of so many zeros. O(nbytes), kept for the next field of that length."""
+    """Return the CRC-32C of so many zeros. O(nbytes), kept for the next field of that length."""
     crc = 0
     for start in range(0, nbytes, len(_BLOCK)):
         crc = extend(crc, _BLOCK[: nbytes - start])
@@ -159,8 +161,10 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """The shard with what patches say: (offset, bytes) to write, or (offset, so many zeros). Returns its SHA-256, and
-    the hashes of its pages."""
+    """Return the shard with what patches say: (offset, bytes) to write, or (offset, so many zeros).
+
+    Returns its SHA-256, and the hashes of its pages.
+    """
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),

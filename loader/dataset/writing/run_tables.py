@@ -17,7 +17,7 @@ from .spill import duplicate
 
 
 def check_parts(parts: Sequence[Part]) -> str:
-    """The transaction that all parts belong to.
+    """Return the transaction that all parts belong to.
 
     Raises: EmptyVersion; Conflict for two parts with one id; InvalidSample for parts of several transactions, or whose
     files were written with another.
@@ -159,7 +159,7 @@ def _check_unique(keys: list[str]) -> None:
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """What these parts add to each group. Raises: FieldMismatch when parts of one group differ in fields."""
+    """Return what these parts add to each group. Raises: FieldMismatch when parts of one group differ in fields."""
     out: dict[str, GroupExtent] = {}
     for part in parts:
         for shard in part.shards:
@@ -180,7 +180,7 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
 
 
 def shards_table(shards: list[ShardFile]) -> pa.Table:
-    """The `shards` table of these shards, in the order given."""
+    """Return the `shards` table of these shards, in the order given."""
     columns = [
         pa.array([getattr(s, name) for s in shards], SHARDS_SCHEMA.field(name).type)
         for name in SHARDS_SCHEMA.names

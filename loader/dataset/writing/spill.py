@@ -123,7 +123,7 @@ def _encode(value: object) -> dict[str, str]:
 
 
 def _decoded(value: Any) -> Any:
-    """A metadata value, or the items of one. None of them is a dictionary but what `_encode` made."""
+    """Return a metadata value, or the items of one. None of them is a dictionary but what `_encode` made."""
     if isinstance(value, list):
         return [_decoded(item) for item in value]
     return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
@@ -152,13 +152,13 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
 
 
 def scratch_error(when: str, path: str, error: OSError) -> StoreError:
-    """The error for temporary space that is full or cannot be written, when a version was."""
+    """Return the error for temporary space that is full or cannot be written, when a version was."""
     meanwhile = f"when {when}; nothing was published"
     return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
 
 
 def duplicate(key: str, where: str = "this version") -> DuplicateKey:
-    """The error for a key that comes twice."""
+    """Return the error for a key that comes twice."""
     return DuplicateKey(
         f"key {key!r} comes twice in {where}; every sample of a version needs its own key. "
         "Prefix it with its source (e.g. 'robots/ep_31'), or drop one of the two"

@@ -39,7 +39,7 @@ _PROBED_BYTES = 8_192
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-    """The first audio stream as float32 [channels, samples] at its stored rate. O(samples).
+    """Return the first audio stream as float32 [channels, samples] at its stored rate. O(samples).
 
     Integer samples are divided by their full scale, so they lie in [-1, 1): exactly for up to 24 bits;
     32-bit ones are rounded to float32. Float samples are kept as they are and may exceed 1, as may what a
@@ -136,7 +136,7 @@ def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> t
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:
-    """Samples [low, high) of a stream whose packets can be decoded one by one. Raises: DecodeFailed."""
+    """Return samples [low, high) of a stream whose packets can be decoded one by one. Raises: DecodeFailed."""
     assert stream.time_base is not None  # of a WAV or a FLAC
     if low:
         container.seek(int(low / stream.rate / stream.time_base), stream=stream)

@@ -53,7 +53,7 @@ def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) ->
 
 
 def _smpb_samples(tag: str, n_packets: int) -> int | None:
-    """The length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
+    """Return the length that iTunes' gapless tag says, where priming, sound and padding together are all packets."""
     found = _SMPB.match(tag)
     if found is None or not n_packets:
         return None
@@ -129,14 +129,14 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """What the header of a FLAC or MP3 says of its length. container: FFmpeg's name of the format."""
+    """Return what the header of a FLAC or MP3 says of its length. container: FFmpeg's name of the format."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
 
 
 def flac_samples(data: Buffer) -> int | None:
-    """The length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None where its writer did not know it."""
+    """Return the length in a FLAC's STREAMINFO (RFC 9639, section 8.2); None where its writer did not know it."""
     at = _behind_id3(data)
     if bytes(data[at : at + 4]) != b"fLaC" or len(data) < at + 26:
         return None

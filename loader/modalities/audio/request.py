@@ -17,8 +17,10 @@ _RATES_HZ = (1_000, 384_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioDecoder:
-    """Decodes a stretch of a sound to float32 [channels, samples]; `loader.audio` makes one and explains its
-    arguments."""
+    """Decodes a stretch of a sound to float32 [channels, samples].
+
+    `loader.audio` makes one and explains its arguments.
+    """
 
     samples: int | None = None
     """Length in samples at the rate that comes out; None for `seconds` or all."""
@@ -52,8 +54,10 @@ class AudioDecoder:
             raise InvalidRuntime("audio(pad=True) needs samples or seconds: how long to make it")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """The stretch. Raises: DecodeFailed (damaged, no sound, too short, channels that cannot be mixed);
-        MissingDependency (av)."""
+        """Return the stretch.
+
+        Raises: DecodeFailed (damaged, no sound, too short, channels that cannot be mixed); MissingDependency (av).
+        """
         sound: np.ndarray = load("audio.decode:read_sound")(data, self, rng)
         return sound
 
@@ -90,7 +94,7 @@ def audio(
     at: float | None = None,
     pad: bool = False,
 ) -> AudioDecoder:
-    """A decoder for a field of sound: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
+    """Return a decoder for a field of sound: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
 
     samples, seconds: how long the stretch is, at the rate that comes out; neither for all that is there. rate_hz: what
     it is resampled to (`audio.resample`), None for the stored rate. channels: "keep", "first", or "mono"

@@ -65,7 +65,7 @@ class Resampler:
             yield piece
 
     def finish(self) -> Iterator[Floats]:
-        """The filter's rest."""
+        """Yield the filter's rest."""
         if self._graph is None:
             return
         self._push(np.zeros((self._n_channels, self._lead), np.float32))
@@ -117,7 +117,7 @@ class Resampler:
 
 
 def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
-    """A whole sound at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
+    """Return a whole sound at once: float32 [channels, round(n * target_hz / source_hz)]. Raises: StrangeRate."""
     if source_hz == target_hz:
         return samples
     resampler = Resampler(source_hz, target_hz, samples.shape[0])

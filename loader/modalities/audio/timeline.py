@@ -60,8 +60,10 @@ class Ends:
 
 
 class _Next(NamedTuple):
-    """A frame whose place is settled when those behind it are known. place: of its first sample, as its timestamp
-    says; n_beyond: samples behind its own duration."""
+    """A frame whose place is settled when those behind it are known. place: of its first sample, as its timestamp says.
+
+    n_beyond: samples behind its own duration.
+    """
 
     samples: Floats
     place: int | None
@@ -110,7 +112,7 @@ class Heard:
             yield from self._lay(self._taken())
 
     def finish(self) -> Iterator[Floats]:
-        """What is left, without the padding behind it."""
+        """Yield what is left, without the padding behind it."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
             yield from self._lay(self._taken())
@@ -159,7 +161,7 @@ class Heard:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
     def _place(self, frame: "AudioFrame") -> int | None:
-        """Number of its first sample, by its timestamp."""
+        """Return number of its first sample, by its timestamp."""
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
@@ -173,8 +175,10 @@ class Heard:
         return place
 
     def _late(self, one: "_Next") -> int:
-        """Samples between where it belongs and the end of what is there; 0 within its clock's precision, and where it
-        is not shifted for long: a frame that follows soon is where it would be without, or off to the other side.
+        """Return samples between where it belongs and the end of what is there.
+
+        0 within its clock's precision, and where it is not shifted for long: a frame that follows soon is where it
+        would be without, or off to the other side.
 
         Recorders' timestamps jitter by some ms, and FFmpeg's timestamp of a single Vorbis packet at the start of an
         Ogg page may be off by most of a block: silence and cuts there would be clicks that no player makes.
@@ -254,7 +258,7 @@ class Heard:
                 self._held.pop()
 
     def _give(self, n_samples: int) -> Iterator[Floats]:
-        """The first `n_samples` that are held."""
+        """Yield the first `n_samples` that are held."""
         if not n_samples:
             return
         whole = np.concatenate(self._held, axis=1)

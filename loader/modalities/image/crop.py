@@ -67,7 +67,7 @@ class Framing:
 
 
 def covering(whole: Size, size: Size) -> Size:
-    """The size of a picture of the shape of `whole` that just covers `size`; a half px is rounded up."""
+    """Return the size of a picture of the shape of `whole` that just covers `size`; a half px is rounded up."""
     (height, width), (to_height, to_width) = whole, size
     if to_height * width >= to_width * height:
         return to_height, max(to_width, (2 * width * to_height + height) // (2 * height))
@@ -75,7 +75,7 @@ def covering(whole: Size, size: Size) -> Size:
 
 
 def _stored(box: Box, whole: Size, turn: Turn) -> Box:
-    """A box of an upright picture of size `whole`, as it lies in the stored one."""
+    """Return a box of an upright picture of size `whole`, as it lies in the stored one."""
     top, left, height, width = box
     if turn.flip_x:
         left = whole[1] - left - width

@@ -57,8 +57,9 @@ _DAMAGED = (
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """An image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha). In the memory
-    that `place` offers, where the image is a JPEG that is stored upright.
+    """Return an image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
+
+    In the memory that `place` offers, where the image is a JPEG that is stored upright.
 
     Raises: DecodeFailed (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
     """
@@ -73,8 +74,9 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 
 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
-    """The part of an image that `framing` asks for, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep"; else
-    transparent pixels are laid on alpha="white" or "black". Upright, C-contiguous, writable.
+    """Return the part of an image that `framing` asks for, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
+
+    Else transparent pixels are laid on alpha="white" or "black". Upright, C-contiguous, writable.
 
     Raises: DecodeFailed, as `decode`.
     """
@@ -103,8 +105,10 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
-    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation; scaled inside the inverse DCT. out:
-    memory of that size to decode into."""
+    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation.
+
+    Scaled inside the inverse DCT. out: memory of that size to decode into.
+    """
     least = {}
     if divisor > 1:
         least = {"min_height": -(-header.height_px // divisor), "min_width": -(-header.width_px // divisor)}
@@ -129,7 +133,7 @@ def _divisor(layout: Layout) -> int:
 
 
 def _part(pixels: np.ndarray, layout: Layout, divisor: int) -> np.ndarray:
-    """The part of stored pixels (already shrunk by `divisor`) that a layout keeps, scaled."""
+    """Return the part of stored pixels (already shrunk by `divisor`) that a layout keeps, scaled."""
     (top, left, height, width), scaled, kept = layout
     if scaled == (height, width) and divisor == 1:
         top, left = top + kept[0], left + kept[1]
@@ -173,7 +177,8 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """A PNG's transparent colour in the depth of the pixels: Pillow gives pixels of 8 bits, and the key as stored.
+    """Return a PNG's transparent colour in the depth of the pixels: Pillow gives pixels of 8 bits, and the key as
+    stored.
 
     Raises: DecodeFailed (a key of 16 bits for pixels of which the low half is gone).
     """
@@ -197,7 +202,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
-    """The EXIF block and the XMP packet of a loaded image, or None for each that is not there."""
+    """Return the EXIF block and the XMP packet of a loaded image, or None for each that is not there."""
     exif = image.info.get("exif")
     profile = image.info.get("Raw profile type exif")  # how older ImageMagick wrote EXIF into PNG: hex text
     if exif is None and profile is not None:

@@ -30,8 +30,8 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: Buffer) -> JpegHeader:
-    """What stands before the first scan: 5 microseconds for a usual file, less than one for a file that begins with
-    the same bytes as one before, as those of one size from one encoder mostly do.
+    """Return what stands before the first scan: 5 microseconds for a usual file, less than one for a file that begins
+    with the same bytes as one before, as those of one size from one encoder mostly do.
 
     Raises: DecodeFailed (the markers are broken or end before the first scan).
     """

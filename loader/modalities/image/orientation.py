@@ -55,7 +55,7 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """The turn that an image's metadata ask for: EXIF first, XMP where EXIF does not say.
+    """Return the turn that an image's metadata ask for: EXIF first, XMP where EXIF does not say.
 
     Malformed metadata say nothing: the pixels are sound, and most readers show them as they are stored.
     """

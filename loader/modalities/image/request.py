@@ -74,7 +74,7 @@ class ImageDecoder:
             raise InvalidRuntime(f"image(alpha={self.alpha!r}): 'white', 'black' or 'keep'")
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """The picture. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
+        """Return the picture. Raises: DecodeFailed (damaged, not JPEG, PNG or WebP); MissingDependency (pillow)."""
         place = None
         if self.crop == "random" and rng is not None:
             place = (float(rng.random()), float(rng.random()))
@@ -88,7 +88,7 @@ def image(
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
-    """A decoder for an image field whose pictures all come in one shape, so that a batch is one array:
+    """Return a decoder for an image field whose pictures all come in one shape, so that a batch is one array:
     `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})`.
 
     Gives uint8 [H, W, 3] RGB, upright. size: (height, width) in px, or the name of a bucket such as "w896h1152" (width

@@ -41,7 +41,7 @@ def read_whole(
     data: Mapping[str, Buffer],
     choose: Callable[[Mapping[str, Timeline]], Mapping[str, Choice]],
 ) -> dict[str, np.ndarray]:
-    """The clips of several videos of one sample, chosen together: field -> uint8 [T, H, W, 3].
+    """Return the clips of several videos of one sample, chosen together: field -> uint8 [T, H, W, 3].
 
     choose: field -> timeline to field -> choice. Raises: DecodeFailed, and what `choose` raises.
     """
@@ -62,7 +62,7 @@ def read_bare(
     frames: Sequence[int],
     framing: Framing,
 ) -> np.ndarray | None:
-    """The same clip from single packets: those of `timeline.runs(frames)`.
+    """Return the same clip from single packets: those of `timeline.runs(frames)`.
 
     None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
     `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
@@ -80,8 +80,10 @@ def read_bare(
 
 
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
-    """uint8 [T, H, W, 3] of these frames of an open file; each run from further and further back while frames are
-    missing or damaged: the mark "keyframe" is the container's word, and some have it on frames that build on others.
+    """uint8 [T, H, W, 3] of these frames of an open file.
+
+    Each run from further and further back while frames are missing or damaged: the mark "keyframe" is the container's
+    word, and some have it on frames that build on others.
 
     Raises: DecodeFailed; FFmpegError and what else av raises, which `whole_file` turns into it.
     """

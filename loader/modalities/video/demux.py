@@ -41,10 +41,10 @@ class Source(Protocol):
         """How many frames the decoder may hold back."""
 
     def codec(self) -> Codec:
-        """A decoder that has not seen a packet, with one thread."""
+        """Return a decoder that has not seen a packet, with one thread."""
 
     def packet(self, number: int) -> VideoPacket:
-        """A packet by its number in decode order, with that number as its timestamp."""
+        """Return a packet by its number in decode order, with that number as its timestamp."""
 
 
 class WholeFile:
@@ -96,7 +96,7 @@ class WholeFile:
 
 @contextmanager
 def whole_file(data: Buffer) -> Iterator[WholeFile]:
-    """The file, open. Raises: DecodeFailed, also for what FFmpeg refuses inside the block."""
+    """Yield the file, open. Raises: DecodeFailed, also for what FFmpeg refuses inside the block."""
     # The format is given so that no other demuxer is tried: some of them open files and URLs.
     name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
-    """What came with a decoded frame, by FFmpeg's name of its kind.
+    """Return what came with a decoded frame, by FFmpeg's name of its kind.
 
     Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a picture is turned or
     that it is HDR must not be overlooked.
@@ -29,13 +29,13 @@ def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
 
 
 def matrix_of(frame: "av.VideoFrame") -> tuple[int, ...] | None:
-    """The nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
+    """Return the nine numbers that came with a decoded frame, or None. Raises: DecodeFailed."""
     matrix = side_data_of(frame).get("DISPLAYMATRIX")
     return None if matrix is None else struct.unpack_from("=9i", bytes(matrix))
 
 
 def turn_of_matrix(matrix: tuple[int, ...] | None) -> Turn:
-    """The turn that a display matrix asks for; none where there is no matrix.
+    """Return the turn that a display matrix asks for; none where there is no matrix.
 
     Raises: DecodeFailed (an angle that is no quarter turn).
     """

@@ -24,7 +24,7 @@ _HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpe
 
 
 def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
-    """What `packet_table.index_packets` stores. Raises: DecodeFailed."""
+    """Return what `packet_table.index_packets` stores. Raises: DecodeFailed."""
     whole = memoryview(data)
     with whole_file(data) as file:
         if not file.packets:
@@ -101,8 +101,8 @@ def _tag(codec: Any) -> str:
 def _checked(
     table: PacketTable, file: WholeFile, whole: memoryview, tried: StreamFacts | None
 ) -> PacketTable:
-    """The table with its display matrix, and with the reason to read the file whole where its first picture does not
-    come out of a bare packet as it comes out of the file."""
+    """Return the table with its display matrix, and with the reason to read the file whole where its first picture does
+    not come out of a bare packet as it comes out of the file."""
     if table.facts.whole_because:
         return table
     if not len(file.timeline.keys):

@@ -48,7 +48,7 @@ def is_hidden(codec: str, body: bytes) -> bool:
 
 
 def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """A number of variable length and where it ends; -1 for a size that is not known. Raises: DecodeFailed."""
+    """Return a number of variable length and where it ends; -1 for a size that is not known. Raises: DecodeFailed."""
     first = data[at] if at < len(data) else 0
     if not first:
         raise DecodeFailed(

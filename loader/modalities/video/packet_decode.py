@@ -29,7 +29,7 @@ class BarePackets:
 
 
 def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
-    """A packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read (a packet
+    """Return a packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read (a packet
     made of `bytes` has none: they would read whatever lies there)."""
     packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates from bytes alone
     packet.update(body)
@@ -39,8 +39,10 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
 
 def open_codec(facts: StreamFacts) -> Codec:
-    """A decoder, open, told what FFmpeg's demuxer tells it. Raises: ValueError (this FFmpeg has no such video
-    decoder); FFmpegError."""
+    """Return a decoder, open, told what FFmpeg's demuxer tells it.
+
+    Raises: ValueError (this FFmpeg has no such video decoder); FFmpegError.
+    """
     codec = av.CodecContext.create(facts.codec, "r")
     if not isinstance(codec, av.VideoCodecContext):
         raise ValueError(f"{facts.codec!r} is no video decoder")

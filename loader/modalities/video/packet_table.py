@@ -114,7 +114,7 @@ class PacketTable:
 
 
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
-    """The packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
+    """Return the packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
 
     tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded: what
     is compared is what the file tells a decoder and what the table tells it, and that was equal then.
@@ -129,7 +129,7 @@ def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
 
 
 def packets_bytes(table: PacketTable) -> bytes:
-    """The field's bytes: equal tables give equal bytes (with the same pyarrow)."""
+    """Return the field's bytes: equal tables give equal bytes (with the same pyarrow)."""
     schema = _COLUMNS.with_metadata(_metadata(table.facts))
     batch = pa.record_batch([pa.array(getattr(table, name)) for name in _COLUMNS.names], schema=schema)
     sink = pa.BufferOutputStream()
@@ -140,7 +140,9 @@ def packets_bytes(table: PacketTable) -> bytes:
 
 
 def read_packets(data: Buffer) -> PacketTable:
-    """A table from a field's bytes, whose checksum the caller has verified; every value is held against its range.
+    """Return a table from a field's bytes, whose checksum the caller has verified.
+
+    Every value is held against its range.
 
     Costs O(packets). Raises: DecodeFailed; FormatTooNew.
     """

@@ -65,8 +65,11 @@ class VideoDecoder:
         self._check_crop()
 
     def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
-        """The clip, from a whole file. Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a
-        time asked for); InvalidRuntime (`at` names a field); MissingDependency (av)."""
+        """Return the clip, from a whole file.
+
+        Raises: DecodeFailed (damaged, no video, too few frames, nothing shown at a time asked for); InvalidRuntime
+        (`at` names a field); MissingDependency (av).
+        """
         if self.leader is not None:
             raise InvalidRuntime(
                 f"video(at={self.at!r}) follows another field of its sample; give it to a Loader: "
@@ -85,7 +88,7 @@ class VideoDecoder:
     def wanted(
         self, timeline: Timeline, rng: np.random.Generator | None, among: tuple[int, int] | None = None
     ) -> list[int]:
-        """The frames to show, by their numbers in display order. O(frames).
+        """Return the frames to show, by their numbers in display order. O(frames).
 
         among: the numbers [first, stop) that may be chosen when the place is drawn, where other cameras show less.
         Raises: DecodeFailed (too few: nothing is repeated to fill a clip; nothing shown at a time).
@@ -111,7 +114,7 @@ class VideoDecoder:
         return list(range(start, start + span, self.stride))
 
     def framing(self, rng: np.random.Generator | None) -> Framing:
-        """The part of the pictures: one place for all of a clip."""
+        """Return the part of the pictures: one place for all of a clip."""
         draws = self.crop == "random" and rng is not None
         place = (float(rng.random()), float(rng.random())) if draws and rng is not None else None
         return Framing(size=self.size, crop=self.crop, place=place)
@@ -136,7 +139,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """What each video field of one sample shows: leaders first, then those that follow them. field -> choice.
+    """Return what each video field of one sample shows: leaders first, then those that follow them. field -> choice.
 
     Raises: DecodeFailed.
     """
@@ -161,7 +164,7 @@ def choose(
 
 
 def common_span(leader: Timeline, followers: Sequence[Timeline]) -> tuple[int, int]:
-    """The leader's frames [first, stop) at whose times every follower shows something too."""
+    """Return the leader's frames [first, stop) at whose times every follower shows something too."""
     if not all(map(len, (leader, *followers))):
         return 0, 0
     first = leader.first_from(max(one.begin_s for one in followers))
@@ -177,7 +180,7 @@ def video(
     crop: str | tuple[SupportsIndex, SupportsIndex, SupportsIndex, SupportsIndex] | None = None,
     times: bool = False,
 ) -> VideoDecoder:
-    """A decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
+    """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
     Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Where they begin:
 

@@ -82,7 +82,7 @@ class Timeline:
         return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:
-        """The frame that is shown at a time: the last one whose timestamp is not later, in display order.
+        """Return the frame that is shown at a time: the last one whose timestamp is not later, in display order.
 
         Fractions and integers are exact; a float may lie up to `FLOAT_SLACK_S` before its frame. O(log frames).
         Raises: DecodeFailed for a time before the first frame, or when the last one has ended.
@@ -99,16 +99,18 @@ class Timeline:
         return frame
 
     def first_from(self, time_s: Fraction) -> int:
-        """The first frame that is shown at a time or later: its number, or the number of frames."""
+        """Return the first frame that is shown at a time or later: its number, or the number of frames."""
         return int(np.searchsorted(self.times, -self._tick(-time_s), side="left"))
 
     def _tick(self, time_s: Fraction) -> int:
-        """The last tick that is not later."""
+        """Return the last tick that is not later."""
         base = self.time_base
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
-        """The last key packet before or at packet `number` that is not displayed after it; 0 where there is none.
+        """Return the last key packet before or at packet `number` that is not displayed after it.
+
+        0 where there is none.
 
         A frame displayed before the keyframe that precedes it in the file (open GOP) builds on the one before.
         """
@@ -118,8 +120,8 @@ class Timeline:
         return int(self.keys[i]) if i >= 0 else 0
 
     def runs(self, frames: Sequence[int]) -> list[Run]:
-        """What to decode for these frames (numbers in display order): one run per keyframe needed, those that touch
-        made one, ascending. Costs O(frames log packets)."""
+        """Return what to decode for these frames (numbers in display order): one run per keyframe needed, those that
+        touch made one, ascending. Costs O(frames log packets)."""
         places: dict[int, list[int]] = {}
         for place, frame in enumerate(frames):
             places.setdefault(int(self.shown[frame]), []).append(place)

@@ -39,7 +39,7 @@ def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | Non
 
 
 def bucket_labels(parts: Iterable[PlannedSource], by: str) -> list[str]:
-    """The labels of these sources' buckets, ascending. Raises: InvalidPlan for too many."""
+    """Return the labels of these sources' buckets, ascending. Raises: InvalidPlan for too many."""
     labels = sorted({part.bucket for part in parts if part.bucket is not None})
     if len(labels) > MAX_BUCKETS:
         raise InvalidPlan(
@@ -57,8 +57,8 @@ def interleave_parts(
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """The turns of the buckets of these sources (each with a bucket). starts: of segments, batches: of each of them.
-    One begins where a source grows, and from there on its buckets have the sizes of the new version."""
+    """Return the turns of the buckets of these sources (each with a bucket). starts: of segments, batches: of each of
+    them. One begins where a source grows, and from there on its buckets have the sizes of the new version."""
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
         begun = Counter(one.source for one in growths if one.step <= start)
@@ -71,8 +71,8 @@ def interleave_parts(
 
 
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """The sources' weights and the global batch by step, without bases: what was used before follows from the buckets'
-    turns. starts, slots: of the same steps."""
+    """Return the sources' weights and the global batch by step, without bases: what was used before follows from the
+    buckets' turns. starts, slots: of the same steps."""
     return tuple(
         Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)
         for (start, weights), (_, size) in zip(starts, slots, strict=True)

@@ -18,8 +18,10 @@ from .grow_buckets import more_buckets
 def grown_content(
     plan: PlanContent, views: Mapping[str, Any], step: int, bucket_by: object
 ) -> dict[str, Any]:
-    """The fields of a plan that differ: sources, growths, and with buckets their turns. Raises InvalidPlan; see
-    `Plan.grow`."""
+    """Return the fields of a plan that differ: sources, growths, and with buckets their turns.
+
+    Raises InvalidPlan; see `Plan.grow`.
+    """
     step = whole("grow: step", step, 0, 2**53)
     for there, what in (
         (plan.pack is not None, "packing"),
@@ -59,7 +61,7 @@ def grown_content(
 def _grown_source(
     plan: PlanContent, name: str, given: Any, step: int, number: int
 ) -> tuple[Growth, dict[str, PlannedSource]]:
-    """The growth, and the views that it adds by their names in the plan."""
+    """Return the growth, and the views that it adds by their names in the plan."""
     wanted = given if isinstance(given, Source) else Source(given)
     if wanted.weight != 1:
         raise InvalidPlan(
@@ -100,8 +102,11 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """label -> the bucket of the new view; without buckets all of it, under None. view: a view, or a version alone,
-    which then gets the fields and predicate of the view before. old: the views before."""
+    """label -> the bucket of the new view.
+
+    Without buckets all of it, under None. view: a view, or a version alone, which then gets the fields and predicate of
+    the view before. old: the views before.
+    """
     bucket, was = next(iter(old.items()))
     alone = not hasattr(view, "version_ordinals") and hasattr(was, "of_version")
     if buckets is None or bucket is None:
@@ -117,7 +122,7 @@ def _new_views(
 
 
 def _emptied(stream: str, was: Any, other: Any) -> Any:
-    """The view of a bucket of which the new version has no samples. other: another bucket of the new version."""
+    """Return the view of a bucket of which the new version has no samples. other: another bucket of the new version."""
     if not hasattr(was, "of_version"):
         raise InvalidPlan(
             f"source {stream!r} has no samples in the new version, which does not go on from one with {len(was)}"
@@ -134,8 +139,10 @@ def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Gro
 def growths_again(
     sources: Mapping[str, PlannedSource], steps: Sequence[tuple[int, str]]
 ) -> tuple[Growth, ...]:
-    """The growths of a plan from its views and (step, source) in order. Raises InvalidPlan where a view does not go on
-    from the one before."""
+    """Return the growths of a plan from its views and (step, source) in order.
+
+    Raises InvalidPlan where a view does not go on from the one before.
+    """
     views: dict[tuple[str, int], dict[str | None, OrderView]] = {}
     for one in sources.values():
         if not one.delta:

@@ -22,8 +22,11 @@ def more_buckets(
     step: int,
     bucket_by: object,
 ) -> dict[str, Any]:
-    """The segments and turns of a plan that grows at a step; nothing for one without buckets. bucket_by: what the plan
-    was made with; it is needed for the batches of buckets that come with the growth. Raises: InvalidPlan."""
+    """Return the segments and turns of a plan that grows at a step.
+
+    Nothing for one without buckets. bucket_by: what the plan was made with; it is needed for the batches of buckets
+    that come with the growth. Raises: InvalidPlan.
+    """
     if plan.buckets is None:
         if bucket_by is not None:
             raise InvalidPlan("grow(bucket_by=) of a plan without buckets: leave it out")
@@ -52,8 +55,10 @@ def more_buckets(
 def _with_new(
     buckets: Interleaving, sizes: Sizes, given: Sequence[tuple[int, dict[str, int]]], step: int
 ) -> Sizes:
-    """The plan's batch sizes, and those `given` to buckets that come at a step. Raises: InvalidPlan where others would
-    change."""
+    """Return the plan's batch sizes, and those `given` to buckets that come at a step.
+
+    Raises: InvalidPlan where others would change.
+    """
     for start, known in cut_at(sizes, dict(given)):
         mine = in_force(given, start)
         if other := [label for label, size in known.items() if mine[label] != size]:
@@ -70,7 +75,7 @@ def _with_new(
 
 
 def _asked(buckets: Interleaving, bucket_by: object) -> BucketBy:
-    """The question that the plan was made with. Raises: InvalidPlan for another."""
+    """Return the question that the plan was made with. Raises: InvalidPlan for another."""
     if not isinstance(bucket_by, BucketBy):
         raise InvalidPlan(f"bucket_by = {bucket_by!r}: loader.bucket(...) is needed")
     if (bucket_by.by, bucket_by.edges) != (buckets.by, buckets.edges):

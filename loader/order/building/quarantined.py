@@ -13,7 +13,7 @@ from ..sources.quarantine import Quarantine, QuarantineList, listed_samples
 
 
 def more_quarantine(plan: PlanContent, given: Any, step: int) -> Quarantine:
-    """The plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
+    """Return the plan's lists, and these from a step on. Raises InvalidPlan; see `Plan.quarantined`."""
     step = whole("quarantined: step", step, 0, 2**53)
     if not isinstance(given, Mapping):
         raise InvalidPlan(f"quarantined({given!r}): {{source name: [sample keys]}} is needed")

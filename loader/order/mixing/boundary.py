@@ -38,7 +38,9 @@ def epoch_steps(n: int, batch: int) -> int:
 
 
 def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
-    """(epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each. Slots at
-    positions from n on are padding. O(batch)."""
+    """(epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+
+    Slots at positions from n on are padding. O(batch).
+    """
     epoch, own = divmod(step, epoch_steps(n, batch))
     return np.full(batch, epoch, np.int64), np.arange(own * batch, (own + 1) * batch, dtype=np.int64)

@@ -69,7 +69,8 @@ class Interleaving:
         }
 
     def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
-        """The batches of these labels, where they change, and the turns: with `before`, of segments begun before it."""
+        """Return the batches of these labels, where they change, and the turns: with `before`, of segments begun before
+        it."""
         begun = [
             (segment, batch)
             for segment, batch in zip(self.turns.segments, self.batches, strict=True)
@@ -87,7 +88,7 @@ class Interleaving:
 
 
 def bucket_source(source: str, label: str) -> str:
-    """The name of a source's view of one bucket, as it is in keys and in a plan's sources: `photos/b3`."""
+    """Return the name of a source's view of one bucket, as it is in keys and in a plan's sources: `photos/b3`."""
     return f"{source}/{label}"
 
 
@@ -153,8 +154,8 @@ def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, in
 def _stream(
     label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
-    """The mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight. sizes:
-    source -> samples in the bucket, of each of the plan's segments; batches: slots of its batches."""
+    """Return the mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight.
+    sizes: source -> samples in the bucket, of each of the plan's segments; batches: slots of its batches."""
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
     slots: list[tuple[int, int]] = []

@@ -95,7 +95,7 @@ def _brief(weights: Mapping[str, int]) -> str:
 
 @lru_cache(maxsize=64)
 def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
-    """The repeating table of a mixture: (T, rank), int64 [W] each, read-only.
+    """Return the repeating table of a mixture: (T, rank), int64 [W] each, read-only.
 
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
     T[r] is the index of the source at r, rank[r] how many of its entries precede r. At t = 1..W, among the
@@ -125,8 +125,9 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
 def stream_slots(
     segment: Segment, names: Sequence[str], step: int, global_batch: int, steps: int = 1
 ) -> tuple[I64, I64]:
-    """The stream positions of a step in stream order: (source index into names, i_k), int64 [B] each; or of as many
-    `steps` of the segment, one behind the other, [steps * B].
+    """Return the stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
+
+    Or of as many `steps` of the segment, one behind the other, [steps * B].
 
     step >= segment.start_step. i_k counts the source's samples since step 0, over all segments.
     """
@@ -160,7 +161,7 @@ def used_before(segment: Segment, names: Sequence[str], step: int, global_batch:
 def step_of(
     segment: Segment, names: Sequence[str], name: str, position: int, global_batch: int
 ) -> int | None:
-    """The step that takes a source's stream position, if this segment has no end; the inverse of `stream_slots`.
+    """Return the step that takes a source's stream position, if this segment has no end; the inverse of `stream_slots`.
 
     None where the source has no weight here, or took that position before. Costs one pass over the table.
     """
@@ -186,7 +187,7 @@ class Stream:
     """At least one segment, the first from step 0."""
 
     def segment_at(self, step: int) -> Segment:
-        """The segment in force at a step: the last one begun, where several begin together."""
+        """Return the segment in force at a step: the last one begun, where several begin together."""
         return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
@@ -204,7 +205,7 @@ class Stream:
         return used_before(segment, self.names, step, self.batch_in(segment))
 
     def step_of(self, name: str, position: int) -> int | None:
-        """The step that takes a source's position; None where no step does."""
+        """Return the step that takes a source's position; None where no step does."""
         for segment in reversed(self.segments):
             step = step_of(segment, self.names, name, position, self.batch_in(segment))
             if step is not None and self.segment_at(step) is segment:

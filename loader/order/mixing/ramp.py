@@ -42,10 +42,13 @@ def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list
 
 
 def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
-    """What a schedule has at a step. It ascends and begins at step 0."""
+    """Return what a schedule has at a step. It ascends and begins at step 0."""
     return steps[bisect_right(steps, step, key=lambda one: one[0]) - 1][1]
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    """A schedule, (start step, what is in force), with an entry at these steps too. It ascends and begins at step 0."""
+    """Return a schedule, (start step, what is in force), with an entry at these steps too.
+
+    It ascends and begins at step 0.
+    """
     return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

@@ -8,7 +8,7 @@ from .keys import key
 
 
 def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:
-    """A fresh Philox generator for one sample in one epoch.
+    """Return a fresh Philox generator for one sample in one epoch.
 
     Its 128-bit key is the words key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1).
     The *version* ordinal is used, so that a predicate does not change what happens to a sample.
@@ -20,7 +20,7 @@ def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> 
 def field_rng_key(
     seed: int, source: str, epoch: int, version_ordinal: int, field: str
 ) -> np.random.Generator:
-    """A fresh Philox generator for what a decoder of one field draws (a place in a video).
+    """Return a fresh Philox generator for what a decoder of one field draws (a place in a video).
 
     Its key is the words key("decode", version_ordinal, field, 0) and key("decode", version_ordinal, field, 1): apart
     from `sample_rng_key`, so that selecting one more field does not change what a transform draws.

@@ -41,12 +41,12 @@ def hash_fields(*fields: int | str) -> int:
 
 
 def key(seed: int, source: str, purpose: str, epoch: int, *ids: int | str) -> int:
-    """The 64-bit key of one purpose in one epoch of one source; 0 <= seed < 2^64, 0 <= epoch."""
+    """Return the 64-bit key of one purpose in one epoch of one source; 0 <= seed < 2^64, 0 <= epoch."""
     return hash_fields(seed, source, purpose, epoch, *ids)
 
 
 def mix64(z: int) -> int:
-    """The splitmix64 finaliser, a bijection of [0, 2^64)."""
+    """Return the splitmix64 finaliser, a bijection of [0, 2^64)."""
     z = ((z ^ (z >> 30)) * MIX_1) & MASK
     z = ((z ^ (z >> 27)) * MIX_2) & MASK
     return z ^ (z >> 31)
@@ -155,7 +155,7 @@ def _unsigned(value: int | I64) -> int | U64:
 
 
 def _root(n: I64) -> I64:
-    """The whole part of each square root; 0 <= n < 2^53."""
+    """Return the whole part of each square root; 0 <= n < 2^53."""
     root: I64 = np.sqrt(n).astype(np.int64)
     root -= root * root > n
     root += (root + 1) * (root + 1) <= n
@@ -163,12 +163,12 @@ def _root(n: I64) -> I64:
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    """What some elements have of a number for all of them, or of one for each."""
+    """Return what some elements have of a number for all of them, or of one for each."""
     return value if isinstance(value, int) else value[rows]
 
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
-    """The network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
+    """Return the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
     left: U64 = np.floor_divide(x, b)
     right: U64 = x - left * b
     for r, k in enumerate(keys):

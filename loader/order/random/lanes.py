@@ -71,7 +71,7 @@ class LaneShape:
 def frozen_shape(
     n: int, mean_sample_bytes: int, chunk: int | None = None, lanes: int | None = None
 ) -> LaneShape:
-    """The shape that a plan freezes for a source, from its view alone (never from batch or world size).
+    """Return the shape that a plan freezes for a source, from its view alone (never from batch or world size).
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
     chunk, lanes: the caller's choice instead of the rule's. Raises InvalidPlan for values out of range.
@@ -111,8 +111,10 @@ def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
 
 
 class Epochs(NamedTuple):
-    """What decides where positions lie, each in an epoch of a source: those of `LaneShape`, and the keys. A number
-    where it is one for all positions, else an array of one for each."""
+    """What decides where positions lie, each in an epoch of a source: those of `LaneShape`, and the keys.
+
+    A number where it is one for all positions, else an array of one for each.
+    """
 
     n: int | I64
     chunk: int | I64
@@ -144,8 +146,10 @@ def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -
 
 
 def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
-    """As `locate`, at positions in several epochs, of any sources, in one go. epochs: (shape, name, epoch) of each;
-    which: int64, of each position the number of its epoch."""
+    """As `locate`, at positions in several epochs, of any sources, in one go. epochs: (shape, name, epoch) of each.
+
+    which: int64, of each position the number of its epoch.
+    """
     if len(epochs) == 1:
         return locate(epochs[0][0], seed, *epochs[0][1:], positions)
     shapes = np.array([_of_shape(shape) for shape, _, _ in epochs], np.int64)
@@ -188,7 +192,7 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """The N - body positions after the last full round: the same lanes over what is left, then a plain
+    """Return the N - body positions after the last full round: the same lanes over what is left, then a plain
     permutation of the few that do not fill the lanes; all rotated so that no ordinal is favoured."""
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body

@@ -64,7 +64,7 @@ class PackTable:
         return int(self._length.sum(dtype=np.int64))
 
     def pieces(self, sequences: I64) -> Pieces:
-        """The pieces of these sequences (int64), in the order given. O(pieces)."""
+        """Return the pieces of these sequences (int64), in the order given. O(pieces)."""
         first = self._first[sequences]
         count = self._first[sequences + 1] - first
         before = np.cumsum(count) - count
@@ -108,8 +108,10 @@ class PackTable:
 
 
 def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
-    """documents: int64 [N], version ordinals in the view's order. tokens: int64 [N], >= 0; a document without tokens
-    is in no sequence. length: tokens of a sequence. Costs about a microsecond per document."""
+    """documents: int64 [N], version ordinals in the view's order. tokens: int64 [N], >= 0.
+
+    A document without tokens is in no sequence. length: tokens of a sequence. Costs about a microsecond per document.
+    """
     parts, n = [], 0
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
         block = slice(first, first + BLOCK_DOCUMENTS)
@@ -122,8 +124,10 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 
 
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """(sequence, document, start, length) of every piece of a block, documents numbered from 0; sequences in order of
-    their first piece, pieces in order of their document."""
+    """(sequence, document, start, length) of every piece of a block, documents numbered from 0.
+
+    Sequences in order of their first piece, pieces in order of their document.
+    """
     number = np.arange(len(tokens), dtype=np.int64)
     filled = tokens // length  # sequences that a document fills alone
     rest = tokens - filled * length
@@ -145,8 +149,9 @@ def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
 
 
 def best_fit(sizes: I64, capacity: int) -> I64:
-    """The bin of each size (1 <= size <= capacity), bins numbered as they are opened: largest size first, of equal ones
-    the first; each into the bin with the least room that holds it, of equal ones the first opened. O(n log n)."""
+    """Return the bin of each size (1 <= size <= capacity), bins numbered as they are opened: largest size first, of
+    equal ones the first; each into the bin with the least room that holds it, of equal ones the first opened. O(n log
+    n)."""
     bits = len(sizes).bit_length()
     room: list[int] = []  # (tokens left << bits) + bin, ascending: one number sorts faster than a pair
     opened = 0

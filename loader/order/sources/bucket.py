@@ -104,8 +104,10 @@ def size_ramp(
 
 
 def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0) -> dict[str, int]:
-    """label -> slots of its batches at a step, labels ascending. Raises: InvalidPlan for labels that no sample has, and
-    a cost that is not known."""
+    """label -> slots of its batches at a step, labels ascending.
+
+    Raises: InvalidPlan for labels that no sample has, and a cost that is not known.
+    """
     labels = sorted(labels)
     for name, given in (("batch", wanted.batch), ("cost", wanted.cost)):
         if unknown := sorted(set(given) - set(labels)):
@@ -126,7 +128,7 @@ def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step
 
 
 def sample_cost(wanted: BucketBy, label: str) -> Fraction:
-    """What one sample of a bucket costs of the budget. Raises: InvalidPlan where nothing says so."""
+    """Return what one sample of a bucket costs of the budget. Raises: InvalidPlan where nothing says so."""
     if label in wanted.cost:
         return _positive(f"cost of bucket {label!r}", wanted.cost[label])
     if wanted.edges is not None:
@@ -147,7 +149,7 @@ def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few of many names, for a message."""
+    """Return the first few of many names, for a message."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(map(repr, names[:8])) + more
 

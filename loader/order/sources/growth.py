@@ -1,5 +1,6 @@
-"""Sources that grow: a run goes on under a later version of a dataset from a chosen step. With buckets each bucket of
-a source has a stream of its own, and all of them grow at that step.
+"""Sources that grow: a run goes on under a later version of a dataset from a chosen step.
+
+With buckets each bucket of a source has a stream of its own, and all of them grow at that step.
 
 The source's stream of positions i_k goes on; what changes is which sample a position holds. From the growth's first
 position on, the rest of the view's epoch and the delta view, of the samples that are new, are mixed in proportion to
@@ -34,12 +35,12 @@ class Growth:
 
 
 def delta_name(source: str, number: int) -> str:
-    """The name, in keys and in the plan, of the samples that a growth adds: `photos+1`."""
+    """Return the name, in keys and in the plan, of the samples that a growth adds: `photos+1`."""
     return f"{source}+{number}"
 
 
 def whole_name(source: str, number: int) -> str:
-    """The name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source itself."""
+    """Return the name, in keys and in the plan, of all samples after a growth: `photos#1`; 0 is the source itself."""
     return f"{source}#{number}" if number else source
 
 
@@ -63,8 +64,10 @@ class Stage:
     """Samples of the delta view."""
 
     def after(self, start: int, n: int, delta: int) -> "Stage":
-        """The stage of a growth at position start >= self.start, to n samples, of which `delta` are new. Where all are
-        gone (n = 0) the epoch is over."""
+        """Return the stage of a growth at position start >= self.start, to n samples, of which `delta` are new.
+
+        Where all are gone (n = 0) the epoch is over.
+        """
         if start <= self.origin:  # the epoch that this stage's own mixing ends is not over
             left, epoch = self.origin - start, self.epoch
         else:
@@ -113,12 +116,15 @@ class GrownStream:
         return number, of_delta, epoch, inside
 
     def epoch_start(self, epoch: int) -> int:
-        """The position at which an epoch begins."""
+        """Return the position at which an epoch begins."""
         stage = self.stages[bisect_right(self.stages, epoch, key=lambda one: one.epoch) - 1]
         return stage.origin + (epoch - stage.epoch) * stage.n
 
     def last_of(self, number: int, of_delta: bool) -> int | None:
-        """The position at which the first epoch of a stage's view, or its delta view, ends; None where it has none."""
+        """Return the position at which the first epoch of a stage's view, or its delta view, ends.
+
+        None where it has none.
+        """
         stage = self.stages[number]
         if of_delta:  # it is only in the plan where it is mixed in
             first, last = stage.start, self.epoch_start(stage.epoch) - 1

@@ -20,8 +20,10 @@ class PackedView:
     def __init__(
         self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
     ) -> None:
-        """dtypes: of each of the fields that `asked` names. Raises: InvalidPlan for tokens that are no whole numbers,
-        and for a pad_id or fill that its dtype does not have."""
+        """dtypes: of each of the fields that `asked` names.
+
+        Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill that its dtype does not have.
+        """
         self.documents, self.asked, self.table = documents, asked, table
         self.packing = Packing(
             field=asked.field,
@@ -54,7 +56,7 @@ class PackedView:
         return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
 
     def spec(self) -> dict[str, Any]:
-        """What a plan stores to open the view again."""
+        """Return what a plan stores to open the view again."""
         return {
             "kind": "packed",
             "documents": self.documents.spec(),
@@ -63,11 +65,11 @@ class PackedView:
         }
 
     def version_ordinals(self, x: I64) -> I64:
-        """A sequence's number, in every view of it."""
+        """Return a sequence's number, in every view of it."""
         return x
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        """A sequence's name is its number in the table."""
+        """Return a sequence's name is its number in the table."""
         return [sequence_key(number) for number in version_ordinals.tolist()]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
@@ -84,5 +86,5 @@ class PackedView:
 
 
 def sequence_key(number: int) -> str:
-    """The key of a packed sequence: `sequence-000000000012`."""
+    """Return the key of a packed sequence: `sequence-000000000012`."""
     return f"sequence-{number:012d}"

@@ -44,8 +44,10 @@ class QuarantineList:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A plan's lists, in order of start step, source (its whole name, without a bucket) and growth. Empty for most
-    plans."""
+    """A plan's lists, in order of start step, source (its whole name, without a bucket) and growth.
+
+    Empty for most plans.
+    """
 
     lists: Sequence[QuarantineList] = ()
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
@@ -64,7 +66,9 @@ class Quarantine:
 
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
         """bool per version ordinal (int64): of a sample that came with this growth and is quarantined at this step.
-        O(len(ordinals) * log(samples listed))."""
+
+        O(len(ordinals) * log(samples listed)).
+        """
         if (source, growth) not in self._tables:
             return np.zeros(len(ordinals), np.bool_)
         listed, since = self._tables[source, growth]
@@ -87,7 +91,7 @@ class Quarantine:
     def to_json(
         self, before: int | None = None, sources: Iterable[str] | None = None
     ) -> list[dict[str, Any]]:
-        """The lists; with `before` and `sources`, those of these sources that counted before that step."""
+        """Return the lists; with `before` and `sources`, those of these sources that counted before that step."""
         names = None if sources is None else set(sources)
         return [
             one.to_json()
@@ -97,7 +101,7 @@ class Quarantine:
 
 
 def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
-    """The lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
+    """Return the lists of `make_plan(quarantine=)`. views: source name -> its whole view. Raises InvalidPlan."""
     stretches = [(0, given)] if isinstance(given, Mapping) else given or []
     if not isinstance(stretches, Sequence) or isinstance(stretches, str):
         raise InvalidPlan(f"quarantine = {given!r}: {{source name: [sample keys]}} is needed")
@@ -122,8 +126,9 @@ def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several. Costs what finding
-    them costs the view: of a version, reading its key column once.
+    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
+
+    Costs what finding them costs the view: of a version, reading its key column once.
 
     Raises InvalidPlan: an unknown source, a str instead of a list of keys, or a key that no live sample has.
     """

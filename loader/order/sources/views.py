@@ -37,10 +37,10 @@ class OrderView(Protocol):
         """View ordinals (int64) -> ordinals in the whole version (int64); without a predicate the same."""
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        """The sample keys at version ordinals (int64)."""
+        """Return the sample keys at version ordinals (int64)."""
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """The version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
+        """Return the version ordinals (int64) of sample keys; -1 for a key that no live sample of the version has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,8 +56,11 @@ class Delta:
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """What a view has that an earlier view of the same source has not. Raises InvalidPlan where it does not go on from
-    it, or is of another kind. compare: also look whether both select the same of the samples that both have."""
+    """Return what a view has that an earlier view of the same source has not.
+
+    Raises InvalidPlan where it does not go on from it, or is of another kind. compare: also look whether both select
+    the same of the samples that both have.
+    """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
             f"source {source!r} reads a {type(old).__name__}, which a {type(view).__name__} does not go on from"
@@ -105,7 +108,7 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """A synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
+        """Return a synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
@@ -136,7 +139,7 @@ class SyntheticView:
 def synthetic(
     n_samples: int, name: str = "synthetic", buckets: Mapping[str, int] | None = None
 ) -> SyntheticView:
-    """A view of n_samples samples without bytes, with keys '000000000000' and so on.
+    """Return a view of n_samples samples without bytes, with keys '000000000000' and so on.
 
     buckets: label -> samples, n_samples in all, for plans with `bucket_by`: whatever that asks, these are the answer.
     Raises EmptyView for n_samples = 0, InvalidPlan for anything that is not a whole number up to 2^53.

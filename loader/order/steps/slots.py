@@ -29,7 +29,7 @@ from ..sources.growth import earlier_ordinals, removed_since
 
 
 def bit_reversed(value: I64, bits: int) -> I64:
-    """The lowest `bits` bits of each value (int64, 0 <= value < 2^bits) in reverse order."""
+    """Return the lowest `bits` bits of each value (int64, 0 <= value < 2^bits) in reverse order."""
     out = np.zeros_like(value)
     for bit in range(bits):
         out |= ((value >> bit) & 1) << (bits - 1 - bit)
@@ -37,7 +37,7 @@ def bit_reversed(value: I64, bits: int) -> I64:
 
 
 def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
-    """The stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
+    """Return the stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
 
     source: int64 [B] index into lanes. position_in_epoch: int64 [B]. lanes: int64 [sources], D of each
     source, powers of two. The fractions are compared exactly, on the common scale max(D). batch: int64 [B], ascending
@@ -55,7 +55,7 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
 
 
 def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
-    """The canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks together make the batch, in order.
+    """Return the canonical slots of one rank: [r*B//R, (r+1)*B//R). All ranks together make the batch, in order.
 
     Raises InvalidRuntime: world_size outside [1, global_batch], or rank outside [0, world_size).
     """
@@ -150,9 +150,11 @@ def slots_at(plan: PlanContent, step: int) -> Slots:
 
 
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """One rank's slots of ascending steps, each with its own sample. What costs most, the permutations, is done for
-    these slots alone: O(B) of arithmetic per step, and the order's full cost for B / world_size. The sources share the
-    calls of numpy; one that occurs costs a look at its view, and its keys once per epoch.
+    """One rank's slots of ascending steps, each with its own sample.
+
+    What costs most, the permutations, is done for these slots alone: O(B) of arithmetic per step, and the order's full
+    cost for B / world_size. The sources share the calls of numpy; one that occurs costs a look at its view, and its
+    keys once per epoch.
 
     Raises InvalidRuntime: as `slots_at`; world_size larger than a batch.
     """
@@ -289,8 +291,9 @@ def substitutes(
 
 
 def planned_slots(plan: PlanContent, step: int) -> Slots:
-    """The slots of a step, with substitutes where samples are quarantined. O(B) and a substitute's cost for each.
-    A packed sequence keeps its place: of it, quarantined documents are masked.
+    """Return the slots of a step, with substitutes where samples are quarantined.
+
+    O(B) and a substitute's cost for each. A packed sequence keeps its place: of it, quarantined documents are masked.
 
     Raises InvalidRuntime for a step that cannot be; InvalidPlan when all substitutes of a slot are quarantined.
     """
@@ -349,7 +352,7 @@ def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
 
 
 def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -> int:
-    """The rank-local digest of what was read: the sum modulo 2^64 of a hash per slot.
+    """Return the rank-local digest of what was read: the sum modulo 2^64 of a hash per slot.
 
     slot_numbers: int64 [n], canonical slot numbers in [0, B). identities: uint64 [n], of the samples that
     were delivered (a substitute's own identity). crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.

@@ -35,7 +35,7 @@ _SHORT_ID = 18  # 'w-' + 64 bits: enough to name what differs; the hash `plan` c
 
 
 def state_at(plan: PlanContent, step: int) -> dict[str, Any]:
-    """The state before batch `step` is handed out. Raises InvalidRuntime for a step that cannot be.
+    """Return the state before batch `step` is handed out. Raises InvalidRuntime for a step that cannot be.
 
     Only sources with a weight in a segment begun before `step` are in it: others decided nothing yet.
     """
@@ -89,7 +89,7 @@ def _facts(one: PlannedSource) -> list[str | int]:
 
 
 def check_state(plan: PlanContent, state: object) -> int:
-    """The step at which a run with this plan goes on from a saved state.
+    """Return the step at which a run with this plan goes on from a saved state.
 
     Raises PlanMismatch: something that decided the steps before differs (the fields are named), or the state
     is damaged; FormatTooNew: it was saved by a newer package; InvalidRuntime: its step cannot be.

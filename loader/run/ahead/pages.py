@@ -77,7 +77,7 @@ class PagesAhead:
 
 
 def pages_of(extents: Extents, page_bytes: int) -> list[int]:
-    """The numbers of the pages that hold these ranges, ascending, each once."""
+    """Return the numbers of the pages that hold these ranges, ascending, each once."""
     some = extents.nbytes > 0
     low = extents.offset[some] // page_bytes
     high = (extents.offset[some] + extents.nbytes[some] - 1) // page_bytes

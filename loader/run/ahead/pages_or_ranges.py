@@ -15,11 +15,12 @@ REQUEST_BYTES = 64 * 2**10
 def working_set_bytes(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
 ) -> int:
-    """What a cache has to hold for every page of these sources to be fetched once an epoch: the chunks that are read
-    side by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the fields
-    that are not read, and a version of which there are several views (buckets) counts once at most.
+    """Return what a cache has to hold for every page of these sources to be fetched once an epoch: the chunks that are
+    read side by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the
+    fields that are not read, and a version of which there are several views (buckets) counts once at most.
 
-    world_size: of the ranks that share the chunks; 1 where all of them use the cache."""
+    world_size: of the ranks that share the chunks; 1 where all of them use the cache.
+    """
     live: dict[str, int] = {}
     stored: dict[str, dict[str, int]] = {}
     for source, view in zip(sources, views, strict=True):
@@ -61,6 +62,6 @@ def pages_pay(
 
 
 def group_bodies(view: View) -> dict[str, dict[str, Any]]:
-    """What the manifest says of each group that a view reads."""
+    """Return what the manifest says of each group that a view reads."""
     version: Version = view.version
     return {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}

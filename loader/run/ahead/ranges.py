@@ -98,8 +98,10 @@ class RangesAhead:
             self.taken_bytes = 0
 
     def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
-        """Per range what was read ahead, or is being read, which is waited for; None for others. They are the caller's
-        now."""
+        """Per range what was read ahead, or is being read, which is waited for; None for others.
+
+        They are the caller's now.
+        """
         with self._lock:
             found = [self._drop(view, key, span) for span in spans]
             self._used += sum(one is not None for one in found)

@@ -31,7 +31,7 @@ class Source(Protocol[U]):
     """What is read ahead, in units that are fetched in one piece."""
 
     def units(self, step: int) -> Sequence[U] | None:
-        """What a step needs; None after the last step."""
+        """Return what a step needs; None after the last step."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
         """A step's units will be asked for in this order; steps are told in their order."""

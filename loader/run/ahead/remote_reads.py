@@ -42,8 +42,9 @@ HINT_SAMPLES = 2**16
 
 
 class NodeReads:
-    """How a loader reads each of its views: of a folder of this machine from its store; of others through pages in
-    memory or in a node cache, or by ranges read ahead. None of it changes a byte.
+    """How a loader reads each of its views: of a folder of this machine from its store.
+
+    Of others through pages in memory or in a node cache, or by ranges read ahead. None of it changes a byte.
 
     videos: per view, the groups of its video fields. end: the first step that is not made. Raises: InvalidRuntime for a
     folder that may not be a cache.
@@ -112,7 +113,7 @@ class NodeReads:
             )
 
     def __getitem__(self, view: int) -> RangeReader:
-        """What to read a view from."""
+        """Return what to read a view from."""
         return self._stores[view]
 
     def begin(self, steps: Sequence[int]) -> bool:

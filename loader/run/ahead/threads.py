@@ -1,5 +1,6 @@
-"""Threads that work for a loader, and end with it or with the process. Some of them read ranges of remote objects at
-the same time.
+"""Threads that work for a loader, and end with it or with the process.
+
+Some of them read ranges of remote objects at the same time.
 
 The pools of concurrent.futures work their whole queue off before the interpreter exits: a training that is
 over, or interrupted, would first decode everything that was queued ahead.
@@ -25,7 +26,7 @@ first batch, spread over as many shards, are a round trip each. Threads are begu
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
-    """(the threads, None where every source lies on this machine, how to read with them)."""
+    """Return (the threads, None where every source lies on this machine, how to read with them)."""
     if _all_local(plan):
         return None, map
     pool = DaemonPool(IO_THREADS, "penstock-io")
@@ -33,7 +34,7 @@ def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
 
 
 def _in_context(pool: DaemonPool) -> Map:
-    """The pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
+    """Return the pool's map; every call runs in a copy of the caller's context, where its requests are counted."""
 
     def run(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
         return pool.map(lambda one: one[0].run(function, one[1]), [(copy_context(), item) for item in items])
@@ -75,7 +76,7 @@ class ThreadPool(Generic[A, T]):
             thread.start()
 
     def submit(self, task: A) -> Future[T]:
-        """What `make(task)` will return or raise; cancelled when the pool is dismissed first."""
+        """Return what `make(task)` will return or raise; cancelled when the pool is dismissed first."""
         future: Future[T] = Future()
         self._queue.put((task, future))
         return future

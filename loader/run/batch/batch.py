@@ -110,7 +110,8 @@ class Batch:
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
-        """The part in `count` pieces in order, of sizes that differ by one slot at most, for gradient accumulation.
+        """Return the part in `count` pieces in order, of sizes that differ by one slot at most, for gradient
+        accumulation.
 
         Their arrays are slices of this batch's. The sum of (mean loss * weight) over the pieces, averaged over ranks,
         is that of the whole part. The first piece has the digest, substitutions, stats, slowest and wait_s of the
@@ -172,7 +173,7 @@ class Batch:
         return len(self.__dict__["ids"])
 
     def keys(self) -> KeysView[str]:
-        """The field names."""
+        """Return the field names."""
         return self.fields.keys()
 
     def items(self) -> ItemsView[str, Any]:
@@ -180,12 +181,12 @@ class Batch:
         return self.fields.items()
 
     def pin_memory(self) -> "Batch":
-        """The same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
+        """Return the same batch with its tensors in pinned memory; torch's DataLoader calls it for pin_memory=True."""
         self.mask, self.fields = self._with_tensors(lambda tensor: tensor.pin_memory())
         return self
 
     def to(self, device: Any, non_blocking: bool = False) -> "Batch":
-        """A batch with its tensors on a torch device and all else as it is; Lightning and Accelerate call it.
+        """Return a batch with its tensors on a torch device and all else as it is; Lightning and Accelerate call it.
 
         non_blocking: as for `torch.Tensor.to`. numpy's arrays stay where they are, jax's too.
         """

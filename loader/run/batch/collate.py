@@ -11,7 +11,8 @@ from .columns import PADDED, Columns
 
 
 def to_jax(name: str, value: Any) -> Any:
-    """A field's value with its numpy arrays put on JAX's default device, uncommitted: a jitted function may move them.
+    """Return a field's value with its numpy arrays put on JAX's default device, uncommitted: a jitted function may move
+    them.
 
     value: an array [slots, ...], or a list, whose arrays are put one by one and whose other elements stay Python.
     Arrays of dtypes that JAX does not have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers
@@ -31,7 +32,7 @@ def to_jax(name: str, value: Any) -> Any:
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """The array in JAX's 32-bit dtype. Raises: InvalidRuntime where a number does not fit."""
+    """Return the array in JAX's 32-bit dtype. Raises: InvalidRuntime where a number does not fit."""
     with np.errstate(over="ignore"):
         narrow = value.astype(dtype)
     lost = narrow != value if value.dtype.kind in "iu" else np.isfinite(narrow) != np.isfinite(value)
@@ -88,8 +89,10 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 def gathered(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """`collate` up to the framework, which is not imported: its arrays are numpy's. (Tensors in the samples, which only
-    somebody who imported torch can have made, are stacked for torch.)"""
+    """`collate` up to the framework, which is not imported: its arrays are numpy's.
+
+    (Tensors in the samples, which only somebody who imported torch can have made, are stacked for torch.)
+    """
     torch = sys.modules.get("torch") if framework == "torch" else None
     torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
     mask, names = columns.mask(), columns.names()
@@ -110,7 +113,10 @@ def gathered(
 
 
 def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) -> tuple[dict[str, Any], Any]:
-    """The fields and mask of `gathered`, their arrays as the framework's, in the same memory. Raises: as `collate`."""
+    """Return the fields and mask of `gathered`, their arrays as the framework's, in the same memory.
+
+    Raises: as `collate`.
+    """
     if framework == "jax":
         return {name: to_jax(name, values) for name, values in fields.items()}, to_jax("mask", mask)
     if framework == "numpy":
@@ -171,7 +177,7 @@ def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def _torch_field(value: Any, torch: Any) -> Any:
-    """A field for torch, which takes neither read-only memory, negative strides nor foreign byte order."""
+    """Return a field for torch, which takes neither read-only memory, negative strides nor foreign byte order."""
     if isinstance(value, list):
         return [_torch_field(item, torch) if isinstance(item, np.ndarray) else item for item in value]
     if not isinstance(value, np.ndarray) or value.dtype.hasobject:

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def shown(column: Any) -> str:
-    """The column in a few words: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
+    """Return the column in a few words: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
 
     A * stands for a size that differs among the arrays of a list.
     """
@@ -22,18 +22,18 @@ def _is_array(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """The dtype of an array; the type of any other value."""
+    """Return the dtype of an array; the type of any other value."""
     return str(value.dtype).removeprefix("torch.") if _is_array(value) else type(value).__name__
 
 
 def _place(values: list[Any]) -> str:
-    """The devices of tensors, " on cuda:0"; "" for the CPU, and for values that are no tensors."""
+    """Return the devices of tensors, " on cuda:0"; "" for the CPU, and for values that are no tensors."""
     tensors = [value for value in values if _is_array(value) and str(value.dtype).startswith("torch.")]
     devices = dict.fromkeys(str(tensor.device) for tensor in tensors if tensor.device.type != "cpu")
     return f" on {' and '.join(devices)}" if devices else ""
 
 
 def _sizes(arrays: list[Any]) -> str:
-    """The shape of arrays of one rank, a * for each size in which they differ."""
+    """Return the shape of arrays of one rank, a * for each size in which they differ."""
     sizes = [set(of_axis) for of_axis in zip(*(tuple(array.shape) for array in arrays), strict=True)]
     return f"[{', '.join(str(*found) if len(found) == 1 else '*' for found in sizes)}]"

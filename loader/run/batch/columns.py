@@ -44,7 +44,7 @@ class Recycled:
         self._turn = Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An array of any content. Raises: MemoryError."""
+        """Return an array of any content. Raises: MemoryError."""
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
             return np.empty(shape, dtype)
@@ -55,7 +55,8 @@ class Recycled:
         return np.ndarray(shape, dtype, memory)
 
     def _taken(self, nbytes: int) -> mmap.mmap | None:
-        """A free piece that fits: of several, the one that became free last, which the processor's cache may know."""
+        """Return a free piece that fits: of several, the one that became free last, which the processor's cache may
+        know."""
         passed = list[mmap.mmap]()
         with self._turn:
             try:
@@ -143,7 +144,7 @@ class Columns:
         return real
 
     def rows(self, field: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
-        """The memory [n_slots, *shape] of a field's arrays, made when it is first asked for.
+        """Return the memory [n_slots, *shape] of a field's arrays, made when it is first asked for.
 
         None where arrays of the field have another shape or dtype, for dtypes of objects, and for another byte order
         than the machine's.
@@ -179,7 +180,7 @@ class Columns:
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | None:
-        """The field's rows, zeros at padding, where every sample's value is in its row; else None."""
+        """Return the field's rows, zeros at padding, where every sample's value is in its row; else None."""
         if self._complete is not None:
             return self._rows[field]
         if field not in self._filled:

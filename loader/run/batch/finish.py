@@ -40,7 +40,7 @@ class Finish:
         self._names = recipe.plan.source_names
 
     def __call__(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
-        """The batch of each step."""
+        """Return the batch of each step."""
         if mine.n_padded:
             out = [self._padding(mine, columns)]
         else:

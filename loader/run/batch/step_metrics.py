@@ -95,7 +95,7 @@ class StepMetrics:
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
-        """A stage is done with the sample of a row. (No context manager: it would cost three times as much.)"""
+        """A stage is done with the sample of a row. (No context manager: it would cost three times as much.)."""
         self.spent(stage, seconds)
         step = self.steps[0] if self.step_of is None else self.step_of(row)
         before = self.slowest.get(step)
@@ -116,8 +116,11 @@ class StepMetrics:
         step: int,
         read: tuple[str, Span] | None = None,
     ) -> None:
-        """Keep a sample if none of its step was slower. Without the shard and bytes that were read, it has the place of
-        its largest field. `address` is called only for a sample that is kept."""
+        """Keep a sample if none of its step was slower.
+
+        Without the shard and bytes that were read, it has the place of its largest field. `address` is called only for
+        a sample that is kept.
+        """
         with self._lock:
             before = self.slowest.get(step)
             if before is not None and seconds <= before.seconds:

@@ -72,7 +72,7 @@ class Substitution:
 
     @staticmethod
     def from_json(line: Mapping[str, Any]) -> "Substitution":
-        """The entry whose `to_json` is `line`. Raises: KeyError, TypeError, ValueError for other JSON."""
+        """Return the entry whose `to_json` is `line`. Raises: KeyError, TypeError, ValueError for other JSON."""
         own = ("step", "slot", "source", "epoch", "position", "attempt", "stage", "error")
         rest = ("substitute", "substitute_ordinal")
         return Substitution(
@@ -83,7 +83,8 @@ class Substitution:
 def masked(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
-    """The entry of a corrupt document that is masked in its sequence. documents: a slot per piece, `number` is its."""
+    """Return the entry of a corrupt document that is masked in its sequence. documents: a slot per piece, `number` is
+    its."""
     return Substitution(
         step=step,
         slot=slot,
@@ -105,5 +106,5 @@ def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
 
 
 def error_text(error: Corrupt) -> str:
-    """The error's words for a ledger: without passwords and signatures, and not without end."""
+    """Return the error's words for a ledger: without passwords and signatures, and not without end."""
     return redact(str(error))[:MAX_ERROR_CHARS]

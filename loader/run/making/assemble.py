@@ -74,16 +74,17 @@ class Assembler:
         self._fetch.close()
 
     def batch(self, step: int, *, alone: bool = False) -> Batch:
-        """The rank's part of the global batch of a step. alone: the steps after it are not read ahead.
+        """Return the rank's part of the global batch of a step. alone: the steps after it are not read ahead.
 
         Raises: the leaves of `loader.errors` that reading, decoding and the transform raise, each with the sample's
-        address; Corrupt where nothing may be, or nothing readable is, substituted."""
+        address; Corrupt where nothing may be, or nothing readable is, substituted.
+        """
         (batch,) = self._together([step], alone=alone)
         return batch
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """The rank's parts of consecutive steps, made together: what a step costs however small it is, they share.
-        Raises: as `batch`, after the batches of the steps before."""
+        """Yield the rank's parts of consecutive steps, made together: what a step costs however small it is, they
+        share. Raises: as `batch`, after the batches of the steps before."""
         if len(steps) > 1 and self._packed is None:
             try:
                 made = self._together(steps)
@@ -123,7 +124,10 @@ class Assembler:
             return self._finish(mine, columns, made, seen)
 
     def _plain(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
-        """A stored sample per slot. For a corrupt one a substitute is decoded, and takes its place in the slots."""
+        """Return a stored sample per slot.
+
+        For a corrupt one a substitute is decoded, and takes its place in the slots.
+        """
         with seen.timed("address"):
             wanted = self._fetch.locate(mine.slots, mine.wanted, self._run)
         # Nothing may be put into the columns ahead of a transform.

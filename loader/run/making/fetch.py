@@ -32,8 +32,10 @@ from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_ta
 
 
 class InRows(NamedTuple):
-    """What became of one field. filled: int64, numbers of the samples whose values lie in their rows; others: what was
-    read instead; left: int64, numbers of those that were not read."""
+    """What became of one field. filled: int64, numbers of the samples whose values lie in their rows.
+
+    others: what was read instead; left: int64, numbers of those that were not read.
+    """
 
     field: str
     filled: I64
@@ -42,8 +44,10 @@ class InRows(NamedTuple):
 
 
 class Bulk:
-    """Knows, of one view, which fields need no decoder and which layout its arrays had last. Thread-safe: a layout is
-    a guess, which every sample's own header confirms."""
+    """Knows, of one view, which fields need no decoder and which layout its arrays had last.
+
+    Thread-safe: a layout is a guess, which every sample's own header confirms.
+    """
 
     def __init__(self, fields: Sequence[str], decoders: Mapping[str, Decoder]) -> None:
         self.plain = frozenset(f for f in fields if decoders.get(f, decode_bytes) is decode_bytes)
@@ -148,8 +152,8 @@ class Fetch:
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        """What was read of these samples of one kind. columns: where what needs no decoder is put, unless a transform
-        wants it. Raises: what reading raises, except Corrupt."""
+        """Return what was read of these samples of one kind. columns: where what needs no decoder is put, unless a
+        transform wants it. Raises: what reading raises, except Corrupt."""
         with seen.timed_fetch():
             if self._videos[wanted.kind.sources[0]]:
                 return self._by_sample(slots, wanted, seen)
@@ -164,7 +168,10 @@ class Fetch:
     def parts(
         self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
     ) -> list[list[bytes | memoryview] | Corrupt]:
-        """The parts of each item of `wanted`, all of one source, or why it is corrupt. Raises: as `__call__` does."""
+        """Return the parts of each item of `wanted`, all of one source, or why it is corrupt.
+
+        Raises: as `__call__` does.
+        """
         bad: dict[int, Corrupt] = {}
         with seen.timed_fetch():
             read = self._readers(source, seen).parts(wanted, bad.setdefault)

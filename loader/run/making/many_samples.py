@@ -42,9 +42,11 @@ class ManySamples:
     def __call__(
         self, slots: Slots, wanted: Located, payloads: dict[int, Payload], columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Number of each corrupt one -> why it is. payloads: by the
-        numbers of the samples; taken out of it, so that bytes are not held once they are decoded. Raises: as
-        `OneSample`."""
+        """Put the samples of one kind into the columns.
+
+        Number of each corrupt one -> why it is. payloads: by the numbers of the samples; taken out of it, so that bytes
+        are not held once they are decoded. Raises: as `OneSample`.
+        """
         bad: dict[int, Corrupt] = {}
         took: dict[int, float] = {}
         fields, at, placing_s = wanted.kind.fields, wanted.rows.tolist(), 0.0
@@ -76,7 +78,7 @@ class ManySamples:
         return bad
 
     def names(self, wanted: Located, sample: Mapping[str, Any]) -> tuple[str, ...]:
-        """The fields of a sample of which some values may be in the columns already."""
+        """Return the fields of a sample of which some values may be in the columns already."""
         if self._recipe.transform is not None:
             return tuple(sample)
         fields = wanted.kind.fields

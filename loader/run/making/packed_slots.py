@@ -1,5 +1,7 @@
-"""Packed sequences from their documents: fetched, decoded and laid out, bad ones masked. Pieces of long documents are
-read alone where the root has their checksums."""
+"""Packed sequences from their documents: fetched, decoded and laid out, bad ones masked.
+
+Pieces of long documents are read alone where the root has their checksums.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +31,10 @@ from .one_sample import OneSample
 
 
 class PieceReads:
-    """Reads what can be read by the piece; thread-safe. Nothing can where the caller decodes the field himself, and
-    where other fields lie beside it."""
+    """Reads what can be read by the piece; thread-safe.
+
+    Nothing can where the caller decodes the field himself, and where other fields lie beside it.
+    """
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
         packing = recipe.plan.pack
@@ -51,7 +55,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
+        """Return number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
         wanted: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -90,9 +94,11 @@ class PackedSlots:
         self._document = OneSample(replace(recipe, transform=None), decoders, fetch)
 
     def __call__(self, mine: RankSlots, columns: Columns, seen: StepMetrics) -> Delivered:
-        """The sequences of the wanted slots, put into the columns. Raises: Corrupt where
-        nothing may be masked; InvalidPlan for a document that is not the length, or the dtype, that was planned;
-        TransformFailed; what reading raises."""
+        """Return the sequences of the wanted slots, put into the columns.
+
+        Raises: Corrupt where nothing may be masked; InvalidPlan for a document that is not the length, or the dtype,
+        that was planned; TransformFailed; what reading raises.
+        """
         plan, packing = self._recipe.plan, self._recipe.plan.pack
         assert packing is not None
         with seen.timed("address"):
@@ -129,8 +135,10 @@ class PackedSlots:
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Number of a piece -> what is laid out, and the CRC-32Cs of its document's fields. Those masked are in
-        neither."""
+        """Return number of a piece -> what is laid out, and the CRC-32Cs of its document's fields.
+
+        Those masked are in neither.
+        """
         plan = self._recipe.plan
         assert plan.pack is not None
         values: dict[int, Values] = {}
@@ -195,7 +203,7 @@ class PackedSlots:
 
 
 def _planned(value: object, field: str, dtype: np.dtype[Any], n: int, address: SampleAddress) -> np.ndarray:
-    """A document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
+    """Return a document's field, with as many values as the table says it has tokens. Raises: InvalidPlan."""
     if isinstance(value, np.ndarray) and value.shape == (n,) and value.dtype == dtype:
         return value
     got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(type(value))

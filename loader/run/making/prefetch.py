@@ -1,5 +1,7 @@
-"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes. Several small steps are
-made in one go and share its cost."""
+"""Batches made ahead, by threads or processes, and handed over in order, bounded in bytes.
+
+Several small steps are made in one go and share its cost.
+"""
 
 import weakref
 from collections import deque
@@ -63,7 +65,7 @@ class BatchMaker(Protocol):
         """Batches that are made at the same time."""
 
     def submit(self, steps: range) -> Future[Made]:
-        """What will become of the steps; they are begun in the order in which they are submitted."""
+        """Return what will become of the steps; they are begun in the order in which they are submitted."""
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
         """All that was submitted and is not taken: what is not begun will not be."""
@@ -116,7 +118,7 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        """The batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
+        """Return the batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
         asked_s = perf_counter()
         found = not self._ready or self._ready[0].step != step
         if found:
@@ -136,8 +138,10 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def close(self, *, wait: bool = True) -> None:
-        """Stop: batches being made are finished and thrown away, threads and processes end before this returns; without
-        `wait`, threads end after the call that they are in."""
+        """Stop: batches being made are finished and thrown away, threads and processes end before this returns.
+
+        Without `wait`, threads end after the call that they are in.
+        """
         makers = [self._maker, *self._retired]
         for maker in makers:
             maker.dismiss()

@@ -30,8 +30,10 @@ class Substitute:
         batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[Located, dict[str, Any], list[Substitution]]:
-        """The first sample that can stand in for a slot's, by itself, its values, and what was tried. It takes the slot
-        in `mine`. Raises: the slot's own error, where none can or none may."""
+        """Return the first sample that can stand in for a slot's, by itself, its values, and what was tried.
+
+        It takes the slot in `mine`. Raises: the slot's own error, where none can or none may.
+        """
         if not self._recipe.substitute:
             raise error
         plan, slots = self._recipe.plan, mine.slots

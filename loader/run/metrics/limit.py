@@ -31,7 +31,7 @@ LIMITS = {
 def limited_by(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None, *, ahead: bool = True
 ) -> str | None:
-    """A value of LIMITS, or "consumer"; None while there is nothing to judge by.
+    """Return a value of LIMITS, or "consumer"; None while there is nothing to judge by.
 
     metrics: as `Loader.metrics` gives them; before: an earlier one, to judge what happened since. ahead: whether
     batches are made ahead of the consumer (`workers` is not 0).

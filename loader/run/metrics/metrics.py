@@ -107,7 +107,7 @@ class Metrics:
                 self._remember(replace(batch.slowest, wait_s=batch.wait_s))
 
     def slowest(self) -> list[SlowSample]:
-        """The slowest sample of each of the SLOWEST steps that the consumer waited longest for, the worst first."""
+        """Return the slowest sample of each of the SLOWEST steps that the consumer waited longest for, the worst first."""
         with self._lock:
             return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
 
@@ -116,7 +116,7 @@ class Metrics:
             return self._totals()
 
     def drain(self) -> Totals:
-        """The totals, and begin anew: for whoever adds them up (`merge`)."""
+        """Return the totals, and begin anew: for whoever adds them up (`merge`)."""
         with self._lock:
             totals = self._totals()
             self._counts = dict.fromkeys(self._counts, 0)
@@ -175,7 +175,7 @@ class Metrics:
 
 
 def _quantile(buckets: list[int], q: float) -> float:
-    """The upper bound of the bucket that holds the q-quantile; 0 without observations."""
+    """Return the upper bound of the bucket that holds the q-quantile; 0 without observations."""
     wanted, seen = q * sum(buckets), 0
     for count, bound in zip(buckets, (*BOUNDS_S, float("inf")), strict=True):
         seen += count

@@ -63,5 +63,5 @@ def _labelled(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A label's value: a backslash, a quote and a line feed are written with a backslash before them."""
+    """Return a label's value: a backslash, a quote and a line feed are written with a backslash before them."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -58,7 +58,7 @@ class Status:
 def shown(
     batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
 ) -> Iterator[Batch]:
-    """The batches; where `stream` (stderr) is a terminal, `line()` is written there at most once per `every_s`,
+    """Yield the batches; where `stream` (stderr) is a terminal, `line()` is written there at most once per `every_s`,
     over the line before, and the terminal is left with the last one."""
     out = sys.stderr if stream is None else stream
     if not out.isatty():

@@ -17,7 +17,7 @@ class ByBucket:
     """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
-        """What is called for samples of a bucket. Raises: InvalidRuntime."""
+        """Return what is called for samples of a bucket. Raises: InvalidRuntime."""
         if isinstance(self.of, Mapping):
             if label not in self.of:
                 raise InvalidRuntime(
@@ -39,7 +39,7 @@ class ByBucket:
 
 
 def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
-    """A decoder or a transform for each bucket of a plan with `bucket_by`:
+    """Return a decoder or a transform for each bucket of a plan with `bucket_by`:
 
         Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
         Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
@@ -59,7 +59,10 @@ def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
 
 
 def of_buckets(value: object, labels: list[str], where: str) -> object:
-    """A value as it was given; of `by_bucket(...)` with one for each of these labels, made. Raises: InvalidRuntime."""
+    """Return a value as it was given; of `by_bucket(...)` with one for each of these labels, made.
+
+    Raises: InvalidRuntime.
+    """
     if not isinstance(value, ByBucket):
         return value
     if not labels:
@@ -71,5 +74,5 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    """What is called of a value that `of_buckets` gave, for samples of one bucket."""
+    """Return what is called of a value that `of_buckets` gave, for samples of one bucket."""
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value

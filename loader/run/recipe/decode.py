@@ -25,8 +25,10 @@ FieldRng = Callable[[str], np.random.Generator]
 
 
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
-    """field -> decoder. True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the
-    samples, where decoders differ by it.
+    """field -> decoder.
+
+    True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the samples, where
+    decoders differ by it.
 
     Raises: InvalidRuntime for a mapping that names a field the view does not select.
     """
@@ -51,8 +53,10 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
 
 
 def draws(decoder: Decoder) -> bool:
-    """Whether a decoder may use its generator: ours that are plain functions never do. Making a
-    generator costs as much as decoding a small field, so samples that need none get none."""
+    """Whether a decoder may use its generator: ours that are plain functions never do.
+
+    Making a generator costs as much as decoding a small field, so samples that need none get none.
+    """
     return not (isfunction(decoder) and decoder.__module__.startswith(_MODALITIES))
 
 
@@ -114,7 +118,7 @@ def _of_the_machine(error: Exception) -> bool:
 def _decode_videos(
     group: Group, data: Mapping[str, Any], by_field: Mapping[str, Decoder], rng_of: FieldRng
 ) -> dict[str, Any]:
-    """The clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
+    """Return the clips of videos whose frames are chosen together, from whole fields. Raises: DecodeFailed."""
     ours = {field: one for field in group if isinstance(one := by_field[field], VideoDecoder)}
     rngs = {field: rng_of(field) for field in group}
     chosen: dict[str, Choice] = {}
@@ -137,7 +141,7 @@ def _add_times(out: dict[str, Any], field: str, decoder: Decoder | None, choice:
 def apply_transform(
     transform: Transform, sample: dict[str, Any], address: Described, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """The transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
+    """Return the transform's result as a dict. Raises: TransformFailed when it raises or returns no mapping."""
     try:
         result = transform(sample, rng)
     except Exception as error:

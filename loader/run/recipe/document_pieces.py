@@ -33,7 +33,7 @@ class SlotPieces:
 
 
 def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
-    """The pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
+    """Return the pieces of the packed sequences in these slots (int64 numbers) of a step, source by source."""
     found: list[tuple[I64, Pieces, NDArray[np.bool_]]] = []
     for index, one in enumerate(plan.sources.values()):
         mine = wanted[slots.source[wanted] == index]
@@ -113,7 +113,7 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequ
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:
-    """What a packed sequence is called; its bytes lie where its documents do."""
+    """Return what a packed sequence is called; its bytes lie where its documents do."""
     documents = stored_view(view)
     assert documents is not None
     version = documents.version

@@ -17,10 +17,10 @@ def place_of(plan: Plan, slots: Slots, slot: int) -> Place:
 
 
 def for_decoder(place: Place, field: str) -> np.random.Generator:
-    """A fresh generator for the decoder of one field."""
+    """Return a fresh generator for the decoder of one field."""
     return field_rng_key(*place, field)
 
 
 def for_transform(place: Place) -> np.random.Generator:
-    """A fresh generator for the transform."""
+    """Return a fresh generator for the transform."""
     return sample_rng_key(*place)

@@ -70,13 +70,15 @@ class RankSlots:
             )
 
     def step_of(self, row: int) -> int:
-        """The step that a row is of."""
+        """Return the step that a row is of."""
         return self.steps[int(np.searchsorted(self.starts, row, side="right")) - 1]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
-    """The slots of consecutive steps, together where none of them is padding, else step by step. Raises:
-    InvalidRuntime where all slots of a step are padding: after the last epoch."""
+    """Return the slots of consecutive steps, together where none of them is padding, else step by step.
+
+    Raises: InvalidRuntime where all slots of a step are padding: after the last epoch.
+    """
     found = _stack(recipe, steps)
     if found.valid.all():
         return [found]
@@ -104,7 +106,7 @@ def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
 
 
 def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
-    """The slots of a step that a rank has, and which of them it reads; none after the last epoch."""
+    """Return the slots of a step that a rank has, and which of them it reads; none after the last epoch."""
     found = _stack(recipe, [step])
     return found.slots, found.wanted
 
@@ -140,7 +142,7 @@ class Planned:
         self._turn = Lock()
 
     def __call__(self, steps: Sequence[int]) -> list[RankSlots]:
-        """The slots of consecutive steps, the caller's to change. Raises: as `rank_slots`."""
+        """Return the slots of consecutive steps, the caller's to change. Raises: as `rank_slots`."""
         if len(steps) > 1 or self._recipe.plan.pack is not None:
             return rank_slots(self._recipe, steps)
         (step,) = steps
@@ -191,8 +193,11 @@ class Located(NamedTuple):
 
 
 class Locate:
-    """Finds where the samples of slots lie; thread-safe. fields: of each view, those that are read of it, of which
-    there may be none; apart: what else must be the same of sources that are read alike."""
+    """Finds where the samples of slots lie.
+
+    Thread-safe. fields: of each view, those that are read of it, of which there may be none; apart: what else must be
+    the same of sources that are read alike.
+    """
 
     def __init__(
         self, views: Sequence[View], fields: Sequence[tuple[str, ...]], apart: Sequence[Hashable]
@@ -215,8 +220,8 @@ class Locate:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
     def __call__(self, slots: Slots, wanted: I64, run: Map = map) -> list[Located]:
-        """The samples that `wanted` slots hold, by kind: as many look-ups as there are kinds, however many sources.
-        `run` may be a thread pool's map. Raises: what `Lookup.places` does."""
+        """Return the samples that `wanted` slots hold, by kind: as many look-ups as there are kinds, however many
+        sources. `run` may be a thread pool's map. Raises: what `Lookup.places` does."""
         out = []
         source = slots.source[wanted].astype(np.int64)
         for kind in self.kinds:

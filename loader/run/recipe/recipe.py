@@ -62,8 +62,10 @@ class Recipe:
                 )
 
     def decoders(self) -> list[dict[str, Decoder]]:
-        """field -> decoder, of each source; one and the same dict of sources that are decoded alike. Raises:
-        InvalidRuntime."""
+        """field -> decoder, of each source; one and the same dict of sources that are decoded alike.
+
+        Raises: InvalidRuntime.
+        """
         fields = list(dict.fromkeys(field for view in self.views for field in view.fields))
         differ = isinstance(self.decode, Mapping) and any(
             isinstance(one, ByBucket) for one in self.decode.values()
@@ -73,7 +75,7 @@ class Recipe:
         return [made[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
-        """What samples of the plan's source number `source` go through."""
+        """Return what samples of the plan's source number `source` go through."""
         bucket = list(self.plan.sources.values())[source].bucket
         found: Transform | None = of_bucket(self.transform, bucket, "transform")
         return found
@@ -85,12 +87,12 @@ class Recipe:
 
 
 def stored_views(plan: Plan) -> list[View]:
-    """The views of versions that a plan reads, source by source; of a packed source, its documents'."""
+    """Return the views of versions that a plan reads, source by source; of a packed source, its documents'."""
     views = (stored_view(source.view) for source in plan.sources.values())
     return [view for view in views if view is not None]
 
 
 def stored_view(view: OrderView) -> View | None:
-    """What is read of a view: itself, or the documents of a packed one; None for one without bytes."""
+    """Return what is read of a view: itself, or the documents of a packed one; None for one without bytes."""
     found = view.documents if isinstance(view, PackedView) else view
     return found if isinstance(found, View) else None

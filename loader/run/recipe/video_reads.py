@@ -62,8 +62,10 @@ class BareClip:
 
 
 def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str]) -> Group:
-    """The video fields among `fields` that are chosen together with `field`, the leader first; () for a field that
-    is no video of ours."""
+    """Return the video fields among `fields` that are chosen together with `field`, the leader first.
+
+    () for a field that is no video of ours.
+    """
     decoder = decoders.get(field)
     if not isinstance(decoder, VideoDecoder):
         return ()
@@ -73,18 +75,20 @@ def group_of(field: str, decoders: Mapping[str, Decoder], fields: Iterable[str])
 
 
 def leader_of(decoder: Decoder | None) -> str | None:
-    """The field that a decoder follows, if it does."""
+    """Return the field that a decoder follows, if it does."""
     return decoder.leader if isinstance(decoder, VideoDecoder) else None
 
 
 def times_field(field: str) -> str:
-    """The field of a batch that says when a clip's frames are shown."""
+    """Return the field of a batch that says when a clip's frames are shown."""
     return f"{field}.times"
 
 
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
-    """The groups of a view's video fields. Raises: InvalidRuntime for one that follows what cannot lead, or whose
-    times would have the name of another field."""
+    """Return the groups of a view's video fields.
+
+    Raises: InvalidRuntime for one that follows what cannot lead, or whose times would have the name of another field.
+    """
     for field in view.fields:
         decoder = decoders.get(field)
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
@@ -115,8 +119,10 @@ def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does; `run` may be a thread
-    pool's map."""
+    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does.
+
+    `run` may be a thread pool's map.
+    """
 
     fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
     parts: Callable[[Sequence[PartsOfField], OnCorrupt], list[list[bytes | memoryview]]]
@@ -215,7 +221,7 @@ def _table_places(
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
-    """What is read at once: all but the videos that have tables, and those tables."""
+    """Return what is read at once: all but the videos that have tables, and those tables."""
     later = [field for group in ready for field in group]
     now = {name: place for name, place in address.fields.items() if name not in later}
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
@@ -230,7 +236,10 @@ def _chosen(
     read: Mapping[str, bytes | BareClip],
     rng_of: FieldRng,
 ) -> list[_Clip]:
-    """The frames of a group; nothing where a table says that its video has to be read whole. Raises: DecodeFailed."""
+    """Return the frames of a group; nothing where a table says that its video has to be read whole.
+
+    Raises: DecodeFailed.
+    """
     tables = {field: _table(read[field + SUFFIX], field, address, with_tables) for field in group}
     if any(table.facts.whole_because for table in tables.values()):
         return []
@@ -256,7 +265,7 @@ def _chosen(
 def _table(
     data: bytes | BareClip, field: str, address: SampleAddress, with_tables: SampleAddress
 ) -> PacketTable:
-    """The packet table of a field, held against the field's place. Raises: DecodeFailed."""
+    """Return the packet table of a field, held against the field's place. Raises: DecodeFailed."""
     assert isinstance(data, bytes)
     try:
         table = read_packets(data)

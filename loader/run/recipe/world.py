@@ -1,5 +1,7 @@
-"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices. A
-rank's part of a step may be cut into micro batches (`Batch.micro_batches`)."""
+"""The rank and world size of this process: given, read from the launcher's environment, or from a mesh of devices.
+
+A rank's part of a step may be cut into micro batches (`Batch.micro_batches`).
+"""
 
 import os
 from collections import Counter
@@ -59,7 +61,7 @@ class World:
 
     @staticmethod
     def from_env(environ: Mapping[str, str] | None = None) -> "World":
-        """The world that the launcher names (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
+        """Return the world that the launcher names (`LAUNCHERS`), or one process alone. Raises: InvalidRuntime."""
         environ = os.environ if environ is None else environ
         for rank, world_size in LAUNCHERS:
             if rank not in environ:
@@ -90,7 +92,8 @@ class World:
 
     @staticmethod
     def of_mesh(mesh: Mesh, *dims: str) -> "World":
-        """The place along the data-parallel dimensions of a device mesh, such as "dp", or "dp_replicate", "dp_shard".
+        """Return the place along the data-parallel dimensions of a device mesh, such as "dp", or "dp_replicate",
+        "dp_shard".
 
         Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
         the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
@@ -112,8 +115,10 @@ class World:
 
     @staticmethod
     def of(rank: "int | World | None", world_size: int | None) -> "World":
-        """Both as given, or a whole World as rank, or both from the environment. Raises: InvalidRuntime when only one
-        is given."""
+        """Both as given, or a whole World as rank, or both from the environment.
+
+        Raises: InvalidRuntime when only one is given.
+        """
         if isinstance(rank, World) and world_size is None:
             return rank
         if isinstance(rank, World):
@@ -137,8 +142,11 @@ def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
 
 
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
-    """micro_batch as an int. Raises: InvalidRuntime where it is no whole number from 1 on, or a rank would get an empty
-    piece (only at 1, where ranks' parts are unequal)."""
+    """micro_batch as an int.
+
+    Raises: InvalidRuntime where it is no whole number from 1 on, or a rank would get an empty piece (only at 1, where
+    ranks' parts are unequal).
+    """
     number = micro_batch.__index__() if hasattr(micro_batch, "__index__") else 0
     if isinstance(micro_batch, bool) or number < 1:
         raise InvalidRuntime(f"micro_batch = {micro_batch!r}; a whole number of at least 1 is needed")

@@ -56,7 +56,7 @@ class Slot:
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An array in the segment, or, where it is full, in memory of this process until `write`."""
+        """Return an array in the segment, or, where it is full, in memory of this process until `write`."""
         nbytes = prod(shape) * dtype.itemsize
         at = self._reserve(nbytes)
         if self._top <= len(self._memory):
@@ -103,7 +103,7 @@ class Slot:
 
 
 def read(memory: Bytes, written: Written) -> Any:
-    """What was written. Its arrays lie in `memory` and keep it alive. Raises: what unpickling raises."""
+    """Return what was written. Its arrays lie in `memory` and keep it alive. Raises: what unpickling raises."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
@@ -112,7 +112,7 @@ def read(memory: Bytes, written: Written) -> Any:
 
 
 def bytes_of(segment: Segment) -> Bytes:
-    """The segment's memory; while this array or one over it lives, somebody uses it."""
+    """Return the segment's memory; while this array or one over it lives, somebody uses it."""
     return np.frombuffer(segment.memory, np.uint8)
 
 

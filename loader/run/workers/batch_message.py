@@ -32,7 +32,7 @@ class _Column(Protocol):
     """A field's values in all batches."""
 
     def parts(self, ends: Sequence[int]) -> list[Any]:
-        """The field of each batch. ends: the number of the first slot of each batch, and of all slots."""
+        """Return the field of each batch. ends: the number of the first slot of each batch, and of all slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,12 @@ class _Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """ends: of each batch the number of its first slot, and of all slots; told: attribute -> its value in each batch;
-    slowest: the values of each `Batch.slowest`; ids, mask: of all slots. columns: field -> its values; where batches
-    have different fields there are none, and the fields of each are `apart`."""
+    """ends: of each batch the number of its first slot, and of all slots.
+
+    told: attribute -> its value in each batch; slowest: the values of each `Batch.slowest`; ids, mask: of all slots.
+    columns: field -> its values; where batches have different fields there are none, and the fields of each are
+    `apart`.
+    """
 
     ends: list[int]
     told: dict[str, list[Any]]
@@ -83,7 +86,7 @@ class Packed:
     apart: list[dict[str, Any]]
 
     def batches(self) -> list[Batch]:
-        """What was packed."""
+        """Return what was packed."""
         parts = self.apart or [{} for _ in self.slowest]
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):
@@ -148,7 +151,7 @@ def _column(values: list[Any], allocate: Allocate) -> _Column:
 
 
 def _whole(values: list[Any]) -> np.ndarray | None:
-    """The array that these were cut out of, one behind the other; None where they were not."""
+    """Return the array that these were cut out of, one behind the other; None where they were not."""
     first = values[0]
     if type(first) is not np.ndarray or not first.nbytes:
         return None

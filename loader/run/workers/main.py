@@ -27,7 +27,7 @@ from .startup_message import Sent
 
 
 def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
-    """The whole process. sent_fd: of memory with a `Sent`; trainer: its process number."""
+    """Return the whole process. sent_fd: of memory with a `Sent`; trainer: its process number."""
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)

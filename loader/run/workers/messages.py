@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """The trainer's end and the worker's. Whoever reads sees the end when the other process is gone."""
+    """Return the trainer's end and the worker's. Whoever reads sees the end when the other process is gone."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -59,7 +59,7 @@ def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
 
 
 def receive(sock: socket.socket, *, wait: bool) -> tuple[Message, int | None] | None:
-    """A message, with the descriptor that came along; None where there is none yet and `wait` is False.
+    """Return a message, with the descriptor that came along; None where there is none yet and `wait` is False.
 
     Raises: EOFError where the other side is gone; OSError (EMFILE) where a descriptor came along that this process may
     not have: the kernel leaves it out, and what lies in that memory would be looked for in another.

@@ -17,7 +17,7 @@ def is_want_of_files(error: OSError) -> bool:
 
 
 def too_few_files(doing: str, workers: int) -> InvalidRuntime:
-    """The error of it. workers: processes that there are to be."""
+    """Return the error of it. workers: processes that there are to be."""
     return InvalidRuntime(
         f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
         f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "
@@ -26,7 +26,7 @@ def too_few_files(doing: str, workers: int) -> InvalidRuntime:
 
 
 def if_few() -> str:
-    """A hint for a worker that ended without a word; "" where the limit is no reason for it."""
+    """Return a hint for a worker that ended without a word; "" where the limit is no reason for it."""
     return f" It may have {_limit()} open files (`ulimit -n`): raise that." if 0 <= _limit() < _FEW else ""
 
 

@@ -44,7 +44,7 @@ class SentError:
         )
 
     def restored(self) -> BaseException:
-        """The error with its type, text and notes; a WorkerFailed with its text where it could not be sent."""
+        """Return the error with its type, text and notes; a WorkerFailed with its text where it could not be sent."""
         error: object = None
         try:
             if self.pickled is not None:
@@ -62,9 +62,12 @@ class SentError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """packed: the batches of the first steps, None of none; error: of the step after these. made_s: `perf_counter` when
-    they were there, which Linux counts alike in all processes, `took_s` after they were begun. totals: what was counted
-    since the outcome before; logged: (logger, level, text)."""
+    """packed: the batches of the first steps, None of none.
+
+    error: of the step after these. made_s: `perf_counter` when they were there, which Linux counts alike in all
+    processes, `took_s` after they were begun. totals: what was counted since the outcome before; logged: (logger,
+    level, text).
+    """
 
     packed: Packed | None = None
     error: SentError | None = None
@@ -88,7 +91,7 @@ class LogCollector(logging.Handler):
             self.handleError(record)
 
     def drain(self) -> list[tuple[str, int, str]]:
-        """What was logged since the last time."""
+        """Return what was logged since the last time."""
         drained, self._records = self._records, []
         return drained
 

@@ -54,8 +54,10 @@ class WorkerPool:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """bound_bytes: of the memory of batches that nobody uses. Raises: Unpicklable; InvalidRuntime where there are
-        too few open files; OSError."""
+        """bound_bytes: of the memory of batches that nobody uses.
+
+        Raises: Unpicklable; InvalidRuntime where there are too few open files; OSError.
+        """
         self.size = workers
         self._framework, self._metrics = recipe.framework, metrics
         self._ring = Ring(bound_bytes, workers + 2)
@@ -267,8 +269,10 @@ class WorkerPool:
             self._ask(task.steps, task.future)
 
     def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
-        """What a worker made cannot be taken. futures: of tasks that no worker has any more. Raises: OSError for any
-        other reason than the limit of open files."""
+        """What a worker made cannot be taken. futures: of tasks that no worker has any more.
+
+        Raises: OSError for any other reason than the limit of open files.
+        """
         if not is_want_of_files(error):
             raise error
         self._give_up(too_few_files("taking batches from worker processes", self._n_workers))

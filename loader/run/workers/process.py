@@ -82,7 +82,7 @@ class WorkerProcess:
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
     def answers(self) -> list[tuple[Message, int | None]]:
-        """What it has said since. Raises: EOFError where it is gone and has no more to say."""
+        """Return what it has said since. Raises: EOFError where it is gone and has no more to say."""
         found: list[tuple[Message, int | None]] = []
         try:
             while (got := receive(self.socket, wait=False)) is not None:
@@ -93,7 +93,8 @@ class WorkerProcess:
         return found
 
     def answered(self, number: int) -> tuple[Task, list[Task]]:
-        """(the task that an answer is to, earlier ones whose answers were lost: by an interrupt, in their receipt)."""
+        """Return (the task that an answer is to, earlier ones whose answers were lost: by an interrupt, in their
+        receipt)."""
         lost = []
         while self.tasks[0].number != number:
             lost.append(self.tasks.popleft())
@@ -105,8 +106,10 @@ class WorkerProcess:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> str:
-        """Its end, after `hang_up` or by itself, in words; a worker that does not end is killed. `lacks_files` is known
-        then."""
+        """Its end, after `hang_up` or by itself, in words; a worker that does not end is killed.
+
+        `lacks_files` is known then.
+        """
         try:
             code = self._process.wait(GRACE_S + 4)
         except subprocess.TimeoutExpired:

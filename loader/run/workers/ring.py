@@ -32,14 +32,14 @@ class Ring:
         return len(self._segments)
 
     def take(self) -> Segment | None:
-        """The segment that was used last of those that are free."""
+        """Return the segment that was used last of those that are free."""
         try:
             return self._free.pop()
         except IndexError:
             return None
 
     def add(self, fd: int, nbytes: int) -> Segment:
-        """A segment that a worker made. Takes the descriptor over."""
+        """Return a segment that a worker made. Takes the descriptor over."""
         segment = Segment(self._next, fd, nbytes)
         self._segments[segment.number] = segment
         self._next += 1
@@ -66,7 +66,7 @@ class Ring:
         segment.close()
 
     def trim(self) -> list[Segment]:
-        """What is free beyond the bound, to be dropped; those first that nobody has used for longest."""
+        """Return what is free beyond the bound, to be dropped; those first that nobody has used for longest."""
         beyond, nbytes = [], self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:
             beyond.append(self._free.popleft())

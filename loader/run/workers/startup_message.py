@@ -32,7 +32,7 @@ class Sent:
         return Sent(recipe=recipe, cache=cache, log_level=logging.getLogger(__package__).getEffectiveLevel())
 
     def written(self) -> int:
-        """A descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
+        """Return a descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
         check_can_be_sent(self.recipe)
         fd = os.memfd_create("penstock-recipe", os.MFD_CLOEXEC)
         with os.fdopen(fd, "wb", closefd=False) as file:
@@ -87,7 +87,7 @@ def why_not(recipe: Recipe) -> str | None:
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
-    """What of a recipe the user made."""
+    """Yield what of a recipe the user made."""
     if recipe.transform is not None:
         yield "transform", recipe.transform
     if isinstance(recipe.decode, Mapping):

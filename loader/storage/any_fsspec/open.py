@@ -72,14 +72,16 @@ def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
 
 
 def strips(fs: Any, path: str) -> Callable[[str], str] | None:
-    """What the file system makes of a path of its own before it uses it (adlfs ends it at a '?'); None where that is
-    always something else than the path, as `path` shows."""
+    """Return what the file system makes of a path of its own before it uses it (adlfs ends it at a '?').
+
+    None where that is always something else than the path, as `path` shows.
+    """
     strip: Callable[[str], str] = fs._strip_protocol
     return strip if strip(path) == path else None
 
 
 def change_token(info: Mapping[str, Any]) -> str:
-    """What of a file system's `info` changes with the object: the best that it has, and the size."""
+    """Return what of a file system's `info` changes with the object: the best that it has, and the size."""
     found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
     if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
         found = found.timestamp()
@@ -101,7 +103,7 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
-    """What a file system may raise; programming errors are not among them."""
+    """Return what a file system may raise; programming errors are not among them."""
     found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
@@ -110,7 +112,7 @@ def filesystem_errors() -> tuple[type[Exception], ...]:
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
-    """The leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
+    """Return the leaf of `StoreError` for an error that an fsspec file system raised while doing `what`.
 
     lacking: as for `cloud.errors.advice`.
     """
@@ -152,8 +154,8 @@ def lacks_bucket(error: BaseException) -> bool:
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """What asks for the bucket of a path itself, where a file system's listings and look-ups do not tell that there is
-    none: adlfs. Its answer is an error that `lacks_bucket`, or none of those."""
+    """Return what asks for the bucket of a path itself, where a file system's listings and look-ups do not tell that
+    there is none: adlfs. Its answer is an error that `lacks_bucket`, or none of those."""
     if type(fs).__module__.split(".")[0] != "adlfs":
         return None
     bucket = path.lstrip("/").partition("/")[0]

@@ -270,8 +270,10 @@ class FsspecStore(Opened):
         return self._retrier.call(once)
 
     def _gone(self, what: str) -> StoreError | None:
-        """What to say, once something was missing, where the bucket itself is. It is looked for until it was there, or
-        may not be looked for: once as a rule."""
+        """Return what to say, once something was missing, where the bucket itself is.
+
+        It is looked for until it was there, or may not be looked for: once as a rule.
+        """
         look = self._look
         if look is not None:
             try:

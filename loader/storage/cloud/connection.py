@@ -78,7 +78,7 @@ class Connection:
         return made, lambda throttled: self._retrier.limiter.release(token, throttled=throttled)
 
     def uploader(self) -> Client:
-        """A client that repeats a failed part by itself: a hundred parts do not begin anew for one.
+        """Return a client that repeats a failed part by itself: a hundred parts do not begin anew for one.
 
         One for all uploads: they share its connections.
         """
@@ -89,7 +89,7 @@ class Connection:
             return self._uploader
 
     def workers(self) -> DaemonPool:
-        """The store's threads, made on first use; `max_concurrency` of them, and at least 16."""
+        """Return the store's threads, made on first use; `max_concurrency` of them, and at least 16."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._pool is None:
@@ -105,7 +105,7 @@ class Connection:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _lacking(self, client: Client) -> Sequence[str]:
-        """The secret options that this store was unpickled without, where it has nothing else of its own either."""
+        """Return the secret options that this store was unpickled without, where it has nothing else of its own either."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped
 
@@ -119,7 +119,7 @@ class Connection:
 def connector(
     name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
 ) -> Callable[[int], Client]:
-    """What `Connection` calls to make clients: `name` is a class of `obstore.store`, `config` its config.
+    """Return what `Connection` calls to make clients: `name` is a class of `obstore.store`, `config` its config.
 
     The function raises InvalidStore when obstore refuses the configuration.
     """
@@ -155,7 +155,7 @@ def _native() -> Any:
 
 @cache
 def client_errors() -> tuple[type[Exception], ...]:
-    """What obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
+    """Return what obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError, ValueError)

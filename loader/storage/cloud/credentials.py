@@ -28,7 +28,7 @@ _ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATIO
 
 
 def file_provider(url: str, path: str) -> Any:
-    """What gives and renews tokens as the file at `path` says; None where obstore reads that file itself.
+    """Return what gives and renews tokens as the file at `path` says; None where obstore reads that file itself.
 
     Raises: InvalidStore for a file that is none of credentials; MissingDependency for a kind that needs google-auth.
     """
@@ -95,7 +95,9 @@ _SAYS_CREDENTIALS = (
 def credential_provider(
     url: str, options: Mapping[str, object], config: dict[str, Any], environ: Mapping[str, str]
 ) -> Any:
-    """What obstore asks for credentials; None where it finds them itself or needs none. Takes keys out of `config`.
+    """Return what obstore asks for credentials; None where it finds them itself or needs none.
+
+    Takes keys out of `config`.
 
     Raises: InvalidStore; MissingDependency for a profile without boto3.
     """
@@ -127,7 +129,10 @@ def credential_provider(
 
 
 def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
-    """What ~/.aws/config and ~/.aws/credentials say of a profile (AWS_PROFILE, or the default one); {} if nothing."""
+    """Return what ~/.aws/config and ~/.aws/credentials say of a profile (AWS_PROFILE, or the default one).
+
+    {} if nothing.
+    """
     name = profile or environ.get("AWS_PROFILE") or "default"
     found: dict[str, str] = {}
     for variable, usual, section in (

@@ -32,7 +32,7 @@ def delete_objects(connection: Connection, base: str, keys: Sequence[str], batch
 
 
 def _each(connection: Connection, base: str, batches: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """The batches in which a key was missing, others empty."""
+    """Return the batches in which a key was missing, others empty."""
     if len(batches) < 2:
         return [_delete(connection, base, batch) for batch in batches]
     pool = connection.workers()

@@ -39,7 +39,7 @@ _KEPT = re.compile(
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
-    """The leaf of `StoreError` for an error of obstore met while doing `what` (verb and address).
+    """Return the leaf of `StoreError` for an error of obstore met while doing `what` (verb and address).
 
     lacking: as for `advice`.
     """
@@ -114,20 +114,21 @@ def _xml(text: str, name: str) -> str:
 
 
 def other_region(text: str) -> str | None:
-    """The region that S3 expected, where `text` says that a request was signed for another, or ""; else None."""
+    """Return the region that S3 expected, where `text` says that a request was signed for another, or ""; else None."""
     found = _OTHER_REGION.search(unescape(text))
     return None if found is None else found.group(1) or ""
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
-    """What to do about a bucket that lies elsewhere. region: where, or ""; option, variable: what names it."""
+    """Return what to do about a bucket that lies elsewhere. region: where, or ""; option, variable: what names it."""
     if region:
         return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
     return f"the bucket lies in another region: give the option {option} or {variable}"
 
 
 def advice(lacking: Sequence[str]) -> str:
-    """What to do about credentials. lacking: the secret options that a pickle left behind, where none came instead."""
+    """Return what to do about credentials. lacking: the secret options that a pickle left behind, where none came
+    instead."""
     if lacking:
         return (
             f"the secret options {', '.join(lacking)} were given where the store was first opened and are "

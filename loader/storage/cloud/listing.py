@@ -69,16 +69,16 @@ def list_objects(
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:
-    """What obstore says of an object."""
+    """Return what obstore says of an object."""
     modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
     return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
 
 
 def etag_of(meta: Any) -> str:
-    """The ETag of what obstore says of an object."""
+    """Return the ETag of what obstore says of an object."""
     return quoted(meta["e_tag"] or "")
 
 
 def quoted(etag: str) -> str:
-    """An ETag as servers should write it: Azure's listings have no quotes, and its answers do."""
+    """Return an ETag as servers should write it: Azure's listings have no quotes, and its answers do."""
     return etag if not etag or etag.endswith('"') else f'"{etag}"'

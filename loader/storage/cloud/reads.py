@@ -96,8 +96,10 @@ class ReadStore(Opened):
         self._call = self._connection.call
 
     def get(self, key: str) -> Blob:
-        """One request up to BOUNDED_BYTES; what is larger comes in requests of so much each, several at once, into
-        the memory that is given."""
+        """One request up to BOUNDED_BYTES.
+
+        What is larger comes in requests of so much each, several at once, into the memory that is given.
+        """
         for _ in range(WHOLE_READ_TRIES):
             try:
                 first, nbytes = self._beginning(key)
@@ -204,7 +206,7 @@ class ReadStore(Opened):
         return info_of(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
-        """What one request brings, and the object's size. Raises: Changed where it was replaced meanwhile."""
+        """Return what one request brings, and the object's size. Raises: Changed where it was replaced meanwhile."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
@@ -238,7 +240,7 @@ class ReadStore(Opened):
         etag: str | None,
         beyond: int = 0,
     ) -> tuple[Answer, str]:
-        """An answer whose bytes are still to come, and the object's etag. beyond: as for `_answer`."""
+        """Return an answer whose bytes are still to come, and the object's etag. beyond: as for `_answer`."""
         try:
             answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:

@@ -39,8 +39,11 @@ def differ(one: str, other: str) -> bool:
 
 
 class S3PutStore(RemoteStore):
-    """One bucket and prefix of S3's. Once its ETag of something was no MD5 of it (a bucket with KMS), or it refused a
-    payload that the signature does not cover, it is asked for that no more."""
+    """One bucket and prefix of S3's.
+
+    Once its ETag of something was no MD5 of it (a bucket with KMS), or it refused a payload that the signature does not
+    cover, it is asked for that no more.
+    """
 
     def __init__(
         self,

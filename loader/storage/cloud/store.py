@@ -111,7 +111,10 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """What a create says; None where it failed, and the key holds `data`. Raises: AlreadyExists; Transient."""
+        """Return what a create says; None where it failed, and the key holds `data`.
+
+        Raises: AlreadyExists; Transient.
+        """
         try:
             return put()
         except client_errors() as error:

@@ -65,7 +65,7 @@ def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
 
 
 def cut(spans: Sequence[tuple[int, int]], runs: Sequence[Neighbours], data: Sequence[bytes]) -> list[bytes]:
-    """The bytes of each span, from those of its run."""
+    """Return the bytes of each span, from those of its run."""
     out = [b""] * len(spans)
     for (start, _, numbers), body in zip(runs, data, strict=True):
         if len(numbers) == 1:

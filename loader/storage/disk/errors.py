@@ -10,7 +10,7 @@ _AGAIN = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR}
 
 
 def disk_error(verb: str, path: str, error: OSError) -> StoreError:
-    """The leaf of `StoreError` for `error`, met while `verb`ing `path`."""
+    """Return the leaf of `StoreError` for `error`, met while `verb`ing `path`."""
     why = f"cannot {verb} {path}: {error.strerror or error}"
     number = error.errno
     if isinstance(error, NotADirectoryError) and verb == "write":
@@ -56,7 +56,7 @@ def upload_size(path: str, target: str) -> int:
 
 
 def no_links(path: str, error: OSError) -> OSError | StoreError:
-    """The error of a link that failed: `error` itself, or that this file system cannot create atomically."""
+    """Return the error of a link that failed: `error` itself, or that this file system cannot create atomically."""
     if error.errno not in _NO_LINKS:
         return error
     return InvalidStore(

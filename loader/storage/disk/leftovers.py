@@ -21,8 +21,10 @@ def is_unfinished(path: str) -> bool:
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """The objects of a store in key order, and in a folder the files that writers have not finished. Raises: as
-    `Store.list`."""
+    """Return the objects of a store in key order, and in a folder the files that writers have not finished.
+
+    Raises: as `Store.list`.
+    """
     return store.list_with_unfinished(prefix) if isinstance(store, LocalStore) else store.list(prefix)
 
 
@@ -35,8 +37,10 @@ def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[Ob
 
 
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
-    """Delete what `list_in_place` named, but no link, and nothing behind one. Raises: InvalidStore for these; as
-    `Store.delete_many`, which stops where it may."""
+    """Delete what `list_in_place` named, but no link, and nothing behind one.
+
+    Raises: InvalidStore for these; as `Store.delete_many`, which stops where it may.
+    """
     if isinstance(store, LocalStore):
         store.delete_in_place(paths, top)
     else:

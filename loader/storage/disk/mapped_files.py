@@ -65,9 +65,12 @@ class MappedFiles:
 
     @contextmanager
     def using(self, key: str, etag: str | None) -> Iterator[tuple[Mapped, str] | None]:
-        """A file as it is now, and its etag, for the time of the block; None where it is better read: of a file system
-        that is not known to be this machine's alone, of no bytes, for a while after a block that had to wait for
-        the disk often, and where there are more files than maps. Raises: ObjectNotFound; Changed; as reads do."""
+        """Yield a file as it is now, and its etag, for the time of the block.
+
+        None where it is better read: of a file system that is not known to be this machine's alone, of no bytes, for a
+        while after a block that had to wait for the disk often, and where there are more files than maps. Raises:
+        ObjectNotFound; Changed; as reads do.
+        """
         if self._rests:
             self._rests = max(0, self._rests - 1)  # (threads may do so at once: it is a rough measure)
             yield None
@@ -111,8 +114,11 @@ class MappedFiles:
         return True
 
     def _mapped(self, key: str, etag: str) -> Mapped | None:
-        """None where the file was replaced a moment ago: whoever reads it will say so. And where the process may have
-        no further map, or no descriptor for one: those that there are give way, for reading needs some too."""
+        """None where the file was replaced a moment ago: whoever reads it will say so.
+
+        And where the process may have no further map, or no descriptor for one: those that there are give way, for
+        reading needs some too.
+        """
         file = self._store.open_same(key, etag)
         if file is None:
             return None
@@ -140,8 +146,10 @@ def _major_faults() -> int:
 
 @lru_cache(maxsize=256)
 def is_of_this_machine(device: int) -> bool:
-    """Whether a device number (`st_dev`) is of a file system that no other machine writes to; False where nobody
-    tells, as beyond Linux."""
+    """Whether a device number (`st_dev`) is of a file system that no other machine writes to.
+
+    False where nobody tells, as beyond Linux.
+    """
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo") as mounts:

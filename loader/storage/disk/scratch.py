@@ -11,7 +11,7 @@ from ...errors import PenstockError, StoreError
 def no_room(
     place: object, error: Exception, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> StoreError:
-    """The error for temporary space that is full or cannot be written. option: what names it, beside TMPDIR."""
+    """Return the error for temporary space that is full or cannot be written. option: what names it, beside TMPDIR."""
     reason = getattr(error, "strerror", None) or error
     either = f" or {option}" if option else ""
     return StoreError(

@@ -90,7 +90,9 @@ class LocalStore(Opened):
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """The bytes of (offset, nbytes) spans in the order given, and the file's etag. Raises: as `get_ranges`.
+        """Return the bytes of (offset, nbytes) spans in the order given, and the file's etag.
+
+        Raises: as `get_ranges`.
 
         What `get_ranges` does, at a third of its cost: only spans that lie close behind each other share a read, since
         another one from the page cache costs no more than cutting pieces out of a larger one.
@@ -110,8 +112,9 @@ class LocalStore(Opened):
         return cut(spans, runs, data), found
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """Fill the buffers of pieces from one file, and give its etag. Pieces that lie close behind each other share a
-        read: sorted by offset is best.
+        """Fill the buffers of pieces from one file, and give its etag.
+
+        Pieces that lie close behind each other share a read: sorted by offset is best.
 
         Raises: ObjectNotFound; Changed; Corrupt where the file ends too early, some buffers filled.
         """
@@ -135,14 +138,14 @@ class LocalStore(Opened):
         return found
 
     def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result]:
-        """The etag and the status of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
+        """Return the etag and the status of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
         path = self._base + check_key(key)
         with _disk(path):
             status = os.stat(path)
         return self._pinned(key, status, etag), status
 
     def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """The file that had this etag; None where it was replaced. Raises: ObjectNotFound."""
+        """Return the file that had this etag; None where it was replaced. Raises: ObjectNotFound."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
@@ -180,22 +183,28 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """What `list` gives, and among it the files that a writer has not finished: at work, or killed. These have
-        paths that are no keys. Raises: as `list`."""
+        """Yield what `list` gives, and among it the files that a writer has not finished: at work, or killed.
+
+        These have paths that are no keys. Raises: as `list`.
+        """
         for key, status in walk(self._base, check_prefix(prefix), None, unfinished=True):
             yield _info(key, status)
 
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-        """What `list_with_unfinished` gives, but for what lies behind a symbolic link below the folder `top`; and each
-        such link itself, which is told by True, and may be one on the way to `prefix`. Raises: as `list`."""
+        """What `list_with_unfinished` gives, but for what lies behind a symbolic link below the folder `top`.
+
+        And each such link itself, which is told by True, and may be one on the way to `prefix`. Raises: as `list`.
+        """
         for key, status in walk(
             self._base, check_prefix(prefix), None, unfinished=True, top=check_prefix(top)
         ):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
-        """Delete what `list_in_place` gave, but no links; none is no error. Raises: InvalidStore for what is no such
-        path, or is a link or lies behind one; as `delete_many`."""
+        """Delete what `list_in_place` gave, but no links; none is no error.
+
+        Raises: InvalidStore for what is no such path, or is a link or lies behind one; as `delete_many`.
+        """
         for path in paths:
             folder, _, name = path.rpartition("/")
             check_key(folder if name.startswith(TEMPORARY) else path)

@@ -48,8 +48,10 @@ def _walk(
 def _entries(
     base: str, folder: str, prefix: str, start_after: str, unfinished: bool, *, follows: bool
 ) -> list[tuple[str, os.DirEntry[str]]]:
-    """What a directory has that may match, sorted. Other names, thousands of them in a log, cost no more than being
-    read."""
+    """Return what a directory has that may match, sorted.
+
+    Other names, thousands of them in a log, cost no more than being read.
+    """
     found: list[tuple[str, os.DirEntry[str]]] = []
     try:
         with os.scandir(base + folder) as entries:

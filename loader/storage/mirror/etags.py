@@ -16,7 +16,7 @@ class Pins:
         self._numbers: dict[str, int] = {}  # of the objects that were replaced
 
     def etag(self, store: int, key: str, token: str | None) -> str | None:
-        """What a store is to have where a reader has pinned `token`; None: whatever it has. Raises: Changed."""
+        """Return what a store is to have where a reader has pinned `token`; None: whatever it has. Raises: Changed."""
         if token is None:
             return None
         with self._lock:
@@ -24,7 +24,7 @@ class Pins:
             return self._etags[store].get(key)
 
     def token(self, store: int, key: str, etag: str, pinned: str | None = None) -> str:
-        """The token of what a store gave. Raises: Changed where the reader has pinned another object."""
+        """Return the token of what a store gave. Raises: Changed where the reader has pinned another object."""
         with self._lock:
             if pinned is not None:
                 self._check(key, pinned)
@@ -39,7 +39,7 @@ class Pins:
             return self._token(key)
 
     def listed(self, store: int, key: str, etag: str) -> str:
-        """The token that an object would have; nothing is kept of it."""
+        """Return the token that an object would have; nothing is kept of it."""
         with self._lock:
             if self._etags[store].get(key, etag) == etag:
                 return self._token(key)

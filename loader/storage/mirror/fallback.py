@@ -44,7 +44,7 @@ class Fallback:
         self._members = members
 
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
-        """What `read` gives of the first store that has it. by_name: of a listing, in the order of their names.
+        """Return what `read` gives of the first store that has it. by_name: of a listing, in the order of their names.
 
         Raises: ObjectNotFound where nobody has it; else what the first store raised that may have it; InvalidStore for
         a key that no store takes, which says nothing of the stores.

@@ -41,8 +41,10 @@ class Member:
         self._strikes = 0
 
     def failed(self, *, for_good: bool) -> float | None:
-        """A read failed, after all its tries or (`for_good` False) after the only one. Returns the seconds that it is
-        passed over from now on; None where that is nothing new."""
+        """Return a read failed, after all its tries or (`for_good` False) after the only one.
+
+        Returns the seconds that it is passed over from now on; None where that is nothing new.
+        """
         with self._lock:
             self._strikes += STRIKES if for_good else 1
             if self._strikes < STRIKES or self._until_s is not None:

@@ -27,8 +27,9 @@ from .nearest import Identity, Members
 
 
 class MirroredStore:
-    """A store over others. stores: the primary, which alone is written to, and its mirrors. Tokens of its objects are
-    its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
+    """A store over others. stores: the primary, which alone is written to, and its mirrors.
+
+    Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
     Where all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
     It pickles as its stores do, without secrets.
@@ -166,8 +167,11 @@ class MirroredStore:
     # writing
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """To the primary. What is put can be replaced and decides nothing, as a sign of life: whoever leaves it waits
-        no longer than readers for a primary that is down."""
+        """To the primary.
+
+        What is put can be replaced and decides nothing, as a sign of life: whoever leaves it waits no longer than
+        readers for a primary that is down.
+        """
         one = self._members.primary
         with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S):
             self.writable().put(key, data)
@@ -192,7 +196,10 @@ class MirroredStore:
             store.close()
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """What the primary has, or while it is down another store. Raises: what listing raises, once it has begun."""
+        """Yield what the primary has, or while it is down another store.
+
+        Raises: what listing raises, once it has begun.
+        """
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
@@ -213,8 +220,11 @@ class MirroredStore:
                 yield replace(info, etag=etag)
 
     def writable(self) -> Store:
-        """The primary. Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds
-        another root than they; what reading raises."""
+        """Return the primary.
+
+        Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds another root than
+        they; what reading raises.
+        """
         self._members.admit_for_writing()
         return self.primary
 
@@ -227,6 +237,6 @@ class MirroredStore:
 
 
 def primary_of(store: Store) -> Store:
-    """The store itself, or of several the primary: for what mirrors do not have, whose listing would say that there is
-    nothing."""
+    """Return the store itself, or of several the primary: for what mirrors do not have, whose listing would say that
+    there is nothing."""
     return store.primary if isinstance(store, MirroredStore) else store

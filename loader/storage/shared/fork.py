@@ -22,7 +22,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def token() -> int:
-    """What `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
+    """Return what `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
     return _generation
 
 

@@ -15,17 +15,23 @@ KEPT = 32
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """view: of so many bytes, with anything in them; of use within the context alone. is_free: set by whoever is done
-    with it. Not where something may still write there: nobody gets that memory again. Nor does anybody where a client
-    still has the view, as of a request that was given up."""
+    """view: of so many bytes, with anything in them.
+
+    Of use within the context alone. is_free: set by whoever is done with it. Not where something may still write there:
+    nobody gets that memory again. Nor does anybody where a client still has the view, as of a request that was given
+    up.
+    """
 
     view: memoryview
     is_free: bool = False
 
 
 class MemoryBudget:
-    """Bytes that all threads may hold together; what is larger than all of it has it alone. idle: how many pieces of
-    memory are kept while nobody has any. Thread-safe."""
+    """Bytes that all threads may hold together.
+
+    What is larger than all of it has it alone. idle: how many pieces of memory are kept while nobody has any.
+    Thread-safe.
+    """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
         self._all, self._idle = nbytes, idle

@@ -27,8 +27,10 @@ from .threads import lock
 
 
 class Traffic:
-    """requests: tries of a verb, each read of a file on a disk being one; retries: tries after one that failed;
-    fallbacks: reads that another store than the nearest served. Thread-safe."""
+    """requests: tries of a verb, each read of a file on a disk being one.
+
+    retries: tries after one that failed; fallbacks: reads that another store than the nearest served. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = lock()
@@ -51,7 +53,7 @@ _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=No
 
 @contextmanager
 def counted(into: Traffic) -> Iterator[None]:
-    """What stores do in this context is counted into `into`."""
+    """Yield what stores do in this context is counted into `into`."""
     token = _current.set(into)
     try:
         yield
@@ -125,7 +127,7 @@ class RetryBudget:
             )
 
     def pause_s(self, tries: int, fraction: float) -> float:
-        """The pause after `tries` failed tries; `fraction` is a random number in [0, 1)."""
+        """Return the pause after `tries` failed tries; `fraction` is a random number in [0, 1)."""
         return fraction * min(self.cap_s, self.base_s * 2.0 ** min(tries - 1, 32))
 
 
@@ -195,7 +197,7 @@ class Retrier:
         self._rng = rng
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """The result of `attempt`, tried again while it raises Throttled or Transient.
+        """Return the result of `attempt`, tried again while it raises Throttled or Transient.
 
         Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they are
         where `tried_while` ends it; every other error at once. No place in the limiter is held during a pause.
@@ -244,8 +246,10 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 
 
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
-    """What `read` gives: it fetches bytes and raises Corrupt where they are wrong. Then it is called once more for each
-    store that has not served it yet, and `again` times in any case: a bit that flipped on the way is cured so.
+    """Return what `read` gives: it fetches bytes and raises Corrupt where they are wrong.
+
+    Then it is called once more for each store that has not served it yet, and `again` times in any case: a bit that
+    flipped on the way is cured so.
 
     Raises: Corrupt, as the last call did; whatever else `read` raises, such as Transient of a store that may have the
     right bytes.
@@ -285,7 +289,7 @@ def note(number: int) -> None:
 
 @contextmanager
 def noting_who_serves() -> Iterator[set[int]]:
-    """The numbers of the stores that serve the reads of the block; none where there is one store alone."""
+    """Yield the numbers of the stores that serve the reads of the block; none where there is one store alone."""
     serving: set[int] = set()
     token = _serving.set(serving)
     try:

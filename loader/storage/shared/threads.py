@@ -47,7 +47,7 @@ def _after_fork_in_child() -> None:
 
 
 def lock() -> Lock:
-    """A lock that is free in a forked child, also where a thread of the parent held it in that moment.
+    """Return a lock that is free in a forked child, also where a thread of the parent held it in that moment.
 
     For what views, versions and roots keep: plans bring them into a child, which makes a Loader of its own there.
     """
@@ -115,7 +115,7 @@ class DaemonPool(Executor):
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """What the call will return or raise. Raises: RuntimeError after `shutdown`."""
+        """Return what the call will return or raise. Raises: RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -161,7 +161,10 @@ class DaemonPool(Executor):
 
 @contextmanager
 def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
-    """What a call returns or raises that another thread makes meanwhile; whoever does not ask for it does not wait."""
+    """Yield what a call returns or raises that another thread makes meanwhile.
+
+    Whoever does not ask for it does not wait.
+    """
     thread = DaemonPool(1, "penstock-beside")
     try:
         yield thread.submit(copy_context().run, partial(call, *args, **kwargs))
@@ -229,7 +232,7 @@ class Together:
         }
 
     def get(self, key: str) -> "Blob":
-        """The whole object. Raises: as the store does."""
+        """Return the whole object. Raises: as the store does."""
         coming = self._coming.pop(key, None)
         return self._store.get(key) if coming is None else coming.result()
 

@@ -42,7 +42,7 @@ class Edited:
         self._said = {name: said.copy() for name, said in self._left.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of these rows with what annotations say of them; the columns that it has."""
+        """Return a batch of these rows with what annotations say of them; the columns that it has."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch

@@ -89,7 +89,7 @@ def modality_of(fields: "frozenset[str] | set[str]") -> str:
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """The field that makes a sample of this modality what it is: the shortest name, then the first."""
+    """Return the field that makes a sample of this modality what it is: the shortest name, then the first."""
     known = MODALITIES.get(modality, ())
     mine = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip's own bytes are `mp4`, those of its mask `mask.mp4`; a document is `txt`, its caption `caption.txt`.
@@ -102,7 +102,7 @@ def is_unknown_licence(name: str) -> bool:
 
 
 def hub_licence(name: str) -> str:
-    """The Hub's identifier of a licence, 'unknown', or 'other'."""
+    """Return the Hub's identifier of a licence, 'unknown', or 'other'."""
     if is_unknown_licence(name):
         return "unknown"
     word = re.sub(r"[\s_]+", "-", name.strip().lower())
@@ -110,13 +110,13 @@ def hub_licence(name: str) -> str:
 
 
 def hub_language(name: str) -> str | None:
-    """The language part of a tag such as 'pt-BR', where it is an ISO 639 code."""
+    """Return the language part of a tag such as 'pt-BR', where it is an ISO 639 code."""
     word = re.split(r"[-_]", name.strip().lower())[0]
     return word if _LANGUAGE.fullmatch(word) else None
 
 
 def size_category(n: int) -> str:
-    """The Hub's class for a number of samples: 'n<1K', '1K<n<10K' ... 'n>1T'."""
+    """Return the Hub's class for a number of samples: 'n<1K', '1K<n<10K' ... 'n>1T'."""
     marks = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
     if n < 1000:
         return "n<1K"

@@ -14,9 +14,11 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Parts with the same groups have the same layout. of_part [parts]: its number; start [parts + 1]: number of each
-    part's first row, where the rows of the version are numbered through; modalities: by layout; sounds: by layout,
-    whether its samples are clips with their sound beside them."""
+    """Parts with the same groups have the same layout. of_part [parts]: its number.
+
+    Start [parts + 1]: number of each part's first row, where the rows of the version are numbered through; modalities:
+    by layout; sounds: by layout, whether its samples are clips with their sound beside them.
+    """
 
     of_part: Int64s
     start: Int64s
@@ -24,7 +26,7 @@ class Layouts:
     sounds: tuple[bool, ...]
 
     def of_rows(self, rows: Int64s) -> Int64s:
-        """The layout of each of these rows."""
+        """Return the layout of each of these rows."""
         found: Int64s = self.of_part[np.searchsorted(self.start, rows, side="right") - 1]
         return found
 
@@ -55,6 +57,6 @@ def layouts(version: Version) -> Layouts:
 
 
 def part_fields(version: Version, position: int) -> frozenset[str]:
-    """The fields that samples of one part have."""
+    """Return the fields that samples of one part have."""
     groups = [group for group in version.parts.groups if version.parts.has_group(group)[position]]
     return frozenset(name for group in groups for name in version.manifest["groups"][group]["field_nbytes"])

@@ -19,8 +19,10 @@ _SECRETS = re.compile(r"//[^/@]*@")
 
 
 class RawObjects:
-    """Counts distinct raw objects by a 64-bit hash of the name that says most: 8 bytes each; of ten million, two
-    share a hash with a probability of 3 in a million."""
+    """Counts distinct raw objects by a 64-bit hash of the name that says most: 8 bytes each.
+
+    Of ten million, two share a hash with a probability of 3 in a million.
+    """
 
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
 
@@ -65,11 +67,11 @@ class RawObjects:
         return len(self._subjects) if self._has_subjects else None
 
     def sources(self, n_rows: int) -> Counts:
-        """Samples by the place where their raw objects lie, without credentials."""
+        """Return samples by the place where their raw objects lie, without credentials."""
         return self._sources.result(n_rows)
 
     def folders(self, n_rows: int) -> Counts:
-        """Samples by the first folder of the raw object's key."""
+        """Return samples by the first folder of the raw object's key."""
         return self._folders.result(n_rows)
 
 
@@ -90,7 +92,7 @@ def _hashed(values: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """The landing place: the URI without the key that it ends with; without a key, scheme and host."""
+    """Return the landing place: the URI without the key that it ends with; without a key, scheme and host."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
     places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
     if keys is not None:

@@ -38,9 +38,11 @@ FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "
 
 @dataclass(slots=True)
 class Scan:
-    """What is collected of a version. kinds: name -> its part; columns: name -> numbers or names; spans: name ->
-    (first, last) of a column of times; facts: number of a row that was chosen to be shown -> what the table says of
-    it."""
+    """What is collected of a version. kinds: name -> its part.
+
+    columns: name -> numbers or names; spans: name -> (first, last) of a column of times; facts: number of a row that
+    was chosen to be shown -> what the table says of it.
+    """
 
     splits: list[str]
     kinds: dict[str, KindScan]
@@ -226,7 +228,7 @@ class _Scanner:
 
 
 def _runs(version: Version) -> list[list[dict[str, Any]]]:
-    """The files of the samples table that came with their samples, those of one change together."""
+    """Return the files of the samples table that came with their samples, those of one change together."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for file in files_of(version.manifest["samples"], None, annotations=False):
         runs.setdefault(file["path"].rpartition("/")[0], []).append(dict(file))

@@ -29,9 +29,11 @@ _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How often each name occurs. counts: largest first, equal ones by name; n_others names that are not listed
-    occur `others` times; unknown: rows without a name; complete: False when there were too many names to count
-    them, and then `counts` is empty."""
+    """How often each name occurs. counts: largest first, equal ones by name.
+
+    N_others names that are not listed occur `others` times; unknown: rows without a name; complete: False when there
+    were too many names to count them, and then `counts` is empty.
+    """
 
     counts: tuple[tuple[str, int], ...] = ()
     n_others: int = 0
@@ -55,8 +57,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """A distribution. known: finite numbers; unknown: all other rows; quantiles: right to 0.5 % of their value;
-    edges [n + 1], counts [n]: a histogram whose bins all have one width, a power of two."""
+    """A distribution. known: finite numbers.
+
+    unknown: all other rows; quantiles: right to 0.5 % of their value; edges [n + 1], counts [n]: a histogram whose bins
+    all have one width, a power of two.
+    """
 
     known: int
     unknown: int
@@ -129,8 +134,11 @@ def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts
 
 
 class Spread:
-    """Collects numbers: sums, quantiles, a histogram. O(1) memory; what comes out does not depend on how the
-    numbers were cut into batches, but for the last digits of sums."""
+    """Collects numbers: sums, quantiles, a histogram.
+
+    O(1) memory; what comes out does not depend on how the numbers were cut into batches, but for the last digits of
+    sums.
+    """
 
     def __init__(self, *, whole: bool = False) -> None:
         """whole: of whole numbers, whose bins are at least 1 wide."""
@@ -229,8 +237,8 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """The smallest k for which bins of width 2^k from low to high are at most MAX_BINS, and no finer than doubles
-    and whole numbers of 64 bits can tell."""
+    """Return the smallest k for which bins of width 2^k from low to high are at most MAX_BINS, and no finer than
+    doubles and whole numbers of 64 bits can tell."""
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low

@@ -1,5 +1,6 @@
-"""Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal; and a plain HTML page
-without scripts or requests.
+"""Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal.
+
+And a plain HTML page without scripts or requests.
 
 Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin
 a link, load a picture or run a script.
@@ -63,13 +64,15 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_plain(told: str) -> str:
-    """The text that `markdown_text`, or the releases before it, made this of."""
+    """Return the text that `markdown_text`, or the releases before it, made this of."""
     return html.unescape(_ESCAPED.sub(r"\1", told).replace(WORD_JOINER, ""))
 
 
 def terminal_text(text: str) -> str:
-    """For a terminal: control characters, which may move its cursor or write to its clipboard, as Python writes them;
-    lines and tabs stay."""
+    """For a terminal: control characters, which may move its cursor or write to its clipboard, as Python writes them.
+
+    Lines and tabs stay.
+    """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -81,7 +84,7 @@ def _broken(found: re.Match[str]) -> str:
 
 
 def yaml_text(text: object) -> str:
-    """A YAML scalar in double quotes that every YAML reader gives back as the cleaned text."""
+    """Return a YAML scalar in double quotes that every YAML reader gives back as the cleaned text."""
     out = []
     for letter in clean(text):
         if letter in '"\\':

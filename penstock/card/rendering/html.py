@@ -6,5 +6,5 @@ from .templates import templates
 
 
 def render_html(card: Card) -> str:
-    """The whole page. Raises: MissingDependency."""
+    """Return the whole page. Raises: MissingDependency."""
     return templates().get_template("card.html.j2").render(shown(card))

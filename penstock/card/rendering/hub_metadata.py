@@ -28,7 +28,7 @@ def front_matter(card: Card) -> str:
 
 
 def hub_licences(card: Card) -> list[str]:
-    """The Hub's identifiers, 'other' and 'unknown' last."""
+    """Return the Hub's identifiers, 'other' and 'unknown' last."""
     found = {hub_licence(name) for name, _ in card.licences.counts}
     if card.licences.n_others or not card.licences.complete:
         found.add("other")
@@ -38,7 +38,7 @@ def hub_licences(card: Card) -> list[str]:
 
 
 def _other_licences(card: Card) -> str:
-    """A name for what the Hub has no identifier for."""
+    """Return a name for what the Hub has no identifier for."""
     names = [name for name, _ in card.licences.counts if hub_licence(name) == "other"]
     if len(names) != 1 or card.licences.n_others:
         return "several-see-the-card"

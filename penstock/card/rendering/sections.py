@@ -34,7 +34,7 @@ class Bars:
 
 
 def shown(card: Card) -> dict[str, Any]:
-    """What templates show: the card, and of it texts, rows and distributions by name."""
+    """Return what templates show: the card, and of it texts, rows and distributions by name."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -55,7 +55,7 @@ def shown(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """(what, how much): the few numbers that stand above everything."""
+    """Return (what, how much): the few numbers that stand above everything."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -203,7 +203,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """What became of what landed."""
+    """Return what became of what landed."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -211,7 +211,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """(what, which) of where the version comes from."""
+    """Return (what, which) of where the version comes from."""
     made = card.history
     rows = [
         ("version", card.id),
@@ -232,7 +232,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """(what, which, batches): policies, featurizers with their versions, filters."""
+    """Return (what, which, batches): policies, featurizers with their versions, filters."""
     made = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
     rows += [

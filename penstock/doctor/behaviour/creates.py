@@ -18,7 +18,7 @@ ELSEWHERE = (
 
 
 def creates(scratch: Scratch) -> Iterator[Finding]:
-    """A second create of a key must fail, in turn and at once. 3 requests, and 2 per writer and round."""
+    """Yield a second create of a key must fail, in turn and at once. 3 requests, and 2 per writer and round."""
     try:
         yield _in_turn(scratch)
     except InvalidStore as error:  # the backend knows that it has no atomic create

@@ -32,7 +32,7 @@ def writing(scratch: Scratch) -> Iterator[Finding]:
 
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
-    """What was just written, replaced or deleted is seen at once. 9 requests a turn."""
+    """Yield what was just written, replaced or deleted is seen at once. 9 requests a turn."""
     check, store = "read after write", scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
@@ -54,7 +54,7 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """A reader pins the ETag that it saw first: it must change with the object, and be the same for every verb."""
+    """Yield a reader pins the ETag that it saw first: it must change with the object, and be the same for every verb."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
@@ -147,7 +147,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
 
 
 def copies(scratch: Scratch) -> Iterator[Finding]:
-    """A copy inside the store is the same object under another name. 3 requests."""
+    """Yield a copy inside the store is the same object under another name. 3 requests."""
     store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
     store.put(source, b"copied")
     try:

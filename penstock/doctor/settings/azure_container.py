@@ -26,8 +26,11 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Four requests, and one per 5,000 blobs up to 10,000. A blob is written, as nothing else tells whether blobs are
-    versioned, and deleted again. Raises: InvalidStore; MissingDependency."""
+    """Four requests, and one per 5,000 blobs up to 10,000.
+
+    A blob is written, as nothing else tells whether blobs are versioned, and deleted again. Raises: InvalidStore;
+    MissingDependency.
+    """
     try:
         from azure.core.exceptions import AzureError, HttpResponseError
         from azure.storage.blob import BlobServiceClient
@@ -74,7 +77,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """What the options say, by the first that obstore would take; else what the environment gives.
+    """Return what the options say, by the first that obstore would take; else what the environment gives.
 
     Raises: ImportError; ValueError for options that are no credential of azure-identity's.
     """

@@ -1,5 +1,7 @@
-"""Abilities of a folder's file system: links, renames, durable writes, space, and whether it is a disk at all. Linux
-tells its kind."""
+"""Abilities of a folder's file system: links, renames, durable writes, space, and whether it is a disk at all.
+
+Linux tells its kind.
+"""
 
 import os
 import resource
@@ -56,8 +58,10 @@ LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """kind: 'ext4', 'nfs4', 'fuse.s3fs'; device: what is mounted there. (Some programs of FUSE say their name as the
-    device alone.)"""
+    """kind: 'ext4', 'nfs4', 'fuse.s3fs'; device: what is mounted there.
+
+    (Some programs of FUSE say their name as the device alone.)
+    """
 
     point: str
     kind: str
@@ -65,7 +69,10 @@ class Mount:
 
 
 def mount_of(folder: str, table: str | None = None) -> Mount | None:
-    """The mount that holds `folder`; None where the system does not tell. table: the text of /proc/self/mountinfo."""
+    """Return the mount that holds `folder`.
+
+    None where the system does not tell. table: the text of /proc/self/mountinfo.
+    """
     if table is None:
         try:
             table = Path("/proc/self/mountinfo").read_text()
@@ -194,7 +201,7 @@ def durability(folder: str) -> Iterator[Finding]:
 
 
 def renames(folder: str) -> Iterator[Finding]:
-    """A file that is replaced again and again is there at every moment, whole, and one of its two contents."""
+    """Yield a file that is replaced again and again is there at every moment, whole, and one of its two contents."""
     target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
@@ -251,7 +258,7 @@ def names(folder: str) -> Iterator[Finding]:
 
 
 def disk_clock(folder: str) -> Iterator[Finding]:
-    """A network disk stamps files with its server's clock."""
+    """Yield a network disk stamps files with its server's clock."""
     path = os.path.join(folder, "clock")
     before = time.time()
     _write(path, b"")

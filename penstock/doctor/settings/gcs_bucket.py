@@ -57,7 +57,7 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _client(config: Mapping[str, Any], provider: Any) -> Any:
-    """A client with what the options say; else with Google's application default credentials."""
+    """Return a client with what the options say; else with Google's application default credentials."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # type: ignore[import-untyped]
     from google.oauth2.credentials import Credentials

@@ -28,7 +28,7 @@ class Rule:
 
 
 def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """The rules of a GetBucketLifecycleConfiguration answer that can meet a root's objects."""
+    """Yield the rules of a GetBucketLifecycleConfiguration answer that can meet a root's objects."""
     for one in configured:
         chosen = one.get("Filter", {})
         chosen = {**chosen, **chosen.get("And", {})}
@@ -83,7 +83,7 @@ def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
 
 
 def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
-    """What the rules do to a root whose keys begin with `root` ('' or 'a/b/')."""
+    """Yield what the rules do to a root whose keys begin with `root` ('' or 'a/b/')."""
     rules = list(rules)
     harmless = True
     for rule in rules:
@@ -136,7 +136,7 @@ def _when_of_gcs(condition: Mapping[str, Any]) -> str:
 
 
 def _reach(prefix: str, root: str) -> str | None:
-    """What of the root a prefix meets, in words; None for nothing that matters."""
+    """Return what of the root a prefix meets, in words; None for nothing that matters."""
     if root.startswith(prefix):
         return "the whole root (data/, log/ ...)"
     inside = prefix[len(root) :]

@@ -98,7 +98,7 @@ def _refused(check: str, code: str) -> Finding:
 
 
 def _keys(provider: Any) -> dict[str, Any]:
-    """What boto3 calls the keys that a provider gives; {} leaves it to find them as it does."""
+    """Return what boto3 calls the keys that a provider gives; {} leaves it to find them as it does."""
     if provider is None:
         return {}
     given = provider()

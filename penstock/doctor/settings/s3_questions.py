@@ -27,7 +27,7 @@ class Bucket:
         self.client, self.name, self.prefix, self.config = client, name, prefix, config
 
     def ask(self, verb: str, **more: Any) -> Any:
-        """The answer; {} where nothing is set. Raises: ClientError; BotoCoreError."""
+        """Return the answer; {} where nothing is set. Raises: ClientError; BotoCoreError."""
         from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
         payer = {"RequestPayer": "requester"} if self.config.get("request_payer") and "list" in verb else {}

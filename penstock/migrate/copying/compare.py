@@ -72,7 +72,7 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 
 
 def _before(data: bytes) -> str:
-    """The hash of the entry before it, as this one says."""
+    """Return the hash of the entry before it, as this one says."""
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:
@@ -80,7 +80,10 @@ def _before(data: bytes) -> str:
 
 
 def read_twice(store: Store, key: str) -> bytes:
-    """The bytes of a small object that two reads of three agree on. Raises: Corrupt; ObjectNotFound; StoreError."""
+    """Return the bytes of a small object that two reads of three agree on.
+
+    Raises: Corrupt; ObjectNotFound; StoreError.
+    """
     seen: list[bytes] = []
     for _ in range(TRIES):
         data = store.get(key).data

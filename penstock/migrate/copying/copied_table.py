@@ -41,8 +41,10 @@ def to_parquet(rows: list[Row]) -> bytes:
 
 
 def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
-    """The rows, also of a former release's, which had no column of CRC-32C. Raises: ValueError, KeyError, OSError for
-    bytes that are no such table."""
+    """Yield the rows, also of a former release's, which had no column of CRC-32C.
+
+    Raises: ValueError, KeyError, OSError for bytes that are no such table.
+    """
     for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
         columns = {
             name: batch.column(name).to_pylist() for name in SCHEMA.names if name in batch.schema.names

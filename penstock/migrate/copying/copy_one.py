@@ -43,8 +43,11 @@ ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
 class Transfer:
-    """Copies items from one store to another; thread-safe. scratch: a folder for larger objects on their way;
-    hash: one of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
+    """Copies items from one store to another.
+
+    Thread-safe. scratch: a folder for larger objects on their way; hash: one of `digest.KINDS`, taken of objects of
+    which nobody has said what they must be.
+    """
 
     def __init__(
         self, source: Store, target: Store, pace: Pace, scratch: str | None = None, hash: str = "sha256"
@@ -78,7 +81,7 @@ class Transfer:
         return done if isinstance(done, Copied) else self._held(done, item.nbytes)
 
     def digest(self, store: Store, path: str) -> str:
-        """The SHA-256 of an object as the store has it. Reads it whole. Raises: ObjectNotFound; StoreError."""
+        """Return the SHA-256 of an object as the store has it. Reads it whole. Raises: ObjectNotFound; StoreError."""
         digest, asked = Digest("", "sha256"), 0
         with self._room.for_bytes(BESIDE_BYTES):
             pieces = Pieces(store, path)
@@ -116,7 +119,7 @@ class Transfer:
         return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
-        """A manifest, whose size nobody says."""
+        """Return a manifest, whose size nobody says."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))
@@ -133,7 +136,8 @@ class Transfer:
         return copied
 
     def _given(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
-        """What was read becomes an object of the target, if it is right, and needed. etag: of the source's object."""
+        """Return what was read becomes an object of the target, if it is right, and needed. etag: of the source's
+        object."""
         check(self._source, item, len(data), digest)
         is_needed = self._is_needed(item, digest)
         if is_needed:
@@ -186,8 +190,7 @@ class Transfer:
         return True
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
-        """(ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is
-        pinned."""
+        """(ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
         digest, etag, at = self._digest(item), item.etag or None, 0
         in_order = InOrder(self._source, item.path, len(view))
         try:
@@ -232,7 +235,7 @@ class Transfer:
         return fill_from(self._source, path, offset, view, etag)
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
-        """The digest of an object that goes into a file."""
+        """Return the digest of an object that goes into a file."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
         pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
         try:
@@ -272,7 +275,8 @@ class Transfer:
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """(reads, writes) that copying an object of that size takes, where nothing of it is there. sent: on as it comes."""
+    """Return (reads, writes) that copying an object of that size takes, where nothing of it is there. sent: on as it
+    comes."""
     if (nbytes or 0) <= HELD_BYTES:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # As `Pieces` reads; a look, and an upload in parts.

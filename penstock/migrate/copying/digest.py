@@ -17,7 +17,7 @@ class Hash(Protocol):
 
 
 def _uncopied(data: memoryview) -> Any:
-    """The same memory as an object that `extend` takes, which takes no view."""
+    """Return the same memory as an object that `extend` takes, which takes no view."""
     if not data.readonly:
         return _array(len(data)).from_buffer(data)
     from numpy import frombuffer, uint8  # 0.1 s, where there is no other way
@@ -32,8 +32,10 @@ def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
 
 
 class Crc32c:
-    """CRC-32C as a hash, for a seventh of SHA-256's processor time or less. It finds what broke, and proves no two
-    objects the same: all files that end with their own CRC-32C have one."""
+    """CRC-32C as a hash, for a seventh of SHA-256's processor time or less.
+
+    It finds what broke, and proves no two objects the same: all files that end with their own CRC-32C have one.
+    """
 
     def __init__(self) -> None:
         self._value = 0
@@ -68,7 +70,7 @@ def proves(digest: str) -> bool:
 
 
 def kind_of(digest: str) -> str:
-    """The hash that a digest is of; "" where it is of none."""
+    """Return the hash that a digest is of; "" where it is of none."""
     kind = digest.partition(":")[0]
     return kind if kind in KINDS else ""
 
@@ -79,12 +81,12 @@ def in_words(digest: str) -> str:
 
 
 def to_columns(digest: str) -> tuple[str, ...]:
-    """A digest as tables have it: a column of hex for each of `KINDS`."""
+    """Return a digest as tables have it: a column of hex for each of `KINDS`."""
     return tuple(digest.partition(":")[2] if kind == kind_of(digest) else "" for kind in KINDS)
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:
-    """What is noted of an object, as a row of such a table."""
+    """Return what is noted of an object, as a row of such a table."""
     return key, nbytes, *to_columns(digest), etag
 
 

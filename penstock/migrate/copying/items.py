@@ -13,10 +13,12 @@ HELD_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One object to copy. nbytes: None where nobody has said; digest: what its bytes must have, "" where that is not
-    known. etag: of the object that was listed at the source, "" where any will do. look: it may be there already. was:
-    the digest of what the target has from an earlier run, of an object that seems to have changed since; replace:
-    whether it may be put in its place."""
+    """One object to copy. nbytes: None where nobody has said.
+
+    digest: what its bytes must have, "" where that is not known. etag: of the object that was listed at the source, ""
+    where any will do. look: it may be there already. was: the digest of what the target has from an earlier run, of an
+    object that seems to have changed since; replace: whether it may be put in its place.
+    """
 
     path: str
     nbytes: int | None

@@ -92,7 +92,7 @@ class Journal:
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:
-        """What was noted of an object last."""
+        """Return what was noted of an object last."""
         with self._on_scratch():  # to read a page another one may have to be written
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
         return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
@@ -126,8 +126,10 @@ class Journal:
         Thread(target=import_module, args=(".copied_table", __package__)).start()
 
     def keep(self) -> None:
-        """All lines become a manifest: one table in the order of its keys, in pieces. What another run wrote meanwhile
-        stays beside it. Nothing new is no change."""
+        """All lines become a manifest: one table in the order of its keys, in pieces.
+
+        What another run wrote meanwhile stays beside it. Nothing new is no change.
+        """
         self.flush()
         if not self._has_news:
             self.finish()

@@ -26,7 +26,8 @@ class SendOn:
         self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
 
     def __call__(self, item: Item) -> Copied | Item:
-        """The item where it is to be held, and put in another way: as it was, or as one that replaces what is there.
+        """Return the item where it is to be held, and put in another way: as it was, or as one that replaces what is
+        there.
 
         Raises: as `Transfer`.
         """
@@ -46,7 +47,7 @@ class SendOn:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=True)
 
     def _sent(self, target: S3PutStore, item: Item, nbytes: int) -> tuple[str, bool | None]:
-        """The digest of what came, and what `finish_twin` says. Memory: a piece."""
+        """Return the digest of what came, and what `finish_twin` says. Memory: a piece."""
         with self._room.memory(min(nbytes, LOOK_BYTES)) as lent:
             found = self._sent_by(lent.view, target, item, nbytes)
             lent.is_free = True

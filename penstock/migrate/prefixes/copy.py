@@ -36,8 +36,10 @@ FORMAT = 1
 
 @dataclass(slots=True, kw_only=True)
 class PrefixReport(Copies):
-    """What was done. markers: keys that stores list for a folder that somebody made in a console; unhashed: objects
-    that were there before, and were taken by their size."""
+    """What was done. markers: keys that stores list for a folder that somebody made in a console.
+
+    unhashed: objects that were there before, and were taken by their size.
+    """
 
     source: str
     markers: int = 0
@@ -85,7 +87,7 @@ def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides
 
 
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
-    """What there is to copy of a key that the source has; None where it is there.
+    """Return what there is to copy of a key that the source has; None where it is there.
 
     Raises: Changed where the target's object is not the one that was copied; AlreadyExists where somebody else's lies
     there.
@@ -124,9 +126,11 @@ def migrate_prefix(
     replace: bool = False,
     hash: str = "sha256",
 ) -> PrefixReport:
-    """Copy what the target lacks, and name what can be no object there. What changed at the source since it was copied
-    is named, or replaced where `replace` says so; nothing is deleted. hash: one of `digest.KINDS`, taken of every byte
-    that is copied, and noted. Memory: 228 MiB of objects at most, whatever their number.
+    """Copy what the target lacks, and name what can be no object there.
+
+    What changed at the source since it was copied is named, or replaced where `replace` says so; nothing is deleted.
+    hash: one of `digest.KINDS`, taken of every byte that is copied, and noted. Memory: 228 MiB of objects at most,
+    whatever their number.
 
     Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises.
     """
@@ -168,7 +172,7 @@ def migrate_prefix(
 
 
 def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """What a run would copy, or look at again; what it would name is left out."""
+    """Yield what a run would copy, or look at again; what it would name is left out."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -199,7 +203,7 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store) -> Iterator[ObjectInfo]:
-    """A root that is copied as it lies there would be written to at both places."""
+    """Yield a root that is copied as it lies there would be written to at both places."""
     for info in objects(store):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(

@@ -20,9 +20,11 @@ _OF_SERVER = ("endpoint_url", "account_name", "account_host")
 
 
 def check_places(source: Store, target: Store) -> None:
-    """Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where
-    one lies in the other, or the source has nothing and nothing was copied from it; Corrupt where somebody edited
-    what the target says of its source."""
+    """Raises: Conflict where one of them is a root, or the target was filled from another source.
+
+    InvalidStore where one lies in the other, or the source has nothing and nothing was copied from it; Corrupt where
+    somebody edited what the target says of its source.
+    """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
             f"{source.url} and {target.url}: one lies in the other, so copies would be copied again; give another"
@@ -49,7 +51,7 @@ def check_places(source: Store, target: Store) -> None:
 
 
 def objects(store: Store) -> Iterator[ObjectInfo]:
-    """What lies there, without the notes of migrations."""
+    """Return what lies there, without the notes of migrations."""
     return (info for info in store.list("") if not info.key.startswith(FOLDER))
 
 

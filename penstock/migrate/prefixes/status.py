@@ -14,10 +14,12 @@ from .places import FOLDER, check_places
 
 @dataclass(slots=True, kw_only=True)
 class PrefixStatus:
-    """missing, missing_nbytes: what is not at the target; changed: what is another object at the source than was
-    copied; refused: what a run would name; uncopied: what lies in the source's folder and can be no object; there,
-    unhashed: what is at the target, and of that what was taken by its size; unfinished: whether a run was killed, or is
-    at work."""
+    """missing, missing_nbytes: what is not at the target.
+
+    changed: what is another object at the source than was copied; refused: what a run would name; uncopied: what lies
+    in the source's folder and can be no object; there, unhashed: what is at the target, and of that what was taken by
+    its size; unfinished: whether a run was killed, or is at work.
+    """
 
     missing: int = 0
     missing_nbytes: int = 0

@@ -24,9 +24,12 @@ AT_ONCE = 16
 
 @dataclass(slots=True, kw_only=True)
 class PrefixVerdict:
-    """checked, nbytes: objects of the source that are there, and their bytes; read: those whose bytes were compared,
-    without `full` those whose two ETags differ and may both be MD5s; unhashed: those that were taken by their size and
-    nobody has read; extra: objects at the target that the source does not have; problems: key -> what is wrong."""
+    """checked, nbytes: objects of the source that are there, and their bytes.
+
+    read: those whose bytes were compared, without `full` those whose two ETags differ and may both be MD5s; unhashed:
+    those that were taken by their size and nobody has read; extra: objects at the target that the source does not have;
+    problems: key -> what is wrong.
+    """
 
     source: str
     target: str
@@ -126,7 +129,7 @@ def _differ(sides: Sides) -> bool:
 
 
 def _compare(source: Store, target: Store, sides: Sides) -> str:
-    """The digest of the target's bytes, or "!" and what is wrong with them."""
+    """Return the digest of the target's bytes, or "!" and what is wrong with them."""
     try:
         assert sides.target is not None
         right, where = sides.noted.digest if sides.noted else "", "when it was copied"

@@ -49,7 +49,7 @@ _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}
 
 
 def scrub(table: pa.Table, marks: Marks) -> pa.Table:
-    """The table without names in columns that name others or say why; the table itself where it has none."""
+    """Return the table without names in columns that name others or say why; the table itself where it has none."""
     for position, field in enumerate(table.schema):
         if (new := _scrubbed_column(table[field.name], field, marks)) is not None:
             table = table.set_column(position, field, pa.chunked_array([pa.array(new, field.type)]))
@@ -85,8 +85,8 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """A table without the rows of samples or raw objects that are taken down, and without their names in the others;
-    the table itself where there is nothing of them."""
+    """Return a table without the rows of samples or raw objects that are taken down, and without their names in the
+    others; the table itself where there is nothing of them."""
     gone = taken_rows(table, marks)
     left = table.filter(pa.array([not one for one in gone], pa.bool_())) if any(gone) else table
     return scrub(left, marks)
@@ -139,7 +139,10 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
 
 
 def _told_without(text: str, field: str, marks: Marks) -> str:
-    """A text that says why, without the names; cells of a table in Markdown as they were before they were escaped."""
+    """Return a text that says why, without the names.
+
+    Cells of a table in Markdown as they were before they were escaped.
+    """
     if not field.endswith("table_markdown"):
         return marks.without(text)
     pieces = _BETWEEN_CELLS.split(text)

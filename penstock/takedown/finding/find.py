@@ -25,9 +25,11 @@ from .readable_versions import Whole, over_whole
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """Of one dataset. marks: what names these samples alone; rows: part -> row -> deny entry, of all its versions;
-    uris: of the raw objects that they were cut of, others too or not; places: what has to be gone; versions: those that
-    had them, or name them, newest last."""
+    """Of one dataset. marks: what names these samples alone.
+
+    rows: part -> row -> deny entry, of all its versions; uris: of the raw objects that they were cut of, others too or
+    not; places: what has to be gone; versions: those that had them, or name them, newest last.
+    """
 
     dataset: str
     marks: Marks
@@ -38,12 +40,13 @@ class Found:
 
 
 def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Found:
-    """What the versions of a dataset have of a takedown, those left out of which something was collected already
+    """Return what the versions of a dataset have of a takedown, those left out of which something was collected already
     (`left_over` finds what is left of these). known: marks that are on record.
 
     Reads the keys table of every run once, the tables with columns that name other samples, what open transactions
     have of samples, and of the versions that have something all tables of samples and shards. Raises: Corrupt;
-    StoreError."""
+    StoreError.
+    """
     marks = frozenset(known)
     return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions, marks))
 
@@ -104,7 +107,7 @@ class _Look:
         )
 
     def _with_rows(self, version: Version, entry: Mapping[str, Any]) -> frozenset[str]:
-        """The parts of which a table has rows that are denied."""
+        """Return the parts of which a table has rows that are denied."""
         path, rows = entry["path"], self._found.rows
         if path not in self._parts:
             table = get_table(version.store, TableFile.from_json(dict(entry)), ["part", "row"])
@@ -132,7 +135,7 @@ class _Look:
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
-        """What this version has of these samples: the version, shards with their indexes, and tables."""
+        """Yield what this version has of these samples: the version, shards with their indexes, and tables."""
         parts = self._parts_of(version)
         yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 

@@ -23,9 +23,11 @@ _MOST_PLACES = 400
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """Of one dataset. kinds, denied: of the deny entry, what was hashed and the hashes; hashes: marks of what else
-    names what is taken down; plain: the names, where they are still known, which finds them in the midst of a text;
-    others: what somebody else is called too, who stays: no name of theirs alone."""
+    """Of one dataset. kinds, denied: of the deny entry, what was hashed and the hashes.
+
+    hashes: marks of what else names what is taken down; plain: the names, where they are still known, which finds them
+    in the midst of a text; others: what somebody else is called too, who stays: no name of theirs alone.
+    """
 
     salt: str
     dataset: str
@@ -79,7 +81,7 @@ class Marks:
         return self.without(text) != text
 
     def without(self, text: str) -> str:
-        """The text without the names."""
+        """Return the text without the names."""
         if self.has(text):
             return TAKEN_DOWN
         if (pattern := self._pattern) is not None:
@@ -87,7 +89,7 @@ class Marks:
         return _between_ours(text, lambda piece: _WORD.sub(lambda word: self._word(word[0]), piece))
 
     def _word(self, word: str) -> str:
-        """A word without the names that lie in it, the longest first."""
+        """Return a word without the names that lie in it, the longest first."""
         starts = [one.start() for one in re.finditer(_BEFORE, word)]
         ends = [one.start() for one in re.finditer(_AFTER, word)]
         if len(starts) * len(ends) > _MOST_PLACES:
@@ -112,7 +114,7 @@ def _between_ours(text: str, change: Callable[[str], str]) -> str:
 
 
 def mark(salt: str, dataset: str, text: str) -> str:
-    """The hash of a name of a dataset's sample."""
+    """Return the hash of a name of a dataset's sample."""
     return keyed_hash(salt, KIND, dataset, text)
 
 

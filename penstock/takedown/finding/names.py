@@ -29,8 +29,10 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """marks: of what these samples alone are called; uris: of the raw objects that they were cut of, others too or
-    not."""
+    """marks: of what these samples alone are called.
+
+    uris: of the raw objects that they were cut of, others too or not.
+    """
 
     marks: Marks
     uris: set[str]
@@ -42,7 +44,7 @@ def keys_files(version: Version) -> list[dict[str, Any]]:
 
 
 def waiting_tables(root: Root, dataset: str) -> Iterator[pa.Table]:
-    """What open transactions of a dataset have of samples."""
+    """Yield what open transactions of a dataset have of samples."""
     for txn in root.state.txns.values():
         waits = txn.dataset == dataset and txn.status == "open"
         for info in listed_twice(root.store, f"data/{txn.txn}/") if waits else ():
@@ -100,8 +102,11 @@ def names_of(
 
 
 def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
-    """Those of these texts that are among the names. Three hashes per text where some names are known by theirs alone:
-    of what was redacted before, or of another dataset."""
+    """Those of these texts that are among the names.
+
+    Three hashes per text where some names are known by theirs alone: of what was redacted before, or of another
+    dataset.
+    """
     if not marks.all_known:
         return {text for column in columns for text in column.to_pylist() if marks.has(text)}
     names = pa.array(sorted(marks.plain), pa.string())
@@ -111,7 +116,7 @@ def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """What units and raw objects are called of which nothing is taken down. mine: column -> names of what is."""
+    """Yield what units and raw objects are called of which nothing is taken down. mine: column -> names of what is."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):

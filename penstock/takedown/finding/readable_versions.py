@@ -18,9 +18,12 @@ T = TypeVar("T")
 
 
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
-    """work(versions) with those versions, retired or not, whose manifest and tables are there. Begins again where a
-    collector took something of a retired one meanwhile. Costs a request per version, and one per table that only
-    retired ones have. Raises: ObjectNotFound where a version lacks something that nobody may have collected."""
+    """work(versions) with those versions, retired or not, whose manifest and tables are there.
+
+    Begins again where a collector took something of a retired one meanwhile. Costs a request per version, and one per
+    table that only retired ones have. Raises: ObjectNotFound where a version lacks something that nobody may have
+    collected.
+    """
     versions = _whole(root, dataset)
     while True:
         try:

@@ -30,7 +30,7 @@ def landings(store: Store, dataset: str) -> frozenset[str]:
 
 
 def check_place(place: str) -> str:
-    """The place as `why_not` takes it. Raises: InvalidStore for one that is everything, or no place."""
+    """Return the place as `why_not` takes it. Raises: InvalidStore for one that is everything, or no place."""
     if not _base(place):
         raise InvalidStore(
             f"--raw-below {place!r} is no folder and no bucket; write a path in full, such as /data/landing, or a URL "
@@ -80,8 +80,10 @@ def _plain(uri: str) -> str:
 
 
 def _base(place: str) -> str:
-    """A place without the slashes at its end; "" for one that is no bucket, no server and no folder below the disk's
-    own."""
+    """Return a place without the slashes at its end.
+
+    "" for one that is no bucket, no server and no folder below the disk's own.
+    """
     base = _plain(place).rstrip("/")
     if "://" in base:
         return base

@@ -20,8 +20,11 @@ _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
-    """Pages of the gate that name a sample go, text by text; with `everything` the others too, which may show one, also
-    of batches that no version has. Those may come again. Raises: StoreError."""
+    """Pages of the gate that name a sample go, text by text.
+
+    With `everything` the others too, which may show one, also of batches that no version has. Those may come again.
+    Raises: StoreError.
+    """
     named: list[str] = []
     others: list[str] = []
     for info in store.list(f"gates/{dataset}/"):
@@ -55,7 +58,9 @@ class _Texts(HTMLParser):
 
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Cards of these versions go, plans with their views, and packs that no other plan names; ledgers are rewritten.
-    Costs a read of each plan, pack and ledger. Raises: StoreError."""
+
+    Costs a read of each plan, pack and ledger. Raises: StoreError.
+    """
     records = list(versions)
     if not records:
         return Edits()
@@ -103,8 +108,10 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 
 
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """A ledger whose lines of these versions name nothing that is taken down, the same bytes where none does. A line
-    that is none stays."""
+    """Return a ledger whose lines of these versions name nothing that is taken down, the same bytes where none does.
+
+    A line that is none stays.
+    """
     return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
 
 

@@ -91,7 +91,7 @@ def _with_marks(
 
 
 def member_keys(store: Store, path: str) -> Iterator[str]:
-    """The keys of a shard's members, as far as it can be read."""
+    """Yield the keys of a shard's members, as far as it can be read."""
     with store.open_stream(path) as stream, tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar:
         for member in tar:
             folder, slash, name = member.name.rpartition("/")
@@ -119,7 +119,7 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
 
 
 def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
-    """What a version calls these rows, of the parts that it has."""
+    """Return what a version calls these rows, of the parts that it has."""
     files = [
         TableFile.from_json(one)
         for one in open_record(store, record).manifest["samples"]

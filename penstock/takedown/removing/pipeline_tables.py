@@ -27,9 +27,11 @@ AHEAD = "clips_ahead"
 
 
 def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
-    """What is to become of a pipeline's objects; the new tables are written. shards: path of a shard, or of a part's
-    samples table -> what has taken its place, for records that name it. Costs a read of each table and record of the
-    dataset. Raises: Corrupt; StoreError."""
+    """Return what is to become of a pipeline's objects.
+
+    The new tables are written. shards: path of a shard, or of a part's samples table -> what has taken its place, for
+    records that name it. Costs a read of each table and record of the dataset. Raises: Corrupt; StoreError.
+    """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
     for path in _paths(store, f"tables/{dataset}/", ".parquet"):
@@ -50,7 +52,7 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """What was cut of a raw object that is taken down is too, in a version or not. Reads the tables of units."""
+    """Return what was cut of a raw object that is taken down is too, in a version or not. Reads the tables of units."""
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)
@@ -60,14 +62,17 @@ def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
 
 
 def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
-    """A lifecycle table without what is taken down; None where it has nothing of it. Raises: Corrupt."""
+    """Return a lifecycle table without what is taken down; None where it has nothing of it. Raises: Corrupt."""
     table = parse_table(store.get(path).data, path)
     new = without_rows(table, marks)
     return None if new is table else new
 
 
 def without_names(path: str, body: Json, marks: Marks) -> Json:
-    """A stage's record, or a batch's manifest, without what is taken down; an equal one where it has nothing of it."""
+    """Return a stage's record, or a batch's manifest, without what is taken down.
+
+    An equal one where it has nothing of it.
+    """
     if path.startswith("tables/"):
         return _batch(body, marks)
     new: Json = scrubbed(body, marks)
@@ -97,8 +102,10 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
 
 
 def _batch(body: Json, marks: Marks) -> Json:
-    """A batch's manifest in which objects that are taken down have another name. It keeps the batch's, which is a hash
-    of what they were called, and says so."""
+    """Return a batch's manifest in which objects that are taken down have another name.
+
+    It keeps the batch's, which is a hash of what they were called, and says so.
+    """
     objects = []
     for one in body.get("objects", ()):
         if any(isinstance(one.get(name), str) and marks.takes("raw", one[name]) for name in ("key", "uri")):

@@ -10,8 +10,10 @@ from ..record import Place, add_to_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """puts: path -> its new bytes; deletes: paths, for ever; remade: paths of views, packs and pages to delete,
-    which may come again."""
+    """puts: path -> its new bytes.
+
+    deletes: paths, for ever; remade: paths of views, packs and pages to delete, which may come again.
+    """
 
     puts: Mapping[str, bytes] = field(default_factory=dict)
     deletes: tuple[str, ...] = ()

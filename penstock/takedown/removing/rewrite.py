@@ -38,8 +38,8 @@ from ..finding.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """The takedown's open transaction on the version `parent`: the same one whenever it goes on, until that is settled
-    or the parent another."""
+    """Return the takedown's open transaction on the version `parent`: the same one whenever it goes on, until that is
+    settled or the parent another."""
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"
@@ -51,8 +51,9 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 
 
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
-    """Commit the dataset's newest version without the samples of a takedown, and without their names; None where it has
-    none of them.
+    """Commit the dataset's newest version without the samples of a takedown, and without their names.
+
+    None where it has none of them.
 
     Every shard of a part that has one is read and written once. When somebody publishes meanwhile, what is new is
     redacted too before the commit is allowed. Raises: NothingLeft where it has no others; Conflict; Corrupt;
@@ -98,7 +99,7 @@ class _Redaction:
         self._shards: dict[str, TableFile] = {}
 
     def build(self, state: State) -> CommitBody:
-        """The manifest on the newest version. Raises: NothingLeft; Conflict."""
+        """Return the manifest on the newest version. Raises: NothingLeft; Conflict."""
         # Another place each time: a part that another takedown redacted meanwhile is redacted again, to other bytes.
         self._attempt = f"data/{self._txn}/{secrets.token_hex(8)}"
         dataset = state.txns[self._txn].dataset
@@ -156,12 +157,12 @@ class _Redaction:
         return {name: producer[name] for name in ("owner",) if name in producer}
 
     def _labels(self, state: State) -> dict[str, list[str]]:
-        """The class names: the versions that told them are retired."""
+        """Return the class names: the versions that told them are retired."""
         names = class_names(self._store, state.versions(state.txns[self._txn].dataset))
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
-        """What is live and shall not be: of this takedown, and of others that the parent had not applied."""
+        """Return what is live and shall not be: of this takedown, and of others that the parent had not applied."""
         out = {part: dict(members) for part, members in parent.items()}
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
@@ -176,7 +177,7 @@ class _Redaction:
         return self._shards[file.path]
 
     def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
-        """The lists of samples and stats files. A run's files lie in one folder of their own from now on."""
+        """Return the lists of samples and stats files. A run's files lie in one folder of their own from now on."""
         entries = manifest["samples"]
         now = {entry["path"]: self._redacted_table(entry, gone) for entry in entries}
         changed = {path for path, table in now.items() if table is not None}
@@ -219,7 +220,7 @@ class _Redaction:
         return put_named_table(self._store, prefix, table, "stats")
 
     def _redacted_table(self, entry: Mapping[str, Any], gone: Redacted) -> pa.Table | None:
-        """The samples file without them, None where nothing changes."""
+        """Return the samples file without them, None where nothing changes."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         redacted = redact_rows(table, rows_of(table, gone))
         now = scrub(redacted, self._marks)
@@ -228,7 +229,7 @@ class _Redaction:
         return None if now is table else now
 
     def _scrubbed(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """An exclusions file whose reasons name no sample that is taken down."""
+        """Return an exclusions file whose reasons name no sample that is taken down."""
         table = get_table(self._store, TableFile.from_json(dict(entry)))
         now = scrub(table, self._marks)
         if now is table:
@@ -237,8 +238,8 @@ class _Redaction:
 
 
 def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
-    """An annotation's table in which a cell that became null takes the value away, and brings none back that was there
-    before it."""
+    """Return an annotation's table in which a cell that became null takes the value away, and brings none back that was
+    there before it."""
     there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
     removed = [list(names or ()) for names in there]
     for name in was.column_names:
@@ -252,8 +253,10 @@ def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
 
 
 def _runs(entries: list[Any], n: int) -> list[list[Any]]:
-    """The runs whose files lie in one folder, in order. n: how many statistics lie there: one of each. Earlier releases
-    merged runs into the folder of another, or of an annotation."""
+    """Return the runs whose files lie in one folder, in order. n: how many statistics lie there: one of each.
+
+    Earlier releases merged runs into the folder of another, or of an annotation.
+    """
     runs: list[list[Any]] = []
     for entry in entries:
         if not runs or (

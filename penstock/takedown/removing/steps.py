@@ -28,8 +28,10 @@ class Steps:
         self._uris = set(found.uris)
 
     def take(self) -> set[str]:
-        """All of them, in this order. Each finds what is left to do in what is stored: killed anywhere, a run is run
-        again. Returns the URIs of the raw objects that these samples were cut of. Raises: Corrupt; StoreError; Fenced.
+        """All of them, in this order.
+
+        Each finds what is left to do in what is stored: killed anywhere, a run is run again. Returns the URIs of the
+        raw objects that these samples were cut of. Raises: Corrupt; StoreError; Fenced.
         """
         self._note_found()
         retired = False
@@ -51,8 +53,10 @@ class Steps:
         add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
 
     def _publish(self) -> str:
-        """The newest version without the samples, until it has none of them. Returns its id where it has no others, so
-        that there is no version without them; else ""."""
+        """Return the newest version without the samples, until it has none of them.
+
+        Returns its id where it has no others, so that there is no version without them; else "".
+        """
         try:
             while record := publish_redacted(self._root, self._dataset, self._deny, self._marks):
                 self._ran.new.append(record.name)
@@ -73,8 +77,11 @@ class Steps:
             self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
 
     def _retire(self, nothing_left_of: str) -> bool:
-        """Retire the versions that had the samples. False where somebody has published on one of them since: what is
-        newest is never retired while it has other samples, before there is a version of these."""
+        """Retire the versions that had the samples.
+
+        False where somebody has published on one of them since: what is newest is never retired while it has other
+        samples, before there is a version of these.
+        """
         had = {record.id for record in self._found.versions}
 
         def retire_next(state: State) -> Mapping[str, object] | Done[object]:
@@ -117,7 +124,7 @@ class Steps:
         self._ran.touched += do(self._root.store, self._deny.n, self._dataset, edits)
 
     def _had(self) -> list[VersionRecord]:
-        """The versions that had them, by what is on record: of some nothing may be left."""
+        """Return the versions that had them, by what is on record: of some nothing may be left."""
         ids = read_record(self._root.store, self._deny.n).versions()
         return [record for record in self._root.state.versions(self._dataset) if record.id in ids]
 

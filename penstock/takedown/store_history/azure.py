@@ -1,5 +1,6 @@
-"""Remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks. `Kept` and `Unseen`
-say for every kind of store what is kept, or cannot be known.
+"""Remains of deleted blobs on Azure: soft-deleted blobs, versions, snapshots, uncommitted blocks.
+
+`Kept` and `Unseen` say for every kind of store what is kept, or cannot be known.
 
 Listed with azure-storage-blob, with the credentials that the root's own store finds in the environment. Settings would
 not tell: what was deleted while soft delete or versioning was on stays after it is off.
@@ -33,7 +34,7 @@ SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedb
 
 
 def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """A request per path, and one for the account. Raises: Unseen where they cannot be listed; InvalidStore."""
+    """Yield a request per path, and one for the account. Raises: Unseen where they cannot be listed; InvalidStore."""
     try:
         from azure.core.exceptions import AzureError
         from azure.storage.blob import BlobServiceClient

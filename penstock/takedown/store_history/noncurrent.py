@@ -30,9 +30,10 @@ _AZURE = ("az://", "abfs://", "abfss://", "azure://")
 def noncurrent(
     store: Store, paths: Sequence[str], client: Any = None, *, told: bool = False, mirror: str = ""
 ) -> Iterator[Place]:
-    """A place for each version and upload of these paths that is kept, or one for all where none is; of a folder
-    of this machine one for each file that was not finished. Costs a request per path, one per version, and one per
-    1,000 uploads; a walk through a folder.
+    """Yield a place for each version and upload of these paths that is kept, or one for all where none is.
+
+    Of a folder of this machine one for each file that was not finished. Costs a request per path, one per version, and
+    one per 1,000 uploads; a walk through a folder.
 
     client: boto3's, of an S3 bucket. told: somebody says that the store keeps nothing, which counts where it cannot be
     looked at. mirror: the URL by which it was given, where it is one.
@@ -65,7 +66,10 @@ def noncurrent(
 
 
 def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
-    """A place for each file of a folder that a writer has not finished, whatever is in it; none for one in memory."""
+    """Yield a place for each file of a folder that a writer has not finished, whatever is in it.
+
+    None for one in memory.
+    """
     by_hand = "its writer is at work, or was killed: then delete the file"
     for info in list_with_unfinished(store, ""):
         if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
@@ -76,8 +80,10 @@ def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps. Returns how many; none without boto3,
-    or rights to list them, which the proof says."""
+    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps.
+
+    Returns how many; none without boto3, or rights to list them, which the proof says.
+    """
     if not store.url.startswith("s3://") or not paths:
         return 0
     try:

@@ -29,7 +29,7 @@ def check_network(networks: Mapping[str, str], name: str) -> None:
 
 
 def network_loader(networks: Mapping[str, str], name: str) -> Callable[..., Any]:
-    """The function that loads it. Raises: ImportError, AttributeError."""
+    """Return the function that loads it. Raises: ImportError, AttributeError."""
     module, _, function = networks.get(name, name).partition(":")
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found

@@ -27,7 +27,7 @@ _CAPTIONERS = {
 
 
 def transformers() -> Any:
-    """The library. Raises: MissingDependency."""
+    """Return the library. Raises: MissingDependency."""
     try:
         import transformers as library
     except ImportError as error:
@@ -133,7 +133,7 @@ def load_captioner(path: Path, dtype: torch.dtype, place: str) -> Captioner:
 
 
 def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
-    """The class for the model in a folder. Raises: InvalidWeights."""
+    """Return the class for the model in a folder. Raises: InvalidWeights."""
     config = path / "config.json"
     if not config.is_file():
         raise InvalidWeights(

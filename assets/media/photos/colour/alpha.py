@@ -15,8 +15,9 @@ Alpha = Literal["none", "opaque", "flattened", "kept"]
 
 
 def apply_alpha(picture: "Image", rule: str) -> tuple["Image", Alpha]:
-    """An RGB or RGBA picture under a rule of `ALPHA_RULES`, as RGB, or as RGBA where it is kept; and what became of it:
-    'none' (no alpha channel), 'opaque' (one that hides nothing), 'flattened', 'kept'.
+    """Return an RGB or RGBA picture under a rule of `ALPHA_RULES`, as RGB, or as RGBA where it is kept.
+
+    And what became of it: 'none' (no alpha channel), 'opaque' (one that hides nothing), 'flattened', 'kept'.
 
     Raises: Unusable (the rule is 'drop', and something is transparent).
     """

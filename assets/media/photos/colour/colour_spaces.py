@@ -55,7 +55,7 @@ _GAMMAS = {4: 2.2, 5: 2.8, 8: 1.0}
 
 
 def space_of_code_points(primaries: int, transfer: int) -> Space | None:
-    """The space that two code points of ITU-T H.273 name; None for sRGB's own, unspecified or unknown ones."""
+    """Return the space that two code points of ITU-T H.273 name; None for sRGB's own, unspecified or unknown ones."""
     known = _PRIMARIES.get(primaries)
     gamma = _GAMMAS.get(transfer)
     if known is None and gamma is None:
@@ -80,7 +80,7 @@ def is_plausible(space: Space) -> bool:
 
 
 def profile_of(space: Space) -> bytes:
-    """A matrix/TRC display profile (ICC.1:2001-04, version 2) of `space`."""
+    """Return a matrix/TRC display profile (ICC.1:2001-04, version 2) of `space`."""
     columns = _to_d50(space)
     curve = _curve(space.gamma)
     blobs = {
@@ -103,12 +103,12 @@ def profile_of(space: Space) -> bytes:
 
 
 def colour_model(profile: bytes) -> str:
-    """What numbers a profile takes: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
+    """Return what numbers a profile takes: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
     return profile[16:20].decode("ascii", "replace").strip() if len(profile) >= 128 else ""
 
 
 def transfer_of(profile: bytes) -> int | None:
-    """The transfer characteristics in a profile's `cicp` tag (ICC.1:2022, 9.2.17), None without one."""
+    """Return the transfer characteristics in a profile's `cicp` tag (ICC.1:2022, 9.2.17), None without one."""
     try:
         (count,) = struct.unpack_from(">I", profile, 128)
         for entry in range(132, 132 + 12 * min(count, 100), 12):
@@ -141,7 +141,7 @@ def _xyz(value: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bytes:
 
 
 def _curve(gamma: float | None) -> bytes:
-    """A `curv` element; the curve of sRGB is IEC 61966-2-1, 5.2."""
+    """Return a `curv` element; the curve of sRGB is IEC 61966-2-1, 5.2."""
     if gamma is not None:
         return b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256))
     level = np.linspace(0, 1, _SRGB_CURVE_POINTS)

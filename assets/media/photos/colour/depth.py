@@ -82,7 +82,7 @@ def _from_sixteen(picture: "Image", band: "Image") -> "Image":
 
 
 def _key_of_eight(picture: "Image", clear: object) -> object:
-    """A PNG's transparent colour, told in the file's own depth, in that of the pixels as Pillow gives them.
+    """Return a PNG's transparent colour, told in the file's own depth, in that of the pixels as Pillow gives them.
 
     Raises: Unusable (a colour of 16 bits, of which the pixels have only the high 8).
     """

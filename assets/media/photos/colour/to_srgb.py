@@ -32,9 +32,11 @@ _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 class Colour(NamedTuple):
-    """by: what names the space ('srgb': PNG's chunk; 'icc_unusable': a profile that is broken, or for other numbers
-    than these, read as if there were none; 'assumed': nothing does); profile: that space, None for sRGB; hdr: its
-    range is high, and no profile makes it sRGB."""
+    """by: what names the space ('srgb': PNG's chunk.
+
+    'icc_unusable': a profile that is broken, or for other numbers than these, read as if there were none; 'assumed':
+    nothing does); profile: that space, None for sRGB; hdr: its range is high, and no profile makes it sRGB.
+    """
 
     by: ColourBy
     profile: bytes | None = None
@@ -42,7 +44,8 @@ class Colour(NamedTuple):
 
 
 def colour_of(picture: "Image", code_points: tuple[int, int] | None) -> Colour:
-    """The space of an opened picture. code_points: primaries and transfer of ITU-T H.273, where its file has them."""
+    """Return the space of an opened picture. code_points: primaries and transfer of ITU-T H.273, where its file has
+    them."""
     if code_points is not None and picture.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
         return _of_code_points(*code_points)
     profile = picture.info.get("icc_profile")

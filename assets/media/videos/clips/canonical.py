@@ -35,7 +35,7 @@ def canonical_clips(
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | None]:
-    """A clip per span, in their order; None for one in which no frame begins.
+    """Return a clip per span, in their order; None for one in which no frame begins.
 
     audit: the video's row of the media table; without it the video is decoded to its end. A clip of which a frame falls
     below `MIN_PSNR_DB` is made again at a higher quality, and all others with it. Raises: Unusable.

@@ -13,9 +13,11 @@ Mode = Literal["canonical", "reference"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """packets: the file with its packet table; pts: source ticks of every frame that it shows; end: when the last one
-    ends; wanted: (number of the first frame that was asked for, how many were): a reference clip may show more.
-    mode_reason: why it is not of the mode that the policy asks for, or "". metadata: columns of its own.
+    """packets: the file with its packet table.
+
+    pts: source ticks of every frame that it shows; end: when the last one ends; wanted: (number of the first frame that
+    was asked for, how many were): a reference clip may show more. mode_reason: why it is not of the mode that the
+    policy asks for, or "". metadata: columns of its own.
     """
 
     path: Path

@@ -77,8 +77,11 @@ class ClipEncoder:
         self._held: Any = None
 
     def add(self, picture: "VideoFrame", pts: int, rendering: Rendering) -> None:
-        """Encode a picture, yuv420p, shown at `pts`. Raises: Unusable when its size or colours are not those of the
-        clip's first; av.error.FFmpegError, also for a full disk."""
+        """Encode a picture, yuv420p, shown at `pts`.
+
+        Raises: Unusable when its size or colours are not those of the clip's first; av.error.FFmpegError, also for a
+        full disk.
+        """
         if self._output is None:
             self._open(picture, rendering)
         if self.size_px != (picture.width, picture.height):
@@ -165,5 +168,8 @@ def psnr_db(squared_error: float, n_samples: int) -> float:
 
 
 def _squared_error(stats: "PacketSideData") -> int:
-    """The sum over the planes. AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n, u16, n u64 errors; n is 3."""
+    """Return the sum over the planes.
+
+    AV_PKT_DATA_QUALITY_STATS: u32 quality, u8 type, u8 n, u16, n u64 errors; n is 3.
+    """
     return sum(_ERRORS.unpack_from(memoryview(stats)))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 class ClipMaker:
     """Takes the frames of a video in the order shown; those outside of all spans cost nothing but being looked at.
-    Spans may overlap. n: frames that came."""
+
+    Spans may overlap. n: frames that came.
+    """
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, shown: Shown) -> None:
-        """The next frame; one at the time of the frame before has no place. Raises: Unusable;
-        av.error.FFmpegError, also for a full disk."""
+        """The next frame; one at the time of the frame before has no place.
+
+        Raises: Unusable; av.error.FFmpegError, also for a full disk.
+        """
         if not self.n:
             self._shrink.begin(shown.frame)
         self.n += 1
@@ -53,7 +57,7 @@ class ClipMaker:
             self._encode(self._whole.take(shown))
 
     def finish(self) -> list[Clip | None]:
-        """A clip per span, in their order; None for one in which no frame begins. Raises: as `add`."""
+        """Return a clip per span, in their order; None for one in which no frame begins. Raises: as `add`."""
         self._encode(self._whole.rest())
         for place in list(self._open):
             self._finish(place)
@@ -97,7 +101,7 @@ class ClipMaker:
 def finished(
     encoder: ClipEncoder, span: Span, index: PacketIndex, n_deinterlaced: int, tables: PacketTables
 ) -> Clip:
-    """The clip of a span, all of whose pictures the encoder has. Raises: Unusable; av.error.FFmpegError."""
+    """Return the clip of a span, all of whose pictures the encoder has. Raises: Unusable; av.error.FFmpegError."""
     end = max(encoder.pts[-1] + 1, min(span.end, index.end_pts))
     try:
         encoder.finish(end)

@@ -18,7 +18,7 @@ class PacketTables:
         self._tried: StreamFacts | None = None
 
     def write(self, mp4: Path) -> Path:
-        """The file with the packet table of a clip, beside the clip.
+        """Return the file with the packet table of a clip, beside the clip.
 
         Raises: Unusable, for a clip that a loader could not read; OSError of the scratch disk.
         """

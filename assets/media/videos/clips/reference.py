@@ -50,7 +50,7 @@ def reference_clips(
     policy: VideoPolicy,
     audit: Mapping[str, Any],
 ) -> list[Clip | str]:
-    """A clip per span, in their order, or in a word why there is none.
+    """Return a clip per span, in their order, or in a word why there is none.
 
     Two demuxes of the file, a decode of the stretches, and one of the clips. Raises: Unusable for a file that cannot be
     decoded; StoreError when the disk is full.
@@ -93,7 +93,7 @@ def _stream(container: "InputContainer") -> "VideoStream":
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """What the first frame says, or why its packets cannot be shown as they are. Raises: Unusable."""
+    """Return what the first frame says, or why its packets cannot be shown as they are. Raises: Unusable."""
     import av
 
     with opened(path) as container:

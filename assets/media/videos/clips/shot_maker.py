@@ -84,8 +84,10 @@ class ShotMaker:
                 self._encode_until(front - self._shortest, cuts, None)
 
     def finish(self, cuts: Sequence[int], spans: Sequence[Span]) -> list[Clip | None] | None:
-        """A clip per span, None for one in which no frame begins; nothing where the clips are not those of the spans.
-        cuts, spans: those of the whole video. Raises: as `add`."""
+        """Return a clip per span, None for one in which no frame begins.
+
+        Nothing where the clips are not those of the spans. cuts, spans: those of the whole video. Raises: as `add`.
+        """
         self._hold(self._whole.rest())
         end = self._index.end_pts
         self._encode_until(None, cuts, end)

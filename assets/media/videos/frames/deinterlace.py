@@ -28,7 +28,7 @@ class Deinterlacer:
         self._waiting: deque[Shown] = deque()
 
     def take(self, shown: Shown) -> Iterator[tuple[Shown, bool]]:
-        """The frames that are ready, and whether each was deinterlaced."""
+        """Yield the frames that are ready, and whether each was deinterlaced."""
         frame = shown.frame
         if self._graph is None and not frame.interlaced_frame:
             yield shown, False
@@ -42,7 +42,7 @@ class Deinterlacer:
         yield from self._ready()
 
     def rest(self) -> Iterator[tuple[Shown, bool]]:
-        """What is left after the last frame."""
+        """Yield what is left after the last frame."""
         if self._graph is not None:
             self._graph.push(None)
             yield from self._ready()

@@ -13,8 +13,11 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Levels(NamedTuple):
-    """Of n frames, in levels of 255. total: sums over the pixels; std: their standard deviations; change: sums of the
-    absolute differences to the frame before, 0 of a frame without one."""
+    """Of n frames, in levels of 255. total: sums over the pixels.
+
+    std: their standard deviations; change: sums of the absolute differences to the frame before, 0 of a frame without
+    one.
+    """
 
     total: Whole
     std: Floats

@@ -32,8 +32,11 @@ class Shown(NamedTuple):
 
 
 class Clock:
-    """Tells frames, which come in display order, their times. Where the container has no display times, the
-    sorted times are the frames' in that order; elsewhere each frame keeps its own."""
+    """Tells frames, which come in display order, their times.
+
+    Where the container has no display times, the sorted times are the frames' in that order; elsewhere each frame keeps
+    its own.
+    """
 
     def __init__(self, container: "InputContainer") -> None:
         self._sorts = not has_display_times(container)
@@ -42,7 +45,7 @@ class Clock:
         self._n = 0
 
     def take(self, frame: "VideoFrame") -> Iterator[Shown]:
-        """The frames that are ready. Raises: Unusable for a frame without any timestamp."""
+        """Yield the frames that are ready. Raises: Unusable for a frame without any timestamp."""
         pts = frame.dts if frame.pts is None else frame.pts
         if pts is None:
             raise rejected("decode", "no_timestamps", f"frame {self._n} has neither pts nor dts")

@@ -24,7 +24,7 @@ class Timing:
         self._newest: int | None = None
 
     def add(self, shown: Shown) -> int:
-        """The gap before this frame, in ticks; 0 for the first and for one that is not behind the last."""
+        """Return the gap before this frame, in ticks; 0 for the first and for one that is not behind the last."""
         self._n += 1
         newest = self._newest
         if newest is not None:

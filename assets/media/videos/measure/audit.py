@@ -193,7 +193,7 @@ class _Pictures:
         return self._hashes | self._behind_gap | last
 
     def settled(self) -> tuple[list[int], int | None]:
-        """What is known of the scene cuts: see `ShotDetector.settled`."""
+        """Return what is known of the scene cuts: see `ShotDetector.settled`."""
         return self._look.settled()
 
     def facts(self) -> Row:

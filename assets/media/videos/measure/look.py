@@ -63,7 +63,7 @@ class Look:
             self._measure()
 
     def settled(self) -> tuple[list[int], int | None]:
-        """What is known of the scene cuts: see `ShotDetector.settled`."""
+        """Return what is known of the scene cuts: see `ShotDetector.settled`."""
         return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
@@ -128,8 +128,10 @@ class Thinned:
 
 
 def sharpness(luma: Frames) -> float:
-    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255; both sides below
-    2048 pixels, so that the squares of a line, each at most 1020^2, add up in 32 bits."""
+    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
+
+    Both sides below 2048 pixels, so that the squares of a line, each at most 1020^2, add up in 32 bits.
+    """
     wide = luma.astype(np.int16)
     found = wide[:-2, 1:-1] + wide[2:, 1:-1]
     found += wide[1:-1, :-2]
@@ -167,7 +169,7 @@ def picture_hashes(luma: Frames) -> list[str]:
 
 
 def _dct(n: int) -> Floats:
-    """The first 8 rows of the DCT-II of length n, unscaled."""
+    """Return the first 8 rows of the DCT-II of length n, unscaled."""
     rows = np.arange(_HASH_SIDE)[:, None] * (2 * np.arange(n)[None] + 1) * np.pi / (2 * n)
     cosines: Floats = np.cos(rows)
     return cosines

@@ -62,7 +62,7 @@ _UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
 
 
 def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
-    """What a decoder is set up with."""
+    """Return what a decoder is set up with."""
     codec = stream.codec_context
     extradata = codec.extradata or b""
     level = int(codec.level)

@@ -75,8 +75,10 @@ def _found(
 def _towards(
     container: "InputContainer", stream: "VideoStream", pts: int, *, skips: bool
 ) -> "Iterator[VideoFrame]":
-    """Decode from where the container is; skips: without the frames before `pts` on which, says the codec, no other
-    builds: with B-frames about half of them."""
+    """Decode from where the container is.
+
+    skips: without the frames before `pts` on which, says the codec, no other builds: with B-frames about half of them.
+    """
     for packet in packets_of(container, stream):
         at = packet.dts if packet.pts is None else packet.pts
         before = at is not None and at < pts

@@ -70,8 +70,9 @@ def frames_of(
     *,
     seeks: bool,
 ) -> Iterator[Shown]:
-    """The frames of all spans, and maybe others. seeks: to seek where what the audit found speaks for it. Without an
-    audit every frame is decoded. The container has not been read from. Raises: Unusable; CannotSeek;
+    """Return the frames of all spans, and maybe others. seeks: to seek where what the audit found speaks for it.
+
+    Without an audit every frame is decoded. The container has not been read from. Raises: Unusable; CannotSeek;
     av.error.FFmpegError.
     """
     if seeks and may_seek(container, audit):
@@ -94,7 +95,7 @@ def frames_in_order(
 def frames_sought(
     container: "InputContainer", stream: "VideoStream", spans: Sequence[Span], times: Times
 ) -> Iterator[Shown]:
-    """The frames of all spans, each once, in order. Raises: CannotSeek; av.error.FFmpegError."""
+    """Yield the frames of all spans, each once, in order. Raises: CannotSeek; av.error.FFmpegError."""
     frames: Iterator[Shown] = iter(())
     position: int | None = None  # of the last frame that was decoded
     for start, end in stretches(spans):
@@ -117,7 +118,7 @@ def frames_sought(
 
 
 def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """What the spans cover together, in order."""
+    """Return what the spans cover together, in order."""
     found: list[tuple[int, int]] = []
     for span in sorted(spans, key=lambda one: one.start):
         if found and span.start <= found[-1][1]:
@@ -128,7 +129,7 @@ def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
 
 
 def _from_key(frames: Iterator[Shown], key: int) -> Iterator[Shown]:
-    """The frames from the keyframe on. Raises: CannotSeek when it does not come back as one."""
+    """Yield the frames from the keyframe on. Raises: CannotSeek when it does not come back as one."""
     for one in frames:
         if one.pts < key:
             continue

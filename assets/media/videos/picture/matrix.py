@@ -48,8 +48,10 @@ def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
 
 @cache
 def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
-    """[3, 3] on 8-bit samples: limited range has 219 levels of luma and 224 of chroma, full range 255; of 10 bits
-    shifted to 8 it has 1023 / 4."""
+    """[3, 3] on 8-bit samples: limited range has 219 levels of luma and 224 of chroma, full range 255.
+
+    Of 10 bits shifted to 8 it has 1023 / 4.
+    """
     limited = np.diag([219.0, 224.0, 224.0])
     scale = (2**bits - 1) / 2 ** (bits - 8) * np.eye(3) if full_range else limited
     step = limited @ np.linalg.inv(to_rgb(BT601)) @ to_rgb(matrix) @ np.linalg.inv(scale)

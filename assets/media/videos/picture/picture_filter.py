@@ -52,13 +52,15 @@ class PictureFilter:
 
     def begin(self, frame: "VideoFrame") -> None:
         """The first frame of the video, whether it is applied or not: an HDR video's curve is decided by what it says.
-        Raises: Unusable for what the policy does not take."""
+
+        Raises: Unusable for what the policy does not take.
+        """
         signal = rendering_of(frame, self._policy).signal
         self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """The frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited, shorter side at most the policy's,
-        both sides even. `rendering` then says how its colours came about.
+        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited, shorter side at most the
+        policy's, both sides even. `rendering` then says how its colours came about.
 
         Raises: Unusable for what the policy does not take, or what cannot be shown right.
         """
@@ -123,8 +125,10 @@ class PictureFilter:
 
 
 class _Chain:
-    """FFmpeg's filters one behind the other: a picture in, a picture out. source: what PyAV's `add_buffer` takes;
-    filters: names and options."""
+    """FFmpeg's filters one behind the other: a picture in, a picture out. source: what PyAV's `add_buffer` takes.
+
+    filters: names and options.
+    """
 
     def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
         import av.filter
@@ -151,7 +155,7 @@ def _look(frame: "VideoFrame") -> _Look:
 
 
 def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int]:
-    """The even size nearest to this shape with a shorter side of at most `short_side_px`, never enlarged."""
+    """Return the even size nearest to this shape with a shorter side of at most `short_side_px`, never enlarged."""
     scale = min(1.0, short_side_px / min(width_px, height_px))
     return max(2, 2 * round(width_px * scale / 2)), max(2, 2 * round(height_px * scale / 2))
 

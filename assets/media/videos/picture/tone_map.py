@@ -48,9 +48,11 @@ PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What the samples of a picture mean: ITU-T H.273's numbers of matrix, primaries and transfer (PQ, HLG; any other
-    is SDR), the bits that they had before they were shifted to 16, and the peak of the display that a PQ picture was
-    mastered on, in cd/m²."""
+    """What the samples of a picture mean: ITU-T H.273's numbers of matrix, primaries and transfer (PQ, HLG.
+
+    Any other is SDR), the bits that they had before they were shifted to 16, and the peak of the display that a PQ
+    picture was mastered on, in cd/m².
+    """
 
     matrix: int
     primaries: int
@@ -68,7 +70,7 @@ def pq_light(signal: Floats) -> Floats:
 
 
 def pq_signal(light_cd: Floats | np.float64) -> Floats:
-    """The inverse of `pq_light`."""
+    """Return the inverse of `pq_light`."""
     power = np.power(np.clip(light_cd / PQ_PEAK_CD, 0, 1), _M1)
     signal: Floats = np.power((_C1 + _C2 * power) / (1 + _C3 * power), _M2)
     return signal
@@ -90,7 +92,7 @@ def hlg_light(scene: Floats) -> Floats:
 
 
 def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
-    """The EETF: light of a display with `peak_cd` as one with `white_cd` shows it; both have a black of 0."""
+    """Return the EETF: light of a display with `peak_cd` as one with `white_cd` shows it; both have a black of 0."""
     if peak_cd <= white_cd:
         return np.minimum(light_cd, white_cd)
     top = pq_signal(np.float64(peak_cd))

@@ -66,8 +66,10 @@ class Gops:
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
     def cut(self, span: Span, policy: VideoPolicy) -> Cut | Reason:
-        """The whole GOPs around a span, within `max_overhead_ratio`; for a clip of a shot those inside it, so that
-        it stays within its shot. O(log n), and O(packets of the span)."""
+        """Return the whole GOPs around a span, within `max_overhead_ratio`.
+
+        For a clip of a shot those inside it, so that it stays within its shot. O(log n), and O(packets of the span).
+        """
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
             return "no_gop_inside"

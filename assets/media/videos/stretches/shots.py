@@ -102,8 +102,10 @@ class ShotDetector:
         return [pts for pts in found if pts < front], front
 
     def _kept(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Times of the boundaries between shots of `_SHORTEST` frames or more. A frame that is shown no later than one
-        before it, as damaged timestamps say, begins no shot."""
+        """Times of the boundaries between shots of `_SHORTEST` frames or more.
+
+        A frame that is shown no later than one before it, as damaged timestamps say, begins no shot.
+        """
         slow = {
             (one.at, one.pts)
             for one in self._dissolves
@@ -182,7 +184,7 @@ class _Fades:
             self._judge()
 
     def finish(self) -> list[tuple[int, int]]:
-        """(number, pts) of each boundary."""
+        """Return (number, pts) of each boundary."""
         self._judge()
         return self.cuts
 
@@ -272,12 +274,12 @@ def _quarter(frames: Frames) -> Floats:
 
 
 def moved(one: Frames, other: Frames) -> float:
-    """The greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
+    """Return the greatest correlation of two frames, -1 to 1, over small shifts of one against the other."""
     return float(all_moved(one, other[None])[0])
 
 
 def all_moved(one: Frames, others: Frames) -> Floats:
-    """The same (Pearson's; 0 for a flat one), [n], of uint8 [height, width] and each of [n, height, width].
+    """Return the same (Pearson's; 0 for a flat one), [n], of uint8 [height, width] and each of [n, height, width].
 
     For every shift the sums over where the two overlap: of products from one against the other padded with zeros, of
     levels and their squares from sums over all rectangles. All of them are whole numbers below 2^53.

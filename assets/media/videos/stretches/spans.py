@@ -68,7 +68,10 @@ def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots
 
 
 def given(index: PacketIndex, segments: Sequence[Segment]) -> list[Span]:
-    """The given segments, by their start. Raises: Unusable without any, and for one that lies outside of the video."""
+    """Return the given segments, by their start.
+
+    Raises: Unusable without any, and for one that lies outside of the video.
+    """
     if not segments:
         raise dropped("cut", "no_segments", "no row of the _segments table names it")
     base = Fraction(*index.time_base)

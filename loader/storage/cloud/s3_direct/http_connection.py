@@ -126,7 +126,7 @@ class Wire:
         return self._understand(end, come, until)
 
     def all(self) -> bytes:
-        """What is left of the body. Raises: Broken."""
+        """Return what is left of the body. Raises: Broken."""
         end = self._at + self._left  # of the memory
         if end > len(self._memory):
             made = BytesIO()  # which gives away its memory as bytes, without a copy
@@ -148,8 +148,10 @@ class Wire:
         return data
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with what comes next of the body; how many bytes came, each time that some came. It may end
-        before `view`; what is behind `view` can be asked for next. Raises: Broken."""
+        """Fill `view` with what comes next of the body; how many bytes came, each time that some came.
+
+        It may end before `view`; what is behind `view` can be asked for next. Raises: Broken.
+        """
         view = view[: self._left]
         with self:
             if count := min(self._come - self._at, len(view)):
@@ -284,7 +286,7 @@ def _text_of(found: re.Match[bytes] | None) -> str:
 
 
 def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tuple[socket.socket, int]:
-    """A socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
+    """Return a socket, and the flags for reading. Raises: ssl.SSLError; Broken."""
     try:
         made = _dialled(place, connect_timeout_s)
         try:

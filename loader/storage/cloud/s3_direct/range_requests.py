@@ -136,7 +136,7 @@ class Direct:
         self.close()
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
-        """What the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
+        """Return what the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
         while (wire := self._idle_one()) is not None:
             try:
                 wire.ask(request, nbytes, self._keep)
@@ -151,7 +151,7 @@ class Direct:
         return wire
 
     def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
-        """A connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
+        """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
 
         create: whether only where there is none. Raises: Broken.
         """
@@ -172,8 +172,10 @@ class Direct:
         return wire
 
     def end(self, wire: Wire) -> tuple[int, str, bytes]:
-        """(status, ETag, text) of the answer, once the last byte of an object was sent; the ETag is "" where it is not
-        there. Raises: Broken, after which nobody knows."""
+        """(status, ETag, text) of the answer, once the last byte of an object was sent.
+
+        The ETag is "" where it is not there. Raises: Broken, after which nobody knows.
+        """
         status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
         wire.leave()  # others may ask it from here on
         if status != 200:
@@ -186,7 +188,7 @@ class Direct:
         return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
     def _idle_one(self, *, look: bool = False) -> Wire | None:
-        """A connection that can be used again. look: at each, and not only where it was idle for long."""
+        """Return a connection that can be used again. look: at each, and not only where it was idle for long."""
         while self._idle:
             try:
                 wire = self._idle.pop()

@@ -35,7 +35,7 @@ class Sending:
         return True
 
     def finish(self) -> str:
-        """The ETag of what the store has now; "" where it has nothing, or nobody knows."""
+        """Return the ETag of what the store has now; "" where it has nothing, or nobody knows."""
         if self._left:
             return ""
         try:

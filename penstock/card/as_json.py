@@ -1,4 +1,4 @@
-"""A card as JSON: what other tools read."""
+"""A card as JSON, for other tools."""
 
 import hashlib
 import json

@@ -206,7 +206,7 @@ def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History) -> Iterator[str]:
-    """Yield what a reader would look for and does not find, in sentences."""
+    """Yield sentences about facts that a reader would look for and does not find."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

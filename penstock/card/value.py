@@ -80,7 +80,7 @@ class Column:
     counts: Counts | None = None
     """Value -> samples; None for a column without names."""
     note: str = ""
-    """A sentence about it, or ""."""
+    """A few words about it, or ""."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,10 @@ class _Wanted:
 
 
 class _Aimed(NamedTuple):
-    """target: the tensor to fill, None for a value; memory: its own, where what is read goes straight into it."""
+    """A wanted box and its target.
+
+    target: the tensor to fill, None for a value; memory: the tensor's own, where the bytes read go straight into it.
+    """
 
     wanted: _Wanted
     target: torch.Tensor | None

@@ -52,7 +52,7 @@ class Retention:
 
 
 def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
-    """Delete what need not stay beside the newest checkpoint, which was just committed.
+    """Delete the objects that need not stay beside the newest checkpoint, which was just committed.
 
     A deletion that fails is logged, and tried again after the next commit: the checkpoint that was made is good. A
     marker goes before its parts: whatever stops this, no marker is left whose parts are gone.

@@ -114,7 +114,7 @@ class Checkpoints:
         self._pending = step, going
 
     def wait(self) -> None:
-        """Wait for the save beside the training. Raises: what that save raised."""
+        """Wait for the save beside the training. Raises: that save's error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
@@ -175,7 +175,7 @@ class Checkpoints:
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
     def close(self) -> None:
-        """Wait for the save on its way, and give the group back. Raises: what that save raised."""
+        """Wait for the save on its way, and give the group back. Raises: that save's error."""
         try:
             self.wait()
         finally:

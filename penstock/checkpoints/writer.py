@@ -115,7 +115,7 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator: write the index, then the marker, then delete what need not stay.
+        """Write the index, then the marker, then delete the objects that need not stay; on the coordinator.
 
         Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
         """

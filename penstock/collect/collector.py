@@ -90,7 +90,7 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> Report:
-    """Look at a root and note what is seen.
+    """Look at a root and note the signs of life and the condemned objects.
 
     With `apply`, abort the transactions of the dead, and delete objects that have been condemned for `grace_s`. Any
     number of collectors may work on a root at once. On a mirror nothing is deleted but the objects on the primary's
@@ -157,7 +157,7 @@ def collect(
 
 
 def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
-    """Check a dataset's name. Raises: VersionNotFound where nothing was ever begun for it."""
+    """Check that something was begun for a dataset. Raises: VersionNotFound."""
     known = {txn.dataset for txn in state.txns.values()}
     if dataset is not None and dataset not in known:
         raise VersionNotFound(

@@ -54,8 +54,8 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 class Unreadable:
     """Decides about files of the versions that stay, by this state, that cannot be read.
 
-    condemned: as for `protected`. mirror: whether the store is one. To a mirror, versions that were retired before may
-    never have been copied, as to a root that became the primary later.
+    condemned: as for `protected`. mirror: whether the store is one. Versions retired before the copy may never have
+    come to a mirror, nor to a root that became the primary later.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -64,8 +64,11 @@ class Unreadable:
         self._copied = state.n if mirror else moved
 
     def rank(self, record: VersionRecord) -> int:
-        """Of two versions that share a file, the one with the higher rank decides what is to be done without it: 2 for
-        one that can be opened, 1 for one that is retired and the log keeps, 0 for one that leases alone do."""
+        """Return 2 for a version that can be opened, 1 for a retired one that the log keeps, 0 for others.
+
+        Leases alone keep the others. Among versions that share a file, the highest rank decides whether it may be done
+        without.
+        """
         return 2 if record.retired is None else int(record.id in self._claims)
 
     def without(self, record: VersionRecord, path: str, error: ObjectNotFound | Corrupt) -> None:

@@ -56,7 +56,7 @@ def examine(
     url, options: as `loader.Root` takes them. quick: no listing of more than a page, and no speeds. An answer of the
     store to a probe is a finding, never an error.
 
-    Costs some 1,300 requests, at least 450 MB read and 170 MB written: speeds are measured for ten seconds or more, as
+    Costs some 1,300 requests, at least 450 MB read and 170 MB written. Speeds are measured for ten seconds or more, as
     fast as the store goes. quick: some 250 requests and 70 MB. Raises: InvalidStore for a URL or an option that is not
     understood.
     """

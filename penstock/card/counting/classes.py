@@ -89,7 +89,7 @@ def modality_of(fields: "frozenset[str] | set[str]") -> str:
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """Return the field that makes a sample of this modality what it is: the shortest name, then the first."""
+    """Return the field that gives a sample this modality: the shortest name, then the first."""
     known = MODALITIES.get(modality, ())
     mine = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip's own bytes are `mp4`, those of its mask `mask.mp4`; a document is `txt`, its caption `caption.txt`.

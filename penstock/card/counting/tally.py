@@ -77,9 +77,9 @@ class Numbers:
     p5: float
     """The 5 % quantile, right to 0.5 % of its value."""
     p50: float
-    """The median, as exact."""
+    """The median, likewise."""
     p95: float
-    """The 95 % quantile, as exact."""
+    """The 95 % quantile, likewise."""
     edges: tuple[float, ...]
     """Ends of the histogram's bins [n + 1]; all bins have one width, a power of two."""
     counts: tuple[int, ...]

@@ -41,7 +41,7 @@ def hub_licences(card: Card) -> list[str]:
 
 
 def _other_licences(card: Card) -> str:
-    """Return a name for what the Hub has no identifier for."""
+    """Return a name for licences without an identifier of the Hub."""
     names = [name for name, _ in card.licences.counts if hub_licence(name) == "other"]
     if len(names) != 1 or card.licences.n_others:
         return "several-see-the-card"

@@ -59,7 +59,7 @@ def shown(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (what, how much): the few numbers that stand above everything."""
+    """Return (name, amount): the few numbers that stand above everything."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -215,7 +215,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (what, which) of where the version comes from."""
+    """Return (name, value) about the version's origin."""
     made = card.history
     rows = [
         ("version", card.id),
@@ -236,7 +236,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (what, which, batches): policies, featurizers with their versions, filters."""
+    """Return (kind, text, batches): policies, featurizers with their versions, filters."""
     made = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
     rows += [

@@ -42,7 +42,10 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
 
 
 def compared(ahead_s: float, where: str) -> Finding:
-    """ahead_s: how far the other clock is ahead of this machine's. Date headers are of whole seconds."""
+    """Return a finding. ahead_s: seconds by which the other clock is ahead of this machine's.
+
+    Date headers have whole seconds.
+    """
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
     told = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"

@@ -1,4 +1,4 @@
-"""A card as JSON: what other tools read."""
+"""A card as JSON, for other tools."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from .value import FORMAT, Card, Column, Example, Kind
 
 
 def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Plain JSON; the same card gives the same. sheets: kind -> file name of the picture of its examples."""
+    """Return a card as plain JSON; the same card gives the same. sheets: kind -> file name of its examples' picture."""
     return {
         "card": FORMAT,
         "dataset": card.dataset,
@@ -55,7 +55,7 @@ def card_document(card: Card, sheets: Mapping[str, str] | None = None) -> dict[s
 
 
 def render_json(card: Card, sheets: Mapping[str, str] | None = None) -> str:
-    """Return the document as text, UTF-8, sorted keys."""
+    """Return the document of `card_document` as text, with sorted keys."""
     body = card_document(card, sheets)
     return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -82,7 +82,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 
 def _in_order(classes: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Classes have an order of their own, which an object of JSON would lose."""
+    """Return classes as a list: they have an order of their own, which an object of JSON would lose."""
     return [{"name": name, "n": n} for name, n in classes.items()]
 
 

@@ -1,4 +1,4 @@
-"""From a version to its card."""
+"""Builds the card of a version."""
 
 import re
 from collections import Counter
@@ -23,7 +23,7 @@ from .history import history
 from .value import Card, Column, Group, History, Kind
 
 EXAMPLES, MAX_EXAMPLES = 6, 24
-"""Samples of each kind that a card shows."""
+"""Samples of each kind that a card shows: by default, at most."""
 
 # What a pipeline's filter says of a sample (assets/spec.py, Filter.reason): the value is left away, so that samples
 # with the same reason are counted together.
@@ -40,9 +40,11 @@ _COPY = re.compile(
 def build_card(root: Root, version: Version, *, n_examples: int = EXAMPLES) -> Card:
     """Return the card of an open version: the same version gives the same card, in any process, on any day.
 
-    Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples
-    of each kind; no other media. n_examples = 0 reads none at all. Raises: Corrupt; StoreError; MissingDependency
-    for pictures without Pillow or av; InvalidRuntime for a number of examples out of range.
+    Reads the samples table once (see `scan`), the records of its making (see `history`), and `n_examples` samples of
+    each kind; no other media. n_examples = 0 reads none at all.
+
+    Raises: Corrupt; StoreError; MissingDependency for pictures without Pillow or av; InvalidRuntime for a number of
+    examples out of range.
     """
     if not 0 <= n_examples <= MAX_EXAMPLES:
         raise InvalidRuntime(f"{n_examples} examples of each kind; accepted: 0 to {MAX_EXAMPLES}")
@@ -101,7 +103,7 @@ def _kind(name: str, found: KindScan, scanned: Scan) -> Kind:
 
 
 def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, int]:
-    """From the first class with a sample to the last; {} when there is none."""
+    """Return class -> samples, from the first class with a sample to the last; {} when there is none."""
     there = np.flatnonzero(counts)
     if not len(there):
         return {}
@@ -109,7 +111,7 @@ def _classes(names: tuple[str, ...], counts: np.ndarray[Any, Any]) -> dict[str, 
 
 
 def _sizes(tally: Tally, n: int) -> Counts:
-    """width x height -> samples, from the codes that the scan counts."""
+    """Return "width x height" -> samples, from the codes that the scan counts."""
     if tally.overflowed:
         return tally.result(n)
     named = {
@@ -119,9 +121,9 @@ def _sizes(tally: Tally, n: int) -> Counts:
 
 
 def left_out(version: Version) -> Counts:
-    """Return samples that the version leaves out, by reason.
+    """Return the samples that the version leaves out, by reason.
 
-    Costs the exclusions tables: a bitmap per part and reason, which do not overlap - a row is excluded once. Raises:
+    Costs the exclusions tables: a bitmap per part and reason. Bitmaps do not overlap: a row is excluded once. Raises:
     Corrupt.
     """
     counts = Counter[str]()
@@ -204,7 +206,7 @@ def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:
 
 
 def _unknown(columns: Mapping[str, Any], kinds: tuple[Kind, ...], made: History) -> Iterator[str]:
-    """Yield what a reader would look for and does not find, in sentences."""
+    """Yield sentences about facts that a reader would look for and does not find."""
 
     def has(name: str) -> bool:
         return bool(columns.get(name, {}).get("type", "null") != "null")

@@ -1,4 +1,4 @@
-"""A few samples of every kind to look at. Bounded: so many samples, so many bytes of each, whatever there is."""
+"""A few samples of every kind to look at: a bounded number, with a bounded number of bytes of each."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -26,18 +26,18 @@ from .value import Example
 MAX_FIELD_BYTES = 32 * 2**20
 """A larger field is not read for a picture."""
 MAX_CAPTION = 280
-"""Letters."""
+"""Letters of a caption."""
 MAX_KINDS = 8
-"""The largest kinds have examples."""
+"""Most kinds with examples: the largest."""
 _CAPTIONS = ("caption.txt", "text.txt", "title.txt")
 _SHOWN = ("label", "language", "licence", "raw_key")
 
 
 def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
-    """Of each kind the samples that the scan chose, in the order of their hashes.
+    """Return the samples of each kind that the scan chose, in the order of their hashes.
 
-    Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most
-    32 MiB per kind. A sample that cannot be shown says why. Raises: StoreError; MissingDependency.
+    Costs one index row group and one range read per part, group and kind, at most a dozen fields of at most 32 MiB per
+    kind. A sample that cannot be shown says why. Raises: StoreError; MissingDependency.
     """
     wanted = [
         (name, kind, row)
@@ -51,7 +51,7 @@ def examples(version: Version, scanned: Scan) -> tuple[Example, ...]:
 
 
 def _different(kind: KindScan, scanned: Scan) -> list[int]:
-    """Of the rows with the smallest hashes, as many as are shown; of different raw objects as long as there are."""
+    """Return the rows to show: the smallest hashes, from different raw objects as long as there are any."""
     ordered = [row for _, row, _ in sorted(kind.best, reverse=True)]
     first: dict[str, int] = {}
     for row in ordered:
@@ -76,7 +76,9 @@ def example_of(
     find: Callable[[Sequence[str]], SampleAddress],
     told: Mapping[str, Any],
 ) -> Example:
-    """Return a sample, drawn. name: its kind; fields: what it has; find: where some of them are; told: its row.
+    """Return a sample, drawn.
+
+    name: its kind; fields: its fields; find: gives the address of some of them; told: its row.
 
     Raises: StoreError; MissingDependency.
     """
@@ -114,7 +116,7 @@ def example_of(
 
 
 def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) -> SampleAddress:
-    """Where fields of a live sample lie. place: (position of its part in the version, row)."""
+    """Return the address of fields of a live sample. place: (position of its part in the version, row)."""
     part, row = place
     ordinal = int(version.parts.first_ordinal[part]) + int(version.parts.live_members(part)[:row].sum())
     return version.address(np.array([ordinal]), fields)[0]

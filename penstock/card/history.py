@@ -1,4 +1,4 @@
-"""How a version came about: what the pipeline wrote down when it published it and the versions before it.
+"""The making of a version: the records of the pipeline when it published it and the versions before it.
 
     manifest -> producer -> stage_record (of samples), audit_record (of the gate)
 
@@ -29,15 +29,18 @@ _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """What is known of one version's making; empty where nothing is."""
+    """The records of one version's making; each is empty where it is not known."""
 
     producer: Mapping[str, Any]
+    """The manifest's entry `producer`."""
     samples: Mapping[str, Any]
+    """The record of the stage that made the samples."""
     audit: Mapping[str, Any]
+    """The record of the gate's audit."""
 
 
 def history(root: Root, version: Version) -> History:
-    """Of a version and all versions it builds on. Raises: Corrupt; StoreError."""
+    """Return the history of a version and of all versions that it builds on. Raises: Corrupt; StoreError."""
     records = list(lineage(root, version))
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-card") as pool:
         read = pool.map(lambda record: _publish(root.store, record), records)
@@ -137,7 +140,7 @@ def _pairs(told: Mapping[str, Any]) -> str:
 
 
 def _checks(batches: Iterable[Publish]) -> Iterable[Check]:
-    """By name; the batches come newest first."""
+    """Yield the checks of all batches, by name; the batches come newest first."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for batch in batches:
         body = batch.audit.get("body", {})

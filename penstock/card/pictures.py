@@ -23,11 +23,11 @@ CLIP_FRAMES, CLIP_FRAME_PX = 6, (212, 160)
 """Frames of a clip, in rows of three, and the most width and height of each."""
 SOUND_PX = (400, 150)
 SOUND_S = 30.0
-"""Of a longer sound, the first half minute is drawn."""
+"""Seconds that are drawn of a longer sound, from its beginning."""
 MAX_SOUND_S = 4 * 3600.0
-"""Of a longer sound nothing is drawn: it is decoded whole."""
+"""Seconds; nothing is drawn of a longer sound, as it is decoded whole."""
 MAX_FRAME_PX = 4096 * 2304
-"""Of a clip with larger frames nothing is drawn: a few of them decoded would take a gigabyte."""
+"""Pixels of a frame; nothing is drawn of a clip with larger ones: a few of them decoded would take a gigabyte."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 _JPEG_QUALITY = 82
@@ -40,13 +40,18 @@ _SOUND_COLOURS = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Encoded, with its size and what it shows in words."""
+    """An encoded picture."""
 
     data: bytes
+    """Its bytes; b"" for no picture."""
     media_type: str
+    """`image/jpeg` or `image/png`."""
     width_px: int
+    """Its width."""
     height_px: int
+    """Its height."""
     alt: str
+    """Its content in words."""
 
 
 def picture_of(modality: str, field: str, data: bytes) -> Picture:
@@ -74,7 +79,7 @@ def image_picture(field: str, data: bytes) -> Picture:
 
 
 def video_picture(field: str, data: bytes) -> Picture:
-    """Frames from the beginning to the end, in rows. Raises: DecodeFailed."""
+    """Return frames from the beginning to the end, in rows. Raises: DecodeFailed."""
     n_frames = _n_frames(field, data)
     taken = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (taken - 1) if taken > 1 else 1
@@ -110,7 +115,7 @@ def audio_picture(field: str, data: bytes) -> Picture:
 
 
 def sheet(pictures: Sequence[bytes], *, across: int = 3, width_px: int = 960) -> bytes:
-    """Pictures in rows, as one JPEG of this width: for places that take a file, or one picture only."""
+    """Return pictures in rows, as one JPEG of this width: for places that take a file, or one picture only."""
     from PIL import Image
 
     across = min(across, len(pictures))
@@ -149,7 +154,7 @@ def _shrunk(picture: "Image", most: tuple[int, int], *, enlarge: bool = False) -
 
 
 def _tiled(tiles: Sequence["Image"], *, across: int, gap: int) -> "Image":
-    """Rows of equally wide places, each tile in the middle of its own, on white."""
+    """Return rows of equally wide places, each tile in the middle of its own, on white."""
     from PIL import Image
 
     across, wide = min(across, len(tiles)), max(tile.width for tile in tiles)
@@ -179,7 +184,7 @@ def _jpeg(picture: "Image", alt: str) -> Picture:
 
 
 def _n_frames(field: str, data: bytes) -> int:
-    """Frames that are shown, by one demux. Raises: DecodeFailed."""
+    """Return the number of frames that are shown, by one demux. Raises: DecodeFailed."""
     if field.rpartition(".")[2].lower() != "mp4":
         raise DecodeFailed(f"{field}: only mp4 is decoded here")
     import av
@@ -201,7 +206,7 @@ def _n_frames(field: str, data: bytes) -> int:
 
 
 def _rate_hz(field: str, data: bytes) -> int:
-    """Raises: DecodeFailed, also for what is too long to be decoded for a picture."""
+    """Return the rate of a sound. Raises: DecodeFailed, also for a sound too long to be decoded for a picture."""
     import av
 
     from loader.modalities.audio.decode import FORMATS
@@ -217,7 +222,7 @@ def _rate_hz(field: str, data: bytes) -> int:
 
 
 def _envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """uint8 [height, width, 3]: from the least to the greatest sample of each column of pixels, full scale."""
+    """Return uint8 [height, width, 3]: from the least to the greatest sample of each column of pixels, full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
     low, high = np.minimum.reduceat(heard, starts), np.maximum.reduceat(heard, starts)
@@ -231,7 +236,7 @@ def _envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtyp
 
 
 def _spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """uint8 [height, width, 3]: power in dB below the loudest, 0 to -80, Hann windows of 512 samples."""
+    """Return uint8 [height, width, 3]: power in dB below the loudest, 0 to -80, Hann windows of 512 samples."""
     n = 512
     padded = np.pad(heard, (0, max(0, n - len(heard))))
     starts = np.linspace(0, len(padded) - n, width).astype(np.int64)

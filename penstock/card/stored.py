@@ -1,10 +1,10 @@
-"""Where a card lies: beside the version in its root, or in a folder of somebody's own.
+"""The stored files of a card: beside the version in its root, or in a folder of somebody's own.
 
     cards/<dataset>/<number>-<version id>/card.json  card.md  card.html  examples-<kind>.jpg
 
-Created once: a card that is there is never replaced. The files hold nothing but what the version and the records
-of its making say, and small pictures of a few of its samples: whoever takes samples down has these to rewrite,
-and a collector may delete the folder with the version.
+Created once: a card that is there is never replaced. The files hold nothing but facts of the version and of the records
+of its making, and small pictures of a few of its samples. A takedown of samples has these to rewrite, and a collector
+may delete the folder with the version.
 """
 
 import re
@@ -31,16 +31,16 @@ SHEET_PX = 960
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCard:
-    """folder: in the root.
-
-    written: files that are there now, as this card has them; kept: those that held something else already, and still
-    do; document: what card.json says.
-    """
+    """A card that was saved into a root."""
 
     folder: str
+    """Its folder in the root."""
     written: tuple[str, ...]
+    """Files that are there now, as this card has them."""
     kept: tuple[str, ...]
+    """Files that held something else already, and still do."""
     document: dict[str, Any]
+    """The content of card.json, as it is there now."""
 
 
 def card_folder(dataset: str, number: int, version_id: str) -> str:
@@ -49,7 +49,7 @@ def card_folder(dataset: str, number: int, version_id: str) -> str:
 
 
 def card_files(card: Card) -> dict[str, bytes]:
-    """File name -> bytes; card.json is the last: where it is, the others are."""
+    """Return file name -> bytes; card.json is the last: where it is, the others are."""
     sheets, pictures = {}, {}
     for kind in card.kinds:
         shown = [
@@ -71,7 +71,7 @@ def card_files(card: Card) -> dict[str, bytes]:
 def save_card(store: Store, card: Card) -> SavedCard:
     """Write the card's files where they are not.
 
-    Raises: StoreError, with read-only credentials Forbidden; Corrupt for what lies there and is no card.
+    Raises: StoreError, with read-only credentials Forbidden; Corrupt for a file there that is no card.
     """
     folder = card_folder(card.dataset, card.number, card.id)
     written, kept = [], []
@@ -87,7 +87,7 @@ def save_card(store: Store, card: Card) -> SavedCard:
 
 
 def read_card(store: Store, version: Version) -> dict[str, Any]:
-    """Return what the stored card.json of a version says. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the stored card.json of a version. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     path = f"{card_folder(version.dataset, version.number, version.id)}/card.json"
     document = _parsed(store.get(path).data, f"{store.url}/{path}")
     number, of = document["card"], document["version"]
@@ -99,7 +99,7 @@ def read_card(store: Store, version: Version) -> dict[str, Any]:
 
 
 def _parsed(data: bytes, place: str) -> dict[str, Any]:
-    """Raises: Corrupt."""
+    """Return a card.json, decoded. Raises: Corrupt."""
     try:
         document = parse_json_object(data)
         int(document["card"]), document["version"]

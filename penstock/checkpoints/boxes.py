@@ -7,7 +7,7 @@ Sizes = tuple[int, ...]
 
 
 def cut(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """(offsets, sizes) of boxes that fill an array, each one run of at most `most` elements, in their order there.
+    """Yield (offsets, sizes) of boxes that fill an array, each one run of at most `most` elements, in their order.
 
     An array without elements has none. Every piece of it is an array that other tools can read by itself.
     """
@@ -27,12 +27,12 @@ def cut(sizes: Sequence[int], most: int) -> Iterator[tuple[Sizes, Sizes]]:
 
 
 def strides(sizes: Sequence[int]) -> Sizes:
-    """How many elements lie between neighbours along each axis."""
+    """Return the number of elements between neighbours along each axis."""
     return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
-    """(first, count) of the shortest run of an array's elements that holds a box of it, which is not empty."""
+    """Return (first, count) of the shortest run of an array's elements that holds a box of it, which is not empty."""
     steps = strides(sizes)
     first = sum(offset * step for offset, step in zip(offsets, steps, strict=True))
     last = sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
@@ -40,7 +40,7 @@ def extent(sizes: Sequence[int], offsets: Sequence[int], lengths: Sequence[int])
 
 
 def named(name: str, offsets: Sequence[int], sizes: Sequence[int], whole: Sequence[int]) -> str:
-    """Return what a piece is called in its file: the tensor's name, and where in it it lies: `wte.weight[0:64,0:768]`."""
+    """Return a piece's name in its file: the tensor's, and the piece's place in it: `wte.weight[0:64,0:768]`."""
     if tuple(sizes) == tuple(whole):
         return name
     return f"{name}[{','.join(f'{low}:{low + size}' for low, size in zip(offsets, sizes, strict=True))}]"

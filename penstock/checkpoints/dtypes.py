@@ -1,9 +1,8 @@
 """torch's types of elements by the names that safetensors has for them, and bytes of tensors without a copy.
 
-Which torch may open what a store holds: `weights_only=True` did not hold in every release.
-
-Code ran out of such a file before 2.6 (CVE-2025-32434), and memory was overwritten before 2.10 (CVE-2026-24747).
-pyproject.toml has the same bound; who installed another torch in spite of it is told here.
+`weights_only=True` did not hold in every release of torch. Before 2.6 a file could run code (CVE-2025-32434). Before
+2.10 it could overwrite memory (CVE-2026-24747). pyproject.toml has the same bound; `check_torch` finds an older torch
+that was installed in spite of it.
 """
 
 import re
@@ -18,7 +17,7 @@ LEAST = (2, 10)
 
 
 def check_torch() -> None:
-    """Raises: MissingDependency for a torch that is too old, or does not say how old it is."""
+    """Check torch's release. Raises: MissingDependency for one that is too old, or does not say how old it is."""
     found = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if found is None or (int(found[1]), int(found[2])) < LEAST:
         least = ".".join(map(str, LEAST))
@@ -53,7 +52,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def dtype_name(name: str, dtype: torch.dtype) -> str:
-    """Return what safetensors calls a tensor's type. Raises: InvalidField for one that it has no name for."""
+    """Return safetensors' name of a tensor's type. Raises: InvalidField for a type that it has no name for."""
     if dtype not in _NAMES:
         accepted = ", ".join(str(known).removeprefix("torch.") for known in _NAMES)
         raise InvalidField(
@@ -63,7 +62,7 @@ def dtype_name(name: str, dtype: torch.dtype) -> str:
 
 
 def content(tensor: torch.Tensor) -> memoryview:
-    """Return a tensor's bytes in row-major order; copied only where they do not lie so in this machine's memory."""
+    """Return a tensor's bytes in row-major order, copied only where they do not lie so in this machine's memory."""
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -82,7 +81,7 @@ def fill(target: torch.Tensor, dtype: torch.dtype, source: "np.ndarray[Any, Any]
 
 
 def is_plain(target: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether a tensor's memory holds elements of `dtype` as they are stored."""
+    """Return whether a tensor's memory holds elements of `dtype` as they are stored."""
     return target.device.type == "cpu" and target.dtype == dtype and not (target.is_conj() or target.is_neg())
 
 

@@ -27,11 +27,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """dtype: safetensors' name; sizes: of the whole tensor; pieces: what it is stored as."""
+    """A stored tensor."""
 
     dtype: str
+    """safetensors' name of its type of elements."""
     sizes: tuple[int, ...]
+    """The whole tensor's shape."""
     pieces: tuple[Placed, ...]
+    """The pieces that it is stored as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +42,20 @@ class Index:
     """All that a checkpoint holds, by name."""
 
     tensors: Mapping[str, Tensor]
+    """Name -> tensor."""
     values: Mapping[str, Placed]
+    """Name -> the place of a value that is no tensor."""
     paths: Mapping[str, tuple[str | int, ...]]
+    """Name -> the keys to it in the state, which may be nested."""
 
     def parts(self) -> list[Stored]:
-        """Return the parts that it speaks of, sorted by name."""
+        """Return the parts that it names, sorted by name."""
         pieces = (piece for tensor in self.tensors.values() for piece in tensor.pieces)
         return sorted({piece.part for piece in (*pieces, *self.values.values())})
 
 
 def encode(index: Index) -> bytes:
-    """Its bytes. Raises: InvalidField for a path that is not of names and numbers."""
+    """Return an index's bytes. Raises: InvalidField for a path that is not of names and numbers."""
     numbers = {part: number for number, part in enumerate(index.parts())}
     for name, path in index.paths.items():
         if not all(isinstance(word, str | int) for word in path):
@@ -78,7 +84,7 @@ def encode(index: Index) -> bytes:
 
 
 def decode(data: bytes, parts: Sequence[Stored], where: str) -> Index:
-    """Return what was encoded. Raises: Corrupt."""
+    """Return the index that was encoded. Raises: Corrupt."""
     try:
         body = parse_json_object(data)
         if body["index"] != FORMAT or body["block_bytes"] != BLOCK_BYTES:

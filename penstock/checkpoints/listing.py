@@ -1,4 +1,4 @@
-"""What checkpoints are under a root, complete or not, and whether their bytes are what was written. Without torch."""
+"""The checkpoints under a root, complete or not, and whether their bytes are those that were written. Without torch."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -19,23 +19,27 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One step of a run. found: what its marker says, or None.
-
-    problem: why it cannot be loaded, or ""; unfinished: it has no marker; nbytes: of all its objects that are there.
-    """
+    """One step of a run."""
 
     run: str
+    """The run's name."""
     step: int
+    """Steps done."""
     found: Checkpoint | None
+    """The content of its marker; None without a readable one."""
     problem: str
+    """The reason why it cannot be loaded, or ""."""
     unfinished: bool
+    """True without a marker."""
     nbytes: int
+    """Bytes of all its objects that are there."""
 
 
 def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
-    """Every step of a run, or of all, with a marker or with parts; by run and step. Of several stores the primary's.
+    """Yield every step of a run, or of all, with a marker or with parts, by run and step.
 
-    Two listings for each run and a request for each marker. Raises: CheckpointNotFound as `finished`; StoreError.
+    With several stores, that of the primary. Two listings for each run and a request for each marker. Raises:
+    CheckpointNotFound as `finished`; StoreError.
     """
     store = primary_of(store)
     for name in [run] if run is not None else list(runs(store)):
@@ -48,9 +52,9 @@ def listed(store: Store, run: str | None = None) -> Iterator[Listed]:
 
 
 def finished(store: Store, run: str) -> list[int]:
-    """Steps of a run that have a marker, ascending: none where its first save goes on, or was killed.
+    """Return the steps of a run that have a marker, ascending: none where its first save goes on, or was killed.
 
-    Raises: CheckpointNotFound where nothing at all is under the run's name, which names runs that there are.
+    Raises: CheckpointNotFound, which names the runs that there are, where nothing at all is under the run's name.
     """
     found = steps(store, run)
     if not found and next(store.list(f"checkpoints/{run}/"), None) is None:
@@ -64,11 +68,9 @@ def finished(store: Store, run: str) -> list[int]:
 
 
 def damaged(store: Store, checkpoints: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, Stored, str]]:
-    """(checkpoint, object, what is wrong or "") of every object, read whole, a few at once; 1 MiB of memory each.
+    """Yield (checkpoint, object, problem or "") for every object, read whole, a few at once; 1 MiB of memory each.
 
-    Of several stores the primary's.
-
-    Raises: StoreError other than ObjectNotFound.
+    With several stores, those of the primary. Raises: StoreError other than ObjectNotFound.
     """
     store = primary_of(store)
     objects = ((checkpoint, one) for checkpoint in checkpoints for one in checkpoint.objects)

@@ -1,4 +1,4 @@
-"""Where checkpoints lie, and the marker that makes one: whoever reads these needs no torch.
+"""The places of checkpoints, and the marker that makes one. Reading these needs no torch.
 
     checkpoints/<run>/steps/<step>.json                          the marker: created once, last
     checkpoints/<run>/parts/<step>/<16 hex>-<k>.safetensors      what one rank wrote in one try
@@ -25,31 +25,38 @@ _STEP = re.compile(r"[0-9]{12}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Stored:
-    """An object of a checkpoint: its name below `parts/<step>/`, its size, and the SHA-256 of its bytes."""
+    """An object of a checkpoint."""
 
     name: str
+    """Its name below `parts/<step>/`."""
     nbytes: int
+    """Its size."""
     sha256: str
+    """The SHA-256 of its bytes, 64 hex digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a marker says.
-
-    step: how many steps were done. at_us: UTC microseconds, for people. world_size: ranks that saved it. plan: the hash
-    of the plan that it was trained on, or None; versions: what that plan reads, each {"source", "id", "name"}; loader:
-    the loader's state. index, parts: the objects that it is made of.
-    """
+    """The content of a marker."""
 
     run: str
+    """The run's name."""
     step: int
+    """Steps done."""
     at_us: int
+    """Time of the save in UTC microseconds since 1970, for people."""
     world_size: int
+    """Ranks that saved it."""
     index: Stored
+    """The object with its index."""
     parts: Sequence[Stored]
+    """The objects with its tensors and values."""
     plan: str | None = None
+    """The hash of the plan that it was trained on; None without a loader."""
     versions: Sequence[Mapping[str, str]] = ()
+    """The versions that the plan reads, each {"source", "id", "name"}."""
     loader: Mapping[str, Any] | None = field(default=None, repr=False)
+    """The loader's state; None where it was saved without a loader."""
 
     @property
     def objects(self) -> list[Stored]:
@@ -62,12 +69,12 @@ class Checkpoint:
         return sum(one.nbytes for one in self.objects)
 
     def key(self, one: Stored) -> str:
-        """Where an object of it lies."""
+        """Return the key of an object of it."""
         return part_key(self.run, self.step, one.name)
 
 
 def sha256(data: bytes) -> str:
-    """Its hash, as markers have it."""
+    """Return the hash of data, as markers have it."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -81,23 +88,23 @@ def check_run(run: str) -> str:
 
 
 def marker_key(run: str, step: int) -> str:
-    """Return the marker of a step."""
+    """Return the key of a step's marker."""
     return f"checkpoints/{run}/steps/{step:012d}.json"
 
 
 def part_key(run: str, step: int, name: str) -> str:
-    """Return an object of a step; with the name "" what they all begin with."""
+    """Return the key of an object of a step; with the name "" the prefix of all of them."""
     return f"checkpoints/{run}/parts/{step:012d}/{name}"
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return the marker's bytes: canonical JSON, closed with the SHA-256 of what it says, so that an edit is noticed."""
+    """Return the marker's bytes: canonical JSON, closed with the SHA-256 of its content, so that an edit is noticed."""
     body = {"checkpoint": FORMAT, **asdict(checkpoint)}
     return canonical({**body, "sha256": sha256(canonical(body))})
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
-    """Return what a marker says. Raises: Corrupt; FormatTooNew."""
+    """Return the content of a marker. Raises: Corrupt; FormatTooNew."""
     try:
         body = parse_json_object(data)
         said = body.pop("sha256")
@@ -136,14 +143,14 @@ def read(store: Store, run: str, step: int) -> Checkpoint:
 
 
 def steps(store: Store, run: str) -> list[int]:
-    """Steps that have a marker, ascending: a request for each 1,000 of them."""
+    """Return the steps that have a marker, ascending. Costs a request for each 1,000 of them."""
     prefix = marker_key(run, 0).rpartition("/")[0] + "/"
     names = (one.key.removeprefix(prefix) for one in store.list(prefix))
     return [int(name[:12]) for name in names if _STEP.fullmatch(name)]
 
 
 def runs(store: Store) -> Iterator[str]:
-    """Runs that have anything under this root, sorted: a listing of all checkpoints."""
+    """Yield the runs that have anything under this root, sorted. Costs a listing of all checkpoints."""
     last = None
     for one in store.list("checkpoints/"):
         run = one.key.split("/")[1]

@@ -18,10 +18,10 @@ from loader.dataset.shards.shard import crc32c
 from .marker import Stored
 
 PART_BYTES = 64 * 2**20
-"""What a part is at most, unless one value is larger: a single PUT, and what a thread holds in memory."""
+"""Most bytes of a part, unless one value is larger: a single PUT, and the memory of a thread."""
 
 BLOCK_BYTES = 2**20
-"""Checksums are of so many bytes each, counted from where a piece begins: what a partial read is verified by."""
+"""Bytes that each checksum is of, counted from where a piece begins: a partial read is verified by them."""
 
 ITEM_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -34,35 +34,44 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A box of a tensor that is to be stored, or a value.
-
-    item: the write item that it is of. within: where it begins in what that item gives; offsets: where in the whole
-    tensor; a value has none of these. sizes: of the piece, in elements.
-    """
+    """A box of a tensor that is to be stored, or a value. A value has no `within` and no `offsets`."""
 
     item: Any
+    """The write item that it is part of."""
     label: str
+    """Its name in the file."""
     dtype: str
+    """safetensors' name of its type of elements."""
     within: tuple[int, ...]
+    """Its beginning in the tensor that the item gives, in elements along each axis."""
     offsets: tuple[int, ...]
+    """Its beginning in the whole tensor, in elements along each axis."""
     sizes: tuple[int, ...]
+    """Its shape."""
     nbytes: int
+    """Its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where a piece was stored: `nbytes` bytes from `offset` of a part, and the CRC-32C of each BLOCK_BYTES of them."""
+    """The place of a piece that was stored."""
 
     part: Stored
+    """The part that has it."""
     offset: int
+    """Its first byte in the part."""
     nbytes: int
+    """Its bytes."""
     offsets: tuple[int, ...]
+    """Its beginning in the whole tensor, in elements along each axis; () for a value."""
     sizes: tuple[int, ...]
+    """Its shape."""
     crc32c: tuple[int, ...]
+    """The CRC-32C of each BLOCK_BYTES of it."""
 
 
 def packed(pieces: Iterable[Piece], part_bytes: int) -> Iterator[list[Piece]]:
-    """Pieces of one part each, in the order given: as many as fit, and no two with one name."""
+    """Yield the pieces of one part each, in the order given: as many as fit, and no two with one name."""
     part: list[Piece] = []
     labels: set[str] = set()
     held = 0
@@ -78,7 +87,7 @@ def packed(pieces: Iterable[Piece], part_bytes: int) -> Iterator[list[Piece]]:
 
 
 def header(pieces: Sequence[Piece]) -> bytes:
-    """Return what a safetensors file begins with; the bytes of the pieces follow it without gaps."""
+    """Return the beginning of a safetensors file; the bytes of the pieces follow it without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "written_by": "penstock checkpoints 1"}}
     end = 0
     for piece in pieces:

@@ -1,5 +1,4 @@
-"""Answers and errors that ranks tell each other beside torch.distributed.checkpoint, and calls for many items with a
-bounded number in memory."""
+"""Answers and errors that ranks tell each other, and calls for many items with a bounded number in memory."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -20,10 +19,10 @@ R = TypeVar("R")
 def several(
     call: Callable[[T], R], items: Iterable[T], *, at_once: int = AT_ONCE
 ) -> Generator[R, None, None]:
-    """Yield what the call gives for each item, in order.
+    """Yield the result of the call for each item, in order.
 
-    An error of one is raised in its turn: the rest is not begun, and what is at work is waited for, as it may be
-    filling memory that whoever catches the error uses next.
+    The error of a call is raised in its turn, and the rest is not begun. Calls that have begun are waited for: they may
+    be filling memory that the caller uses next.
     """
     pool = DaemonPool(at_once, "penstock-checkpoint")
     going: deque[Future[R]] = deque()
@@ -39,7 +38,7 @@ def several(
 
 
 def first_error(call: Callable[[], T]) -> T:
-    """Return what a call gives. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
+    """Return a call's result. Raises: the lowest rank's error itself, where torch wraps those of all ranks in one."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -51,7 +50,7 @@ def first_error(call: Callable[[], T]) -> T:
 
 
 def from_first_rank(call: Callable[[], T], group: Any) -> T:
-    """Return what the group's first rank's call gives, on every rank. Raises: what it raised there, on every rank.
+    """Return the result of the call on the group's first rank, on every rank. Raises: its error there, on every rank.
 
     group: a process group, or None for a process by itself.
     """

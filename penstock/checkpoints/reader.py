@@ -33,7 +33,7 @@ _REQUEST_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """first, count: the run of the piece's elements that holds what is asked for."""
+    """A read item, and its place. first, count: the run of the piece's elements that holds its box."""
 
     item: ReadItem
     piece: Placed
@@ -51,7 +51,10 @@ class _Wanted:
 
 
 class _Aimed(NamedTuple):
-    """target: the tensor to fill, None for a value; memory: its own, where what is read goes straight into it."""
+    """A wanted box and its target.
+
+    target: the tensor to fill, None for a value; memory: the tensor's own, where the bytes read go straight into it.
+    """
 
     wanted: _Wanted
     target: torch.Tensor | None
@@ -61,10 +64,11 @@ class _Aimed(NamedTuple):
 class Reader(StorageReader):
     """Loads one checkpoint: `torch.distributed.checkpoint.load(state, storage_reader=reader)`, at any number of ranks.
 
-    Of a tensor's piece the blocks are read that hold what this rank needs of it, a few parts at a time in memory.
-    Values that are no tensors are only unpickled after torch.load took them with weights_only=True. partial: do
-    without entries that the state to fill does not have; else they are CheckpointMismatch, since an optimizer that
-    was not used yet has none, and would lose its moments without a word.
+    Only those blocks of a piece are read that hold elements that this rank needs, a few parts at a time in memory.
+    Values that are no tensors are only unpickled after torch.load took them with weights_only=True.
+
+    partial: do without entries that the state to fill does not have. Without it they are CheckpointMismatch: an
+    optimizer that was not used yet has none, and would lose its moments without a word.
 
     Raises: MissingDependency for a release of torch whose weights_only=True can be got past.
     """
@@ -79,18 +83,18 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """No id alone says which store is meant."""
+        """Return False: no id alone says which store is meant."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Raises: InvalidRuntime for an id other than the reader's step."""
+        """Check an id. Raises: InvalidRuntime for an id other than the reader's step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._checkpoint.step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this reader loads step {self._checkpoint.step}: leave it out"
             )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
-        """Return what the index says, in torch's words: each stored piece is a chunk."""
+        """Return the index as torch's metadata: each stored piece is a chunk."""
         found: dict[str, dcp.STORAGE_TYPES] = {
             name: dcp.BytesStorageMetadata() for name in self._index.values
         }
@@ -108,14 +112,14 @@ class Reader(StorageReader):
     def set_up_storage_reader(
         self, metadata: dcp.Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing: the index is here."""
+        """Do nothing: the index is here."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """On the coordinator. Raises: CheckpointMismatch."""
+        """Check the plans and return them; on the coordinator. Raises: CheckpointMismatch."""
         asked = {item.storage_index.fqn for plan in plans for item in plan.items}
         stored = {name for name, tensor in self._index.tensors.items() if tensor.pieces} | set(
             self._index.values
@@ -131,7 +135,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill the state; of a disk, whole pieces are read into the tensors' own memory.
+        """Fill the state; from a disk, whole pieces are read into the tensors' own memory.
 
         Raises: Corrupt, with the address, for bytes that are not those that were written: a state that is half filled
         is of no use then.
@@ -174,9 +178,9 @@ class Reader(StorageReader):
         )
 
     def _read(self, asked: list[_Aimed]) -> list[tuple[_Aimed, memoryview | bytes | None]]:
-        """Blocks of one part, None for those that lie where they belong.
+        """Return the blocks of one part, None for those that lie where they belong.
 
-        What does not fit its checksum is read once more.
+        Blocks that do not fit their checksums are read once more.
         """
         key = self._checkpoint.key(asked[0].wanted.piece.part)
         out: list[tuple[_Aimed, memoryview | bytes | None]] = []
@@ -217,7 +221,7 @@ class Reader(StorageReader):
         return io.BytesIO(data)
 
     def _box(self, wanted: _Wanted, data: memoryview | bytes) -> "np.ndarray[Any, Any]":
-        """Return what is asked for, as whole numbers as wide as the elements: a view of the bytes."""
+        """Return the box that is asked for, as whole numbers as wide as the elements: a view of the bytes."""
         width = ITEM_BYTES[wanted.dtype]
         begin = wanted.piece.offset + wanted.first * width - wanted.span.offset
         steps = tuple(step * width for step in strides(wanted.piece.sizes))
@@ -226,7 +230,7 @@ class Reader(StorageReader):
 
 
 def _aimed(part: list[_Wanted], planner: LoadPlanner) -> list[_Aimed]:
-    """Return what is wanted of one part, in its order there, and where it goes."""
+    """Return the items wanted of one part, in their order there, and their targets."""
     out = []
     for wanted in sorted(part, key=lambda one: one.span.offset):
         is_value = wanted.item.type == LoadItemType.BYTE_IO
@@ -236,8 +240,10 @@ def _aimed(part: list[_Wanted], planner: LoadPlanner) -> list[_Aimed]:
 
 
 def _memory(wanted: _Wanted, target: torch.Tensor) -> memoryview | None:
-    """Return the tensor's own memory, where the blocks to read are, byte for byte, what it is to hold: as many bytes
-    are then one run of the piece."""
+    """Return the tensor's own memory, where the blocks to read are its content byte for byte; else None.
+
+    As many bytes are then one run of the piece.
+    """
     if not (is_plain(target, DTYPES[wanted.dtype]) and target.is_contiguous()):
         return None
     return bytes_of(target) if wanted.span.nbytes == target.nbytes else None

@@ -1,8 +1,8 @@
-"""Which checkpoints of a run stay, and what is deleted after a commit.
+"""The checkpoints of a run that stay, and the deletion of the others after a commit.
 
-Steps of a run only go up: a save at or below the newest committed step is refused, at its beginning and at its
-commit. So whatever lies below the newest marker and belongs to no marker can never be committed any more: it is of a
-dead try, or of one that will be refused. No clock and no sign of life is needed to know it. What lies above may be
+Steps of a run only go up: a save at or below the newest committed step is refused, at its beginning and at its commit.
+So an object below the newest marker that belongs to no marker can never be committed any more. It is of a dead try, or
+of one that will be refused. No clock and no sign of life is needed to know it. Objects above the newest marker may be
 being written.
 """
 
@@ -22,13 +22,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """keep_last: the newest so many stay; None: all. keep_every: so does each step that it divides.
+    """The rule by which checkpoints stay.
 
     Raises: InvalidRuntime.
     """
 
     keep_last: int | None = None
+    """The newest so many stay; None: all."""
     keep_every: int | None = None
+    """Each step that it divides stays too; None: none of them."""
 
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
@@ -50,13 +52,16 @@ class Retention:
 
 
 def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
-    """Delete what need not stay beside the newest checkpoint, which was just committed.
+    """Delete the objects that need not stay beside the newest checkpoint, which was just committed.
 
-    What cannot be deleted is logged, and tried again after the next commit: the checkpoint that was made is good. A
-    marker goes before its parts: whatever stops this, no marker is left whose parts are gone. No listing is believed:
-    of each step whose parts go the store is asked for its marker, and of each that stays by `keep_last`. By a listing
-    that lacks the step just committed nothing is deleted. Two listings, the marker before, `keep_last` requests where
-    a marker goes, one for each step whose parts do, and one for each 1,000 objects deleted.
+    A deletion that fails is logged, and tried again after the next commit: the checkpoint that was made is good. A
+    marker goes before its parts: whatever stops this, no marker is left whose parts are gone.
+
+    No listing is believed: the store is asked for the marker of each step whose parts go, and of each that stays by
+    `keep_last`. By a listing that lacks the step just committed nothing is deleted.
+
+    Costs two listings, the marker before, `keep_last` requests where a marker goes, one for each step whose parts do,
+    and one for each 1,000 objects deleted.
     """
     try:
         committed = steps(store, newest.run)
@@ -79,7 +84,7 @@ def apply(store: Store, retention: Retention, newest: Checkpoint) -> None:
 
 
 def remains(store: Store, run: str) -> Iterator[tuple[int, ObjectInfo]]:
-    """(step, object) of everything under a run's parts, by step."""
+    """Yield (step, object) for everything under a run's parts, by step."""
     return _by_step(run, store.list(_parts(run)))
 
 
@@ -93,13 +98,13 @@ def _by_step(run: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[int, Obj
 def _parts(run: str) -> str:
     """Return the folder of a run's parts, which may be a link, or lie behind one.
 
-    What a link in it leads to is not this run's to delete: a checkpoint that was laid there from another one.
+    The target of a link in it is not this run's to delete: a checkpoint that was laid there from another one.
     """
     return part_key(run, 0, "").rpartition("/")[0].rpartition("/")[0] + "/"
 
 
 def _without_deleted(store: Store, run: str, committed: list[int], last: int) -> list[int]:
-    """Return the steps, but for those among the newest whose marker is not there: `last` of the newest are."""
+    """Return the steps without those among the newest whose marker is not there: `last` of the newest have theirs."""
     there: list[int] = []
     for at in range(len(committed), 0, -1):
         if len(there) == last:
@@ -110,10 +115,10 @@ def _without_deleted(store: Store, run: str, committed: list[int], last: int) ->
 
 
 def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str]:
-    """Keys at and below the newest committed step that no checkpoint has.
+    """Yield keys at and below the newest committed step that no checkpoint has.
 
-    Of older steps that stay, what other tries left was deleted when that was the newest, or, where that failed, now
-    that it is the one before.
+    Leftovers of other tries beside an older step that stays were deleted when it was the newest. Where that failed,
+    they are deleted now, while it is the one before.
 
     A step that no listing showed may have a marker all the same: a request for each whose parts are to go.
     """
@@ -132,7 +137,7 @@ def _leftovers(store: Store, newest: Checkpoint, kept: set[int]) -> Iterator[str
 
 
 def _has_no_marker(store: Store, run: str, step: int) -> bool:
-    """Whether the store says so, asked for it. At or below the newest step none is made any more."""
+    """Return whether the store, asked for it, has no marker. At or below the newest step none is made any more."""
     if not is_there(store, marker_key(run, step)):
         return True
     _log.warning(
@@ -142,7 +147,7 @@ def _has_no_marker(store: Store, run: str, step: int) -> bool:
 
 
 def _marker(store: Store, run: str, step: int | None) -> Checkpoint | None:
-    """Return what a marker says; None where it says nothing, so that nobody knows which objects are its own."""
+    """Return the content of a marker; None where it cannot be read, so that nobody knows which objects are its own."""
     try:
         return None if step is None else read(store, run, step)
     except (CheckpointNotFound, Corrupt, FormatTooNew) as error:

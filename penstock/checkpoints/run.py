@@ -28,14 +28,20 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     """`checkpoints/<run>/` under a root: a folder, or any store.
 
-    root: a loader.Root, or its path or URL; it need not be that of the data. Of one with mirrors the primary is used
-    alone: its errors are raised, as a mirror has no checkpoints. run: a name; its steps only go up, so a
-    training that goes back to an earlier step and does it again is a run of its own. keep_last: delete all but the
-    newest so many after a save; keep_every: and but the steps that it divides. Nothing is deleted without keep_last
-    but what killed saves left. part_bytes: the size of the files; four at a time are in memory.
+    root: a loader.Root, or its path or URL; it need not be that of the data. With mirrors the primary is used alone and
+    its errors are raised, as a mirror has no checkpoints.
 
-    `save`, `load`, `wait` and `close` are called by every rank; where torch.distributed is initialized they use a gloo
+    run: a name. Its steps only go up, so a training that goes back to an earlier step and does it again is a run of its
+    own.
+
+    keep_last, keep_every: after a save the newest so many stay, and the steps that keep_every divides; the others are
+    deleted. Without keep_last only the leftovers of killed saves are deleted.
+
+    part_bytes: the size of the files; four at a time are in memory.
+
+    `save`, `load`, `wait` and `close` are called by every rank. Where torch.distributed is initialized they use a gloo
     group of their own, so a save beside the training meets none of its collectives. Not thread-safe. A context manager.
+
     Raises: InvalidName; InvalidRuntime.
     """
 
@@ -63,7 +69,7 @@ class Checkpoints:
     # what is there: without torch
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, ascending. Raises: StoreError."""
+        """Return the steps that have a checkpoint, ascending. Raises: StoreError."""
         return marker.steps(self._store, self.run)
 
     def at(self, step: int) -> Checkpoint:
@@ -85,12 +91,15 @@ class Checkpoints:
         *,
         wait: bool = True,
     ) -> None:
-        """Save a state after `step` steps: tensors, plain values, dicts and lists of them, or what has a state_dict().
+        """Save a state after `step` steps.
 
-        batches: the loader, whose position, plan and versions go with it. wait=False: copy the state into memory, and
-        upload while the training goes on; an error of that is logged when it happens and raised by the next call. At
-        most one save is on its way: this waits for the one before. Raises: Conflict for a step at or below the newest
-        one; InvalidField; StoreError; whatever another rank raised.
+        state: tensors, plain values, dicts and lists of them, or objects with a state_dict(). batches: the loader,
+        whose position, plan and versions go with it.
+
+        wait=False: copy the state into memory, and upload while the training goes on. An error of that is logged when
+        it happens and raised by the next call. At most one save is on its way: this waits for the one before.
+
+        Raises: Conflict for a step at or below the newest one; InvalidField; StoreError; whatever another rank raised.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
@@ -105,13 +114,13 @@ class Checkpoints:
         self._pending = step, going
 
     def wait(self) -> None:
-        """Until the save beside the training is done. Raises: what that raised."""
+        """Wait for the save beside the training. Raises: that save's error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             first_error(pending[1].result)
 
     def writer(self, step: int, batches: "loader.Loader | None" = None) -> "Writer":
-        """For torch.distributed.checkpoint.save and async_save. Raises: MissingDependency; InvalidRuntime."""
+        """Return a writer for torch.distributed.checkpoint's saves. Raises: MissingDependency; InvalidRuntime."""
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**12:
             raise InvalidRuntime(f"step = {step!r}; a whole number from 0 to 10^12 - 1 is needed")
         try:
@@ -134,9 +143,10 @@ class Checkpoints:
         """Fill a state, and move the loader to where it was. None, and nothing changed, where there is none yet.
 
         state: as it was saved, its tensors sharded as they now are; those are filled in place. partial: leave out
-        what the checkpoint has and the state has not. The first rank reads marker and index for all. Raises:
-        PlanMismatch for another order of samples, before anything is filled; CheckpointMismatch; CheckpointNotFound
-        for a `step`; Corrupt, with the address; StoreError; whatever another rank raised.
+        entries of the checkpoint that the state has not. The first rank reads marker and index for all.
+
+        Raises: PlanMismatch for another order of samples, before anything is filled; CheckpointMismatch;
+        CheckpointNotFound for a `step`; Corrupt, with the address; StoreError; whatever another rank raised.
         """
         self.wait()
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -157,12 +167,15 @@ class Checkpoints:
         return checkpoint
 
     def reader(self, step: int, *, partial: bool = False) -> "Reader":
-        """For torch.distributed.checkpoint.load. Raises: MissingDependency; CheckpointNotFound; Corrupt."""
+        """Return a reader for torch.distributed.checkpoint.load.
+
+        Raises: MissingDependency; CheckpointNotFound; Corrupt.
+        """
         checkpoint = self.at(step)
         return self._reader(checkpoint, self._index(checkpoint), partial)
 
     def close(self) -> None:
-        """Wait for the save on its way, and give the group back. Raises: what that save raised."""
+        """Wait for the save on its way, and give the group back. Raises: that save's error."""
         try:
             self.wait()
         finally:
@@ -187,7 +200,7 @@ class Checkpoints:
             _log.exception("a save of %r failed too", self)
 
     def _collective(self) -> dict[str, Any]:
-        """How torch.distributed.checkpoint shall talk: in a group of ours, or not at all."""
+        """Return options for torch.distributed.checkpoint: a group of our own, or no collectives."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
@@ -220,7 +233,7 @@ class Checkpoints:
 
 
 def _facts(batches: "loader.Loader") -> dict[str, Any]:
-    """Return what of a loader goes into the marker."""
+    """Return the facts of a loader that go into the marker."""
     views = {(one.source, one.view_id): one.view for one in batches.plan.sources.values()}
     versions = {
         (source, view.version.id, view.version.name)

@@ -33,11 +33,11 @@ class Writer(StorageWriter):
     """Saves one step of a run: `torch.distributed.checkpoint.save(state, storage_writer=writer)`, or `async_save`.
 
     A few parts at a time are in memory, whatever the state's size. Nothing is replaced: parts have names that nobody
-    else draws, and the marker is created last. It pickles, without credentials. facts: what of the training goes into
-    the marker.
+    else draws, and the marker is created last. It pickles, without credentials. facts: fields of the marker about the
+    training.
 
-    Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest
-    checkpoint of the run; InvalidField for what a checkpoint does not hold; StoreError.
+    Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
+    of the run; InvalidField for what a checkpoint does not hold; StoreError.
     """
 
     def __init__(
@@ -58,29 +58,32 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """No id alone says which store is meant."""
+        """Return False: no id alone says which store is meant."""
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Raises: InvalidRuntime for an id other than the writer's step."""
+        """Check an id. Raises: InvalidRuntime for an id other than the writer's step."""
         if checkpoint_id is not None and str(checkpoint_id) != str(self._step):
             raise InvalidRuntime(
                 f"checkpoint_id = {checkpoint_id!r}; this writer saves step {self._step}: leave it out"
             )
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Raises: InvalidRuntime for ranks that do not coordinate: each would make a checkpoint of its own."""
+        """Check the options.
+
+        Raises: InvalidRuntime for ranks that do not coordinate: each would make a checkpoint of its own.
+        """
         if not kwargs.get("use_collectives", True):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As it is."""
+        """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """On the coordinator, before anything is written. Raises: Conflict; NotARoot."""
+        """Check the run, on the coordinator, before anything is written. Raises: Conflict; NotARoot."""
         self._root.create()
         self._check_newest()
         return plans
@@ -112,7 +115,7 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: dcp.Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator: write the index, then the marker, then delete what need not stay.
+        """Write the index, then the marker, then delete the objects that need not stay; on the coordinator.
 
         Raises: InvalidRuntime for ranks that save different steps or runs; Conflict.
         """
@@ -182,7 +185,7 @@ class Writer(StorageWriter):
                 yield from _boxes(item, self._part_bytes)
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> Piece:
-        """Return the planner's bytes of what is no tensor. Raises: InvalidField for what could not be loaded again."""
+        """Return the planner's bytes of a plain value. Raises: InvalidField for one that could not be loaded again."""
         made = planner.resolve_data(item)
         assert isinstance(made, io.BytesIO)
         name, data = item.index.fqn, bytes(made.getbuffer())
@@ -208,7 +211,7 @@ class Writer(StorageWriter):
 
 
 class _Written(list[WriteResult]):
-    """What one rank wrote, and what of: a rank that had nothing to write tells that too."""
+    """The results of one rank, with its run and step: a rank that had nothing to write tells these too."""
 
     def __init__(self, run: str, step: int, results: Iterable[WriteResult]) -> None:
         super().__init__(results)
@@ -216,7 +219,7 @@ class _Written(list[WriteResult]):
 
 
 def check_value(name: str, data: bytes) -> None:
-    """Raises: InvalidField where a value is not of plain types, which torch.load opens with weights_only=True."""
+    """Check a value. Raises: InvalidField for one not of plain types, which torch.load opens with weights_only=True."""
     try:
         torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, ValueError, EOFError) as error:
@@ -227,7 +230,7 @@ def check_value(name: str, data: bytes) -> None:
 
 
 def _boxes(item: WriteItem, part_bytes: int) -> Iterator[Piece]:
-    """Yield what a tensor, or a rank's shard of one, is stored as."""
+    """Yield the pieces that a tensor, or a rank's shard of one, is stored as."""
     name, data = item.index.fqn, item.tensor_data
     assert data is not None
     if data.properties.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""The collector: which stored bytes nobody needs any more, for how long that has been so, and their deletion."""
+"""The collector: it finds stored bytes that nobody needs, counts for how long that has been so, and deletes them."""
 
 from .clock import Moment
 from .collector import Options, collect

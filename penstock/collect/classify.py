@@ -1,4 +1,4 @@
-"""Whose each object under `data/` is, and why it may go: pieces of a listing held against the log."""
+"""The owner of each object under `data/`, and the reason why it may go: pieces of a listing held against the log."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ OURS = (
     r"^data/(?P<txn>[A-Za-z0-9][A-Za-z0-9._-]*)/(?P<attempt>[^/]+)/"
     rf"(?:manifest-[0-9a-f]{{16}}\.json|[^/]+\.tar|[^/]+\.parquet|{UNFINISHED})$"
 )
-"""Every name that a writer gives under `data/`, in a folder also to what it has not finished."""
+"""Every name that a writer gives under `data/`, in a folder also to its unfinished files."""
 FOREIGN, OPEN, LIVE, RETIRED, ABORTED, LEFTOVER = range(6)
 WHY = ("foreign", "open transaction", "live", "retired version", "aborted transaction", "leftover")
 _NOBODYS = ("", FOREIGN)
@@ -25,18 +25,20 @@ _NOTHING = (0, 0)
 
 @dataclass(slots=True)
 class Tally:
-    """(dataset, what it is) -> (objects, bytes); some foreign keys."""
+    """Sums of the objects that a look found."""
 
     sums: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    """(dataset or "", state in `WHY` or reason of a side object) -> (objects, bytes)."""
     foreign: list[str] = field(default_factory=list)
+    """Keys of the first twenty foreign objects."""
 
     def add(self, dataset: str, what: str, objects: int, nbytes: int) -> None:
-        """So many more."""
+        """Count so many more."""
         before = self.sums.get((dataset, what), _NOTHING)
         self.sums[dataset, what] = before[0] + objects, before[1] + nbytes
 
     def add_foreign(self, keys: list[str], nbytes: int = 0) -> None:
-        """Of nobody's: the first twenty are named."""
+        """Count foreign objects; the first twenty are named."""
         self.add("", WHY[FOREIGN], len(keys), nbytes)
         self.foreign += keys[: 20 - len(self.foreign)]
 
@@ -44,12 +46,15 @@ class Tally:
 def sorter(
     state: State, kept: Mapping[str, object], live: References, tally: Tally
 ) -> Callable[[pa.RecordBatch], pa.Table]:
-    """Return a function of a piece of a listing that counts what is in it and gives what is condemned: key, nbytes,
-    dataset, txn, why. What is a link is foreign. kept: ids of the versions that stay. Takes 1 s per million objects."""
+    """Return a function that counts a piece of a listing and returns its condemned objects.
+
+    They are a table of key, nbytes, dataset, txn, why. A link is foreign. kept: ids of the versions that stay. Takes 1
+    s per million objects.
+    """
     fates: dict[str, tuple[str, int]] = {}
 
     def fate_of(txn: str) -> tuple[str, int]:
-        """(dataset, what its objects are unless a version refers to them)."""
+        """Return (dataset, the state of the transaction's objects unless a version refers to them)."""
         if txn not in fates:
             known = state.txns.get(txn)
             fates[txn] = _NOBODYS if known is None else (known.dataset, _fate(known, state, kept))

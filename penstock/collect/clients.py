@@ -1,13 +1,13 @@
-"""Who is alive, as far as a collector can tell: open transactions and leases whose counters move.
+"""The clients that are alive, as far as a collector can tell: open transactions and leases whose counters move.
 
-What a collector has seen, and for how long, on its own clock and no other.
+The notes of a collector: the signs of life that it saw, and for how long, on its own clock and no other.
 
     collect/<name>/signs.json      {"at_us", "checksum", "format", "run", "run_us", "signs": {key: [what it said,
                                    silent_us]}}; the checksum is that of a log entry
     collect/<name>/plan.parquet    what is condemned, and for how long; see `plan.py`
 
 A name stands for a clock: a collector that runs on several machines has a name on each, and begins with nothing there.
-Durations are added up from look to look; `clock.py` says how much of what lies between two counts.
+Durations are added up from look to look; `clock.py` says how much of the time between two counts.
 """
 
 import logging
@@ -34,16 +34,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 logger = logging.getLogger(__name__)
 
 Said = str
-"""What a sign of life said: its counter and holder, or nothing."""
+"""The content of a sign of life: its counter and holder, or ""."""
 
 
 def own_name() -> str:
-    """Return the collector of this machine."""
+    """Return the name of this machine's collector."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:60].strip("-.") or "host"
 
 
 def check_name(name: str) -> str:
-    """Raises: InvalidName."""
+    """Return the name itself. Raises: InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name!r} cannot name a collector: 1 to 100 of A-Z a-z 0-9 . _ -, the first no sign"
@@ -53,17 +53,19 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """Signs of life, as they were at a look. at: when it was; said: key -> (what it said, for how long it has)."""
+    """Signs of life, as they were at a look."""
 
     at: Moment | None = None
+    """The time of the look; None before the first."""
     said: Mapping[str, tuple[Said, int]] = field(default_factory=dict)
+    """Key -> (content, microseconds for which it has been the same)."""
 
     def silent_us(self, key: str) -> int:
-        """How long it has said the same; 0 for one that was not there."""
+        """Return the microseconds for which a sign has said the same; 0 for one that was not there."""
         return self.said[key][1] if key in self.said else 0
 
     def after(self, now: Mapping[str, Said], at: Moment, most_us: int) -> "Signs":
-        """These, and what is seen now. most_us: as for `passed`."""
+        """Return the signs after another look. now: key -> content; most_us: as for `passed`."""
         step = passed(self.at, at, most_us)
         silent = {
             key: self.said[key][1] + step
@@ -75,7 +77,7 @@ class Signs:
 
 
 def read_signs(store: Store, name: str) -> Signs:
-    """Return what the collector saw last; nothing when it never looked, or what it left is damaged.
+    """Return the notes of the collector's last look; empty when it never looked, or the notes are damaged.
 
     Raises: FormatTooNew.
     """
@@ -100,7 +102,7 @@ def read_signs(store: Store, name: str) -> Signs:
 
 
 def write_signs(store: Store, name: str, signs: Signs) -> None:
-    """For the next look. Raises: StoreError."""
+    """Write the notes for the next look. Raises: StoreError."""
     said = {key: [what, silent] for key, (what, silent) in signs.said.items()}
     assert signs.at is not None
     body = {"format": FORMAT, **signs.at.to_json(), "signs": said}
@@ -112,27 +114,30 @@ READ_AHEAD = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """What was seen at a look. silence_us: who has said the same for so long is dead."""
+    """The signs of life of one look."""
 
     signs: Signs
+    """Those of transactions and leases, with the time for which they have been silent."""
     leases: Sequence[LeaseRecord]
+    """Leases that were there."""
     silence_us: int
+    """Microseconds; a client whose sign has said the same for so long is dead."""
 
     def is_dead(self, key: str, said: Said) -> bool:
-        """Whether the sign of life has long been silent, and says the same still."""
+        """Return whether the sign of life has long been silent, and says the same still."""
         known = self.signs.said.get(key)
         return known is not None and known[0] == said and known[1] >= self.silence_us
 
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
-        """Of leases as they are now, those that count."""
+        """Return those of the leases, as they are now, that count."""
         return [one for one in leases if not self.is_dead(one.key, _said(one))]
 
     def dead(self) -> list[LeaseRecord]:
-        """Leases that claim nothing any more."""
+        """Return the leases that claim nothing any more."""
         return [one for one in self.leases if self.is_dead(one.key, _said(one))]
 
     def silent_txns(self, state: State) -> list[str]:
-        """Open transactions that nobody works on."""
+        """Return the open transactions that nobody works on."""
         return [
             txn
             for txn in open_txns(state)
@@ -141,12 +146,12 @@ class Clients:
 
 
 def open_txns(state: State) -> list[str]:
-    """Those neither committed nor aborted."""
+    """Return the transactions that are neither committed nor aborted."""
     return [txn.txn for txn in state.txns.values() if txn.status == "open"]
 
 
 def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Clients:
-    """See who is alive, after `state` was read, and note it under the collector's name.
+    """Read all signs of life, after `state` was read, and note them under the collector's name.
 
     A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, and
     three more. Raises: StoreError.
@@ -163,7 +168,7 @@ def look(store: Store, name: str, state: State, leases: Leases, at: Moment, sile
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:
-    """For how long a collector has not seen a lease move.
+    """Return the seconds for which a collector has not seen a lease move.
 
     0 when it moved since its last look, None when it never saw it.
     """

@@ -1,8 +1,8 @@
-"""How much time passed between two looks, of which a clock that is set must not make more.
+"""The time that passed between two looks, of which a clock that is set must not make more.
 
 Within one run of a machine the time since it started counts, which nobody sets. Between two runs, or two machines,
-there are wall clocks alone: one that is put right makes hours or years at once of no time. What such a step counts is
-bounded by its caller, to a part of what he waits for, so that none ends a wait alone.
+there are wall clocks alone: one that is put right makes hours or years at once of no time. The time that such a step
+counts is bounded by its caller, to a part of his wait, so that no step ends a wait alone.
 """
 
 import logging
@@ -15,29 +15,29 @@ from functools import cache
 from pathlib import Path
 
 SLACK_US = 1_000_000
-"""What a wall clock may be put back without a word: daily corrections."""
+"""Microseconds that a wall clock may be put back without a warning: daily corrections."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """at_us: what the wall clock says.
-
-    run: the name of the run of a machine whose time since its start is run_us; "" where nothing tells.
-    """
+    """A moment by two clocks."""
 
     at_us: int
+    """The wall clock's time, UTC microseconds since 1970."""
     run: str = ""
+    """The name of the machine's run; "" where nothing tells it."""
     run_us: int = 0
+    """Microseconds since that run began."""
 
     def to_json(self) -> dict[str, object]:
-        """As notes have it."""
+        """Return the moment as notes have it."""
         return {"at_us": self.at_us, "run": self.run, "run_us": self.run_us}
 
     @staticmethod
     def from_json(body: Mapping[str, object]) -> "Moment":
-        """Of notes, or of an earlier release's, which have the wall clock alone. Raises: KeyError; ValueError."""
+        """Return the moment of notes; an earlier release's have the wall clock alone. Raises: KeyError; ValueError."""
         return Moment(
             at_us=int(str(body["at_us"])),
             run=str(body.get("run", "")),
@@ -46,7 +46,7 @@ class Moment:
 
 
 def now() -> Moment:
-    """This machine's: on Linux since it was started, its sleep too; elsewhere of this process alone."""
+    """Return this machine's moment; its run is the machine's on Linux, sleep included, and this process's elsewhere."""
     at_us = time.time_ns() // 1000
     if boot := _boot():
         return Moment(at_us=at_us, run=boot, run_us=time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -54,10 +54,10 @@ def now() -> Moment:
 
 
 def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
-    """How much of the time between two looks counts.
+    """Return the microseconds between two looks that count. most_us: most that count by wall clocks alone.
 
-    None when what was seen before does not count any more, since the wall clock, which is all there is, stands before
-    it. most_us: of what wall clocks alone say.
+    None at a first look, and where the wall clock is all there is and stands before the look before: what was seen then
+    does not count any more.
     """
     if before is None:
         return None
@@ -79,8 +79,10 @@ def passed(before: Moment | None, now: Moment, most_us: int) -> int | None:
 
 
 def earliest_us(before: Moment | None, now: Moment) -> int:
-    """Return what the wall clock says, or, where that is earlier, what it said at a look in the same run of the machine
-    and the time since: a clock that was put forward meanwhile makes nothing older."""
+    """Return the wall clock's time, or the time by the clock of a look before in the same run, where that is earlier.
+
+    The latter is its wall clock's time and the time since: a clock that was put forward meanwhile makes nothing older.
+    """
     if before is None or not before.run or before.run != now.run:
         return now.at_us
     return min(now.at_us, before.at_us + max(now.run_us - before.run_us, 0))

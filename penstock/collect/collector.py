@@ -2,9 +2,9 @@
 
     list data/ -> read the log -> who is alive -> abort who is not -> what must stay -> the rest: plan -> sweep
 
-In this order: what is listed is older than the log that it is held against, so nothing that a transaction uploads
-meanwhile is taken for nobody's; and leases are read after the log, so that whoever opened a version before it was
-retired is seen. Nothing is decided on another machine's clock.
+The order matters. The listing is older than the log that it is held against, so no upload of a transaction meanwhile is
+taken for nobody's. Leases are read after the log, so a reader that opened a version before it was retired is seen.
+Nothing is decided on another machine's clock.
 """
 
 from collections.abc import Collection, Iterator
@@ -37,27 +37,30 @@ SILENCE_S = 72 * HOUR_S
 MAX_OBJECTS = 100_000
 MAX_BYTES = 10 * 2**40
 MOST = 2**63 - 1
-"""Objects, bytes or microseconds that a number of a plan can hold: what is more is without end."""
+"""Objects, bytes or microseconds that a number of a plan can hold: more than that is without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """name: the collector's, which stands for a machine.
+    """The options of a collector. Any of the numbers may be infinite.
 
-    None: this one's. grace_s: how long something has to be condemned before it is deleted; silence_s: how long a
-    heartbeat or lease may say the same before whoever left it is dead, two renewals at least; max_objects, max_bytes:
-    of one sweep; any of these numbers may be infinite; dataset: sweep what was this one's alone, and abort its
-    transactions alone; condemned: ids of versions that, once retired, neither tags, aliases nor leases keep: those of a
-    takedown, and those that were given up. Raises: InvalidRuntime; InvalidName.
+    Raises: InvalidRuntime; InvalidName.
     """
 
     name: str | None = None
+    """The collector's name, which stands for a machine; None: this machine's."""
     grace_s: float = GRACE_S
+    """Seconds that an object has to be condemned before it is deleted."""
     silence_s: float = SILENCE_S
+    """Seconds that a heartbeat or lease may say the same before its holder is dead; at least two renewals."""
     max_objects: int = MAX_OBJECTS
+    """Most objects that one sweep deletes."""
     max_bytes: int = MAX_BYTES
+    """Most bytes that one sweep deletes."""
     dataset: str | None = None
+    """The dataset whose objects alone are swept, and whose transactions alone are aborted; None: all."""
     condemned: Collection[str] = field(default=())
+    """Ids of versions that, once retired, neither tags, aliases nor leases keep: those of a takedown or given up."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -87,17 +90,19 @@ def collect(
     now_us: int | None = None,
     at: Moment | None = None,
 ) -> Report:
-    """Look at a root and note what is seen.
+    """Look at a root and note the signs of life and the condemned objects.
 
-    With `apply`, abort the transactions of the dead, and delete what has been condemned for `grace_s`. Any number of
-    collectors may work on a root at once. Of a mirror nothing is deleted but what the primary's record says was deleted
-    there. Of a root with mirrors the primary is used alone.
+    With `apply`, abort the transactions of the dead, and delete objects that have been condemned for `grace_s`. Any
+    number of collectors may work on a root at once. On a mirror nothing is deleted but the objects on the primary's
+    record of deletions. With mirrors the primary of a root is used alone.
 
-    at: what clocks say, by default this machine's; now_us: what a wall clock says, where there is no other. Costs a
-    listing of `data/` and five of small folders, a request per version that stays, per open transaction, lease and
-    table of shards; memory 0.2 KB per object that is referenced or condemned. Raises: NotARoot; VersionNotFound where
-    the root has no such dataset; Corrupt, ObjectNotFound where it cannot be told what a version is made of; Conflict
-    where the root was moved elsewhere meanwhile; StoreError.
+    at: the time of clocks, by default this machine's; now_us: the time of a wall clock, where there is no other.
+
+    Costs a listing of `data/` and five of small folders. A request per version that stays, per open transaction, lease
+    and table of shards. Memory: 0.2 KB per object that is referenced or condemned.
+
+    Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where the objects of a
+    version cannot be told; Conflict where the root was moved elsewhere meanwhile; StoreError.
     """
     options = options or Options()
     root = root.alone  # mirrors have notes, leases and copies of the log of their own
@@ -152,7 +157,7 @@ def collect(
 
 
 def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
-    """Raises: VersionNotFound where nothing was ever begun for it."""
+    """Check that something was begun for a dataset. Raises: VersionNotFound."""
     known = {txn.dataset for txn in state.txns.values()}
     if dataset is not None and dataset not in known:
         raise VersionNotFound(
@@ -163,7 +168,7 @@ def _check_dataset(root: Root, state: State, dataset: str | None) -> None:
 def _kept(
     root: Root, state: State, clients: Clients, condemned: Collection[str], *, mirror: bool
 ) -> tuple[dict[str, VersionRecord], References]:
-    """Return the versions that stay, and what they are made of. Raises: as `references`."""
+    """Return the versions that stay, and the objects that they are made of. Raises: as `references`."""
     while True:
         kept = protected(state, clients.living(clients.leases), condemned)
         try:
@@ -194,7 +199,7 @@ def _counted(table: pa.Table, tally: Tally) -> pa.Table:
 
 
 def _due(plan: Plan, grace_us: int) -> dict[str, tuple[int, int]]:
-    """dataset -> (objects, bytes) of what may be deleted now."""
+    """Return dataset -> (objects, bytes) that may be deleted now."""
     due: dict[str, tuple[int, int]] = {}
     for ripe in plan.due(grace_us):
         for row in ripe.group_by("dataset").aggregate([("nbytes", "sum"), ("nbytes", "count")]).to_pylist():

@@ -4,10 +4,11 @@ A mirror's collector deletes no more than these, once nobody who reads the mirro
 
     swept/<n>-<16 hex>.parquet    key, nbytes, dataset, txn, why; n has 12 digits, from 1
 
-The hex begins the SHA-256 of the keys, with a line break between them: each primary that a root has had counts on from
-what it knew, and a mirror needs the records of all. Earlier releases wrote `swept/<n>.parquet`. Created once, before
-the objects are deleted: what a collector that was killed did not delete any more is condemned still, and stands in a
-later record again.
+The hex begins the SHA-256 of the keys, with a line break between them. Each primary that a root has had counts on from
+the last number that it knew, and a mirror needs the records of all. Earlier releases wrote `swept/<n>.parquet`.
+
+Created once, before the objects are deleted. Objects that a killed collector did not delete any more are condemned
+still, and stand in a later record again.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ _RECORD = re.compile(r"swept/([0-9]{12})(?:-([0-9a-f]{16}))?\.parquet")
 
 
 class Record:
-    """Appends to a root's record of what was swept. name: the collector's."""
+    """Appends to a root's record of deleted objects. name: the collector's."""
 
     def __init__(self, root: Root, name: str) -> None:
         self._root, self._name = root, name
@@ -39,10 +40,10 @@ class Record:
         self._n = 0
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Put on record what is about to be deleted; its key.
+        """Put on record objects that are about to be deleted, and return the record's key.
 
-        Of the same objects there is one record, however often they could not be deleted. at_us: for people. Raises:
-        Conflict where the root was moved; StoreError.
+        The same objects have one record, however often they could not be deleted. at_us: for people. Raises: Conflict
+        where the root was moved; StoreError.
         """
         store = self._root.store
         try:
@@ -62,7 +63,7 @@ class Record:
         return there[digest]
 
     def _known(self) -> dict[str, str]:
-        """Hex -> key of the records that are there, listed once."""
+        """Return hex -> key of the records that are there, listed once."""
         if self._there is None:
             self._there = {}
             for n, digest, key in _records(self._root.store):
@@ -72,20 +73,20 @@ class Record:
 
 
 def _records(store: Store) -> Iterator[tuple[int, str, str]]:
-    """(n, hex or "", key) of every record, ascending. A listing."""
+    """Yield (n, hex or "", key) of every record, ascending. A listing."""
     for info in store.list(FOLDER):
         if found := _RECORD.fullmatch(info.key):
             yield int(found[1]), found[2] or "", info.key
 
 
 def read_swept(store: Store) -> Iterator[pa.Table]:
-    """Yield what was deleted, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
+    """Yield the deleted objects, record by record: key, nbytes, dataset, txn, why. Raises: Corrupt; FormatTooNew."""
     for *_, key in _records(store):
         yield parse_table(store.get(key).data, f"{store.url}/{key}")
 
 
 def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
-    """Return what of a piece of the plan stands in the primary's record, which a migration copies to the mirror.
+    """Return a filter of a plan's pieces: objects in the primary's record, which a migration copies to the mirror.
 
     Reads all of the record; 0.1 KB of memory per object in it. Raises: Corrupt; FormatTooNew.
     """
@@ -99,8 +100,8 @@ def swept_by_primary(store: Store) -> Callable[[pa.Table], pa.Table]:
 
 
 class PrimaryRecord:
-    """Where a mirror's sweeps are on record: in that of its primary, before they happen."""
+    """The record of a mirror's sweeps: that of its primary, which has them before they happen."""
 
     def append(self, condemned: pa.Table, at_us: int) -> str:
-        """Nothing to add."""
+        """Add nothing."""
         return ""

@@ -1,4 +1,4 @@
-"""What lies under `data/`, listed once into a file on this machine's disk and read from there piece by piece."""
+"""The objects under `data/`, listed once into a file on this machine's disk and read from there piece by piece."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("key", pa.large_string()), ("nbytes", pa.int64()), ("link",
 
 
 def scratch() -> AbstractContextManager[None]:
-    """Write what a look needs on this machine. Raises: StoreError where there is no room."""
+    """Return a context for writes on this machine's disk. Raises: StoreError where there is no room."""
     meanwhile = "while a root was looked at; nothing was deleted"
     return on_scratch(None, meanwhile, room_for="the names of its objects", again="look again")
 
@@ -35,8 +35,11 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def listed(store: Store, prefix: str) -> Iterator["Listing"]:
-    """Yield a listing, as it is now, in a folder with the files that writers have not finished, and with links in place
-    of what lies behind them; its file is deleted at the end. Memory: of `ROWS` objects. Raises: StoreError."""
+    """Yield a listing, as it is now; its file is deleted at the end.
+
+    In a folder it has the files that writers have not finished, and links in place of the files behind them. Memory: of
+    `ROWS` objects. Raises: StoreError.
+    """
     with scratch_folder() as folder:
         path = folder / "listing.arrow"
         with scratch(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
@@ -47,7 +50,7 @@ def listed(store: Store, prefix: str) -> Iterator["Listing"]:
 
 
 def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
-    """Keys, sizes, and which of them are links."""
+    """Return a batch of `SCHEMA`. infos: (object, whether it is a link)."""
     rows = [(info.key, 0 if link else info.nbytes, link) for info, link in infos]
     columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
@@ -55,13 +58,13 @@ def as_batch(infos: Iterable[tuple[ObjectInfo, bool]]) -> pa.RecordBatch:
 
 
 class Listing:
-    """Of one moment; in key order."""
+    """A listing of one moment, in key order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield `SCHEMA`, up to `ROWS` rows each."""
+        """Yield batches of `SCHEMA`, up to `ROWS` rows each."""
         with pa.memory_map(str(self._path)) as source:
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
@@ -69,14 +72,14 @@ class Listing:
 
 
 def stretch(ascending: pa.Array, keys: pa.Array) -> slice:
-    """Where in one ascending array those may lie that another has."""
+    """Return the stretch of one ascending array in which the elements of another may lie."""
     if not len(keys):
         return slice(0, 0)
     return slice(_first(ascending, keys[0].as_py()), _first(ascending, keys[-1].as_py() + "\0"))
 
 
 def _first(ascending: pa.Array, key: str) -> int:
-    """How many are less than `key`."""
+    """Return the number of elements less than `key`."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2

@@ -1,11 +1,9 @@
-"""What must stay: versions that somebody can open or has a claim on, and the objects that these are made of.
+"""The versions that must stay, as somebody can open or claim them, and the objects that these are made of.
 
-What it means that a file cannot be read which says what a version is made of: that nothing may be deleted, or that a
-collector took it.
-
-Only what a collector may have taken is passed over: files that are missing, of a retired version that leases alone
-keep, which may have come back to life in the middle of a sweep. What the log keeps no collector takes, unless its files
-are on the record of what was swept, as those of a version that was given up.
+A file that cannot be read, and names a version's objects, means either that nothing may be deleted, or that a collector
+took the file. Only a file that a collector may have taken is passed over: a missing one, of a retired version that
+leases alone keep. Such a version may have come back to life in the middle of a sweep. No collector takes the files of
+versions that the log keeps, unless they are on the record of deletions, as those of a version that was given up.
 """
 
 import logging
@@ -34,8 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]]:
-    """id -> who keeps it, in words, of the versions that the log keeps though they be retired: those with a tag, an
-    alias or a hold, and the parents of open transactions. condemned: as for `protected`."""
+    """Return id -> claims, in words, on the versions that the log keeps though they be retired.
+
+    Claims are tags, aliases, holds, and open transactions whose parent it is. condemned: as for `protected`.
+    """
     found: dict[str, list[str]] = defaultdict(list)
     for ref in state.refs.values():
         record = state.version(ref.dataset, ref.number)
@@ -52,10 +52,10 @@ def claims(state: State, condemned: Collection[str] = ()) -> dict[str, list[str]
 
 
 class Unreadable:
-    """Of the versions that stay, by this state. condemned: as for `protected`.
+    """Decides about files of the versions that stay, by this state, that cannot be read.
 
-    mirror: whether the store is one, to which what was retired first may never have been copied, as to a root that
-    became the primary later.
+    condemned: as for `protected`. mirror: whether the store is one. Versions retired before the copy may never have
+    come to a mirror, nor to a root that became the primary later.
     """
 
     def __init__(self, store: Store, state: State, condemned: Collection[str], *, mirror: bool) -> None:
@@ -64,12 +64,15 @@ class Unreadable:
         self._copied = state.n if mirror else moved
 
     def rank(self, record: VersionRecord) -> int:
-        """Of two versions that share a file, the one with the higher rank decides what is to be done without it: 2 for
-        one that can be opened, 1 for one that is retired and the log keeps, 0 for one that leases alone do."""
+        """Return 2 for a version that can be opened, 1 for a retired one that the log keeps, 0 for others.
+
+        Leases alone keep the others. Among versions that share a file, the highest rank decides whether it may be done
+        without.
+        """
         return 2 if record.retired is None else int(record.id in self._claims)
 
     def without(self, record: VersionRecord, path: str, error: ObjectNotFound | Corrupt) -> None:
-        """The file of this version cannot be read: log that it is done without, or raise the error, with what to do."""
+        """Log that a file which cannot be read is done without, or raise the error with advice."""
         if (
             isinstance(error, ObjectNotFound)
             and record.retired is not None
@@ -104,8 +107,11 @@ READ_AHEAD = 16
 def protected(
     state: State, leases: Iterable[LeaseRecord], condemned: Collection[str] = ()
 ) -> dict[str, VersionRecord]:
-    """id -> version of those that stay: not retired, or named by a tag or alias, leased, held, or the parent of an open
-    transaction. condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's."""
+    """Return id -> version of those that stay.
+
+    Such a version is not retired, or is named by a tag or alias, leased, held, or the parent of an open transaction.
+    condemned: ids that neither a name nor a lease keeps once they are retired: a takedown's.
+    """
     kept = {one.id: one for versions in state.datasets.values() for one in versions if one.retired is None}
     leased = [id for lease in leases for id in lease.versions if id not in condemned]
     claimed = map(state.by_id, [*claims(state, condemned), *leased])
@@ -114,25 +120,23 @@ def protected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """paths: large_string, ascending, of every object that some versions are made of.
-
-    owners: dataset -> owner, as the producer of the newest of them says.
-    """
+    """The objects that some versions are made of."""
 
     paths: pa.Array
+    """Their keys: large_string, ascending."""
     owners: Mapping[str, str]
+    """Dataset -> owner, as the producer of its newest version among them says."""
 
     def within(self, keys: pa.Array) -> pa.Array:
-        """bool: which of `keys`, ascending large_string, are referenced."""
+        """Return bool for each of `keys`, ascending large_string: whether it is referenced."""
         return pc.is_in(keys, value_set=self.paths[stretch(self.paths, keys)])
 
 
 def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable) -> References:
-    """Every object of these versions. A request per version, and one per table of shards, which versions share.
+    """Return every object of these versions. A request per version, and one per table of shards, which versions share.
 
-    lost: what is to be done without a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound,
-    Corrupt for a version whose files cannot be done without: what it is made of cannot be told, so nothing may be
-    deleted.
+    lost: decides about a file that cannot be read. Memory: 0.2 KB per object. Raises: ObjectNotFound, Corrupt for a
+    version whose files cannot be done without: its objects cannot be told, so nothing may be deleted.
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
@@ -159,10 +163,10 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
 
 
 def owners(store: Store, state: State, kept: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """dataset -> owner, as the producer of its newest version says, retired or not.
+    """Return dataset -> owner, as the producer of its newest version says, retired or not.
 
-    Where its manifest is gone, as `known` says, of the newest that stays. A request per dataset whose newest version
-    does not stay.
+    Where its manifest is gone, `known` tells the owner, by the newest that stays. A request per dataset whose newest
+    version does not stay.
     """
     gone = [versions[-1] for versions in state.datasets.values() if versions and versions[-1].id not in kept]
 

@@ -2,7 +2,7 @@
 
     collect/<name>/plan.parquet    key, nbytes, dataset, txn, why, age_us; in key order
 
-Made anew at each look: an object that was in the one before has grown older by what passed since, another begins at 0.
+Made anew at each look: an object in the plan before has grown older by the time since, another begins at 0.
 """
 
 import logging
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class Before:
-    """What the plan before says: of each condemned object its age. Memory: 0.1 KB per object."""
+    """The ages of condemned objects in the plan before. Memory: 0.1 KB per object."""
 
     def __init__(self, keys: pa.Array, ages: pa.Array) -> None:
         self._keys, self._ages = keys, ages
 
     @staticmethod
     def read(store: Store, name: str, at: Moment, most_us: int) -> "Before":
-        """Of the collector's plan, older by the time that passed, of which `most_us` counts as for `passed`.
+        """Return the ages of the collector's plan, older by the time that passed; most_us: as for `passed`.
 
         Nothing, where there is none or it is damaged. Raises: FormatTooNew; StoreError.
         """
@@ -63,7 +63,7 @@ class Before:
             return nothing
 
     def ages(self, keys: pa.Array) -> pa.Array:
-        """int64 us for each of `keys`, ascending; 0 for what was not condemned."""
+        """Return int64 us for each of `keys`, ascending; 0 for objects that were not condemned."""
         known = stretch(self._keys, keys)
         at = pc.index_in(keys, value_set=self._keys[known])
         return pc.fill_null(self._ages[known].take(at), 0)
@@ -76,7 +76,7 @@ class Plan:
         self._path = path
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
-        """Yield what has been condemned for so long, `ROWS` at most at a time."""
+        """Yield the objects that have been condemned for so long, `ROWS` at most at a time."""
         for batch in pq.ParquetFile(self._path).iter_batches(batch_size=ROWS):
             table = pa.Table.from_batches([batch])
             ripe = table.filter(pc.greater_equal(table["age_us"], grace_us))
@@ -88,8 +88,10 @@ class Plan:
 def planned(
     store: Store, name: str, condemned: Iterable[pa.Table], at: Moment, grace_us: int
 ) -> Iterator[Plan]:
-    """Write the plan, under the root for the next look, and into a file that is deleted at the end. condemned: tables
-    of `CONDEMNED`, keys ascending over all. Raises: StoreError."""
+    """Write the plan, under the root for the next look, and into a file that is deleted at the end.
+
+    condemned: tables of `CONDEMNED`, keys ascending over all. Raises: StoreError.
+    """
     before = Before.read(store, name, at, grace_us // 2)
     facts = {"penstock.table": "condemned", "penstock.schema": "1"}
     facts |= {f"penstock.{fact}": str(value) for fact, value in at.to_json().items()}

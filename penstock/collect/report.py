@@ -1,4 +1,4 @@
-"""What a look of the collector found, per dataset: objects, bytes, and what these cost."""
+"""The result of a look of the collector, per dataset: objects, bytes, and the price of these."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,36 +18,47 @@ PRICES_USD = {
     "abfss": 0.018,
     "adl": 0.018,
 }
-"""Per GiB and month, of each provider's standard class in its first region (S3 Standard us-east-1, GCS Standard
-us-central1, Azure Blob Hot LRS East US), as their price lists had it in 2025. Others, and disks: nothing."""
+"""US dollars per GiB and month, by scheme; other stores, and disks, cost nothing.
+
+The price of each provider's standard class in its first region, by its price list of 2025: S3 Standard us-east-1, GCS
+Standard us-central1, Azure Blob Hot LRS East US.
+"""
 _STAYS = {WHY[FOREIGN], WHY[OPEN], WHY[LIVE]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """tally: (dataset, what) -> (objects, bytes) of all that was seen.
-
-    due: dataset -> the same of what may be deleted now; owners: dataset -> owner; silent: transactions without a sign
-    of life that were aborted, swept: what was deleted; or, when not `applied`, would be.
-    """
+    """The result of a look of the collector."""
 
     url: str
+    """The root's URL."""
     collector: str
+    """The collector's name."""
     applied: bool
+    """True when transactions were aborted and objects deleted; else `silent` and `swept` tell what would be."""
     grace_s: float
+    """Seconds that an object has to be condemned before it is deleted."""
     tally: Tally
+    """Sums of all objects that were seen."""
     due: Mapping[str, tuple[int, int]]
+    """Dataset -> (objects, bytes) that may be deleted now."""
     owners: Mapping[str, str]
+    """Dataset -> owner."""
     silent: Sequence[str]
+    """Transactions without a sign of life, which were aborted."""
     swept: Swept
+    """The objects that were deleted."""
 
     def price_usd(self, price: float | None) -> float:
-        """Per GiB and month: as given, or the provider's."""
+        """Return US dollars per GiB and month: the price given, or the provider's."""
         return PRICES_USD.get(urlsplit(self.url).scheme, 0.0) if price is None else price
 
     def rows(self, price: float | None = None) -> list[dict[str, Any]]:
-        """Return a row per dataset: owner, and objects and bytes that are live, of open transactions, condemned, and
-        due; what the condemned ones cost, in US dollars per month. "" for what is no dataset's."""
+        """Return a row per dataset: its owner, its objects and bytes, and the price of the condemned ones per month.
+
+        Objects and bytes: live, of open transactions, condemned, due. The price is in US dollars. The dataset is "" for
+        objects that are no dataset's.
+        """
         rows = []
         for dataset in sorted({dataset for dataset, _ in self.tally.sums}):
             mine = {what: sums for (of, what), sums in self.tally.sums.items() if of == dataset}
@@ -70,7 +81,7 @@ class Report:
         return rows
 
     def to_json(self, price: float | None = None) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the report as plain JSON."""
         foreign = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
         return {
             "root": self.url,
@@ -94,7 +105,7 @@ class Report:
         }
 
     def to_text(self, price: float | None = None) -> str:
-        """Return a table, and what else is to be said."""
+        """Return a table, silent transactions and foreign objects."""
         lines = [
             f"{'dataset':<20} {'owner':<12} {'live':>18} {'condemned':>18} {'due':>18} {'USD/month':>10}"
         ]
@@ -119,7 +130,7 @@ class Report:
         return "\n".join(lines)
 
     def swept_text(self) -> str:
-        """Return what the sweep did, or would do."""
+        """Return the objects that the sweep deleted, or would delete, in words."""
         done = self.swept
         what = "deleted" if self.applied else "would be deleted (--apply does it)"
         more = "; more is due than the caps allow: run it again" if done.capped else ""

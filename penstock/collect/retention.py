@@ -1,4 +1,4 @@
-"""Which versions of a dataset a policy retires: a pure function, and its application."""
+"""The versions of a dataset that a policy retires: a pure function, and its application."""
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +21,19 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a dataset keeps, each by its own right: its `last` versions.
+    """The versions that a dataset keeps, each field by its own right.
 
-    Of each of its `monthly` latest months (UTC) that have versions, the last one; those younger than `days`. When a
-    version was made its publisher's clock says, and the order of the log where that clock is wrong (`_times`). What has
-    a tag or an alias, is held, leased, or the parent of an open transaction is always kept. Raises: InvalidRuntime.
+    The time of a version is that of its publisher's clock, and follows the order of the log where that clock is wrong
+    (`_times`). A version with a tag or an alias, held, leased, or the parent of an open transaction is always kept.
+    Raises: InvalidRuntime.
     """
 
     last: int
+    """The newest so many."""
     monthly: int = 0
+    """The last one of each of so many latest months (UTC) that have versions."""
     days: int = 0
+    """All younger than so many days."""
 
     def __post_init__(self) -> None:
         for name, least in (("last", 1), ("monthly", 0), ("days", 0)):
@@ -56,8 +59,8 @@ def retirements(
 ) -> list[VersionRecord]:
     """Return the versions that the policy retires, oldest first. leased: ids.
 
-    created_us: id -> when its manifest says it was made; a version that is not there is new, or retired and no witness
-    of the time.
+    created_us: id -> the time of its making by its manifest. A version that is not there is new, or retired and no
+    witness of the time.
     """
     alive = [one for one in state.versions(dataset) if one.retired is None]
     named = {ref.number for ref in state.refs.values() if ref.dataset == dataset}
@@ -77,16 +80,16 @@ def retirements(
 def _times(
     versions: Sequence[VersionRecord], created_us: Mapping[str, int], now_us: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """id -> when its publisher's clock says that it was made, and id -> when it was made at the latest.
+    """Return id -> the time of its making by its publisher's clock, and id -> the latest time at which it was made.
 
-    Of those that are not retired, in log order.
+    Both of versions that are not retired, in log order.
 
-    The two differ where that clock is known to be wrong: it names a time to come by the collector's clock, or
-    one before that of an earlier version (or the clock of that one was fast: nobody can tell). What is known then is
-    that the version was there when the next one was made whose clock is not in doubt, or is there now. What a policy
-    retires does not come back, so it goes by that: a fresh version of a slow clock stays. The cost is that those behind
-    a fast clock stay too, until the policy is through with the first version that is later than what that clock said.
-    A time to come is nobody's bound, else all versions behind it would be kept until it is over.
+    The two differ where that clock is known to be wrong. It names a time to come by the collector's clock, or one
+    before that of an earlier version (or the clock of that one was fast: nobody can tell). It is known then that the
+    version was there when the next one was made whose clock is not in doubt, or is there now. A retirement cannot be
+    undone, so the policy goes by that: a fresh version of a slow clock stays. The cost is that versions behind a fast
+    clock stay too, until the policy is through with the first version later than that clock's time. A time to come is
+    nobody's bound, else all versions behind it would be kept until it is over.
     """
     alive = {one.id for one in versions if one.retired is None}
     known = [one.id for one in versions if one.id in alive or one.id in created_us]
@@ -107,8 +110,8 @@ def _times(
 def _one_a_month(said_us: Mapping[str, int], latest_us: Mapping[str, int], months: int) -> set[str]:
     """Return the last version of each of so many latest months.
 
-    One whose clock is in doubt takes the place of no other: of those the last of each month that their clocks say is
-    kept, where it may have been made in these months.
+    A version whose clock is in doubt takes the place of no other. The last of such versions in each month that their
+    clocks say is kept, where it may have been made in these months.
     """
     sure = {_month(us): id for id, us in said_us.items() if us == latest_us[id]}
     since = sorted(sure, reverse=True)[:months]
@@ -128,7 +131,7 @@ def _month(us: int) -> tuple[int, int]:
 def retire_by_policy(
     root: Root, dataset: str, policy: Policy, *, now_us: int, apply: bool = False
 ) -> list[VersionRecord]:
-    """Retire what the policy says, or with apply=False only tell.
+    """Retire the versions that the policy names, or with apply=False only return them.
 
     A request per version that is not retired, one per lease and for `WITNESSES`, and a listing of leases and an entry
     of the log per version. Raises: VersionNotFound; Corrupt; StoreError.
@@ -163,8 +166,11 @@ def retire_by_policy(
 
 
 def _created(root: Root, versions: Sequence[VersionRecord]) -> dict[str, int]:
-    """id -> when it was made, by its publisher's clock: of those that are not retired as their manifests say, of the
-    newest others as their commits do, which are never deleted."""
+    """Return id -> the time of its making, by its publisher's clock.
+
+    For versions that are not retired the manifest has it. For the newest others the commit has it, which is never
+    deleted.
+    """
 
     def created(record: VersionRecord) -> int:
         if record.retired is not None:

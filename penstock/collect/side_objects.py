@@ -1,4 +1,4 @@
-"""What else goes, beside `data/`: cards of versions that went, signs of life of the dead, hints nobody reads."""
+"""Objects beside `data/` that go: cards of versions that went, signs of life of the dead, hints nobody reads."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ Gone = tuple[ObjectInfo, str, str, str]
 
 
 def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) -> Iterator[Gone]:
-    """Of versions that do not stay. A listing. What is no card of a version of this root is counted as foreign."""
+    """Yield cards of versions that do not stay. A listing. Objects that are no card of a version here are foreign."""
     for info in _in_place(store, "cards/", tally):
         found = _CARD.fullmatch(info.key)
         record = state.by_id(found[2]) if found else None
@@ -33,8 +33,10 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
 
 
 def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally) -> Iterator[Gone]:
-    """Heartbeats of transactions that are over, what probes of the store left behind, and leases that have long been
-    silent. Two listings."""
+    """Yield heartbeats of transactions that are over, leftovers of probes, and leases that have long been silent.
+
+    Two listings.
+    """
     for info in _in_place(store, "heartbeats/", tally):
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
@@ -50,14 +52,14 @@ def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally
 
 
 def hints(store: Store, tally: Tally) -> Iterator[Gone]:
-    """All but the newest few. A listing, and another one where there are more."""
+    """Yield all hints but the newest few. A listing, and another one where there are more."""
     if old := old_hints(store):
         here = {info.key for info in _in_place(store, "log/state-", tally)}
         yield from ((info, "", "", "old hint") for info in old if info.key in here)
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
-    """Yield a listing; links are counted as foreign, and what lies behind them is not looked at."""
+    """Yield a listing; links are counted as foreign, and nothing behind them is looked at."""
     for info, link in list_in_place(store, prefix):
         if link:
             tally.add_foreign([info.key])
@@ -66,7 +68,7 @@ def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:
 
 
 def as_table(gone: Iterable[Gone]) -> pa.Table:
-    """key, nbytes, dataset, txn, why."""
+    """Return a table: key, nbytes, dataset, txn, why."""
     rows = [(info.key, info.nbytes, dataset, txn, why) for info, dataset, txn, why in gone]
     names, text = ("key", "nbytes", "dataset", "txn", "why"), pa.large_string()
     columns = zip(*rows, strict=True) if rows else [()] * len(names)

@@ -31,9 +31,9 @@ AT_ONCE = 16
 
 
 def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
-    """Delete; key -> why of those that the store refuses to.
+    """Delete; return key -> error of objects that the store refuses to delete.
 
-    Stores do not tell which of many, so where one is refused each is deleted alone: a request per key. Raises:
+    Stores do not tell which of many keys they refuse, so then each is deleted alone: a request per key. Raises:
     Throttled, Transient, which are the store's and no key's; nothing is under way then.
     """
     if _refused(store, keys) is None:
@@ -48,7 +48,7 @@ def delete(store: Store, keys: Sequence[str]) -> dict[str, StoreError]:
 
 
 def _refused(store: Store, keys: Sequence[str]) -> StoreError | None:
-    """Delete; why not, where it cannot be."""
+    """Delete; return the error, where it cannot be done."""
     try:
         delete_in_place(store, keys)
     except (Throttled, Transient):
@@ -62,40 +62,47 @@ logger = logging.getLogger(__name__)
 
 Check = Callable[[pa.Table], pa.Table]
 NAMED = 10
-"""Objects above the cap, and objects that cannot be deleted, that are named; the others are counted."""
+"""Objects that are named, of those above the cap, and of those that cannot be deleted; the others are counted."""
 GIVE_UP = 10_000
-"""Objects of which not one may be deleted: it is the right that is missing, and more of them are not tried."""
+"""Objects after which no more are tried, where not one could be deleted: the right to delete is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """How much a sweep deletes at most, and of which dataset alone. An object above max_bytes is passed over."""
+    """The most that a sweep deletes."""
 
     max_objects: int
+    """Objects."""
     max_bytes: int
+    """Bytes; an object above this is passed over."""
     dataset: str | None = None
+    """The dataset whose objects alone are deleted; None: all."""
 
 
 @dataclass(slots=True)
 class Swept:
-    """objects, nbytes: deleted, or in a dry run what would be.
-
-    why: reason -> objects; records: keys of the record; spared: objects that the last look found to be needed again;
-    capped: whether more was due than the caps allow, which the next sweep deletes; too_large: key -> bytes of objects
-    that no sweep under these caps deletes, the first `NAMED` of n_too_large; refused: key -> why of objects that the
-    store does not delete, the first `NAMED` of n_refused.
-    """
+    """The result of a sweep, or of a dry run: then the objects that would be deleted."""
 
     objects: int = 0
+    """Deleted objects."""
     nbytes: int = 0
+    """Their bytes."""
     why: dict[str, int] = field(default_factory=dict)
+    """Reason -> deleted objects."""
     records: list[str] = field(default_factory=list)
+    """Keys of the records that were written."""
     spared: int = 0
+    """Objects that the last look found to be needed again."""
     capped: bool = False
+    """True when more was due than the caps allow, which the next sweep deletes."""
     too_large: dict[str, int] = field(default_factory=dict)
+    """Key -> bytes of objects that no sweep under these caps deletes: the first `NAMED`."""
     n_too_large: int = 0
+    """The number of all of these."""
     refused: dict[str, str] = field(default_factory=dict)
+    """Key -> error of objects that the store does not delete: the first `NAMED`."""
     n_refused: int = 0
+    """The number of all of these."""
 
 
 def sweep(
@@ -107,10 +114,12 @@ def sweep(
     record: Record | PrimaryRecord | None,
     at_us: int,
 ) -> Swept:
-    """Delete what is due, `ROWS` at a time: looked at again, put on record, deleted. record: None deletes nothing and
-    tells what would be. Killed at any moment it leaves what is left for the next sweep. What the store refuses to
-    delete is passed over. Raises: Forbidden where nothing may be deleted; Conflict where the root was moved meanwhile;
-    StoreError."""
+    """Delete the objects that are due, `ROWS` at a time: looked at again, put on record, deleted.
+
+    record: None deletes nothing and tells the objects that would be. A sweep that is killed at any moment leaves the
+    rest for the next one. Objects that the store refuses to delete are passed over. Raises: Forbidden where nothing may
+    be deleted; Conflict where the root was moved meanwhile; StoreError.
+    """
     done = Swept()
     for ripe in progress(plan.due(grace_us), "sweep", lambda table: table.num_rows, caps.max_objects):
         if caps.dataset is not None:
@@ -153,7 +162,7 @@ def sweep(
 
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
-    """Delete; what is deleted. Raises: as `sweep`."""
+    """Delete, and return the objects that were deleted. Raises: as `sweep`."""
     refused = delete(root.store, checked["key"].to_pylist())
     if not refused:
         return checked
@@ -173,8 +182,10 @@ def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
 
 
 def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """Without what is larger than all that a sweep may delete: it would be in the way of what comes behind it, in every
-    sweep."""
+    """Return the objects that are not larger than all that a sweep may delete.
+
+    Larger ones would be in the way of those behind them, in every sweep.
+    """
     too_large = pc.greater(ripe["nbytes"], caps.max_bytes)
     for row in ripe.filter(too_large).select(["key", "nbytes"]).to_pylist():
         done.n_too_large += 1
@@ -184,7 +195,7 @@ def _small_enough(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
 
 
 def _within(ripe: pa.Table, caps: Caps, done: Swept) -> pa.Table:
-    """As much of it as the caps leave room for."""
+    """Return as many objects as the caps leave room for."""
     total = np.cumsum(ripe["nbytes"].to_numpy()) + done.nbytes
     fits = min(int(np.searchsorted(total, caps.max_bytes, "right")), caps.max_objects - done.objects)
     done.capped = fits < ripe.num_rows
@@ -200,9 +211,11 @@ def last_look(
     *,
     mirror: bool,
 ) -> Check:
-    """Return what is still not needed of a piece of the plan: the log and the leases are read again before each. kept:
-    versions that stayed when the plan was made; condemned, mirror: as for `Unreadable`. A listing and a request, where
-    nothing moved."""
+    """Return a filter of a plan's pieces: objects that are still not needed.
+
+    It reads the log and the leases again for each piece. kept: versions that stayed when the plan was made; condemned,
+    mirror: as for `Unreadable`. A listing and a request, where nothing moved.
+    """
 
     def check(ripe: pa.Table) -> pa.Table:
         state = root.log.refresh()

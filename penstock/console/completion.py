@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 DATASETS = frozenset({"dataset"})
+"""Arguments that take the name of a dataset."""
 REFS = frozenset({"ref", "a", "b", "give_up"})
 """Arguments that take the name of a dataset, or of a version."""
 
 MOST_ENTRIES = 2000
-"""Read behind the newest hint of a log at most: a key was pressed, and somebody waits."""
+"""Most entries that are read behind the newest hint of a log: a key was pressed, and somebody waits."""
 
 
 def complete(parser: ArgumentParser) -> None:
@@ -37,14 +38,14 @@ def _actions(parser: ArgumentParser) -> Iterator[Action]:
 
 
 def _names(prefix: str, action: Action, parsed_args: Namespace, **_: Any) -> list[str]:
-    """Nothing where the root is not local, or anything fails."""
+    """Return names for an argument; none where the root is not local, or anything fails."""
     with suppress(Exception):
         return names(parsed_args.root, prefix, versions=action.dest in REFS)
     return []
 
 
 def _local(root: str) -> Path:
-    """Return the folder. Raises: ValueError for another URL."""
+    """Return the folder of a root. Raises: ValueError for a URL of another kind."""
     path = root.removeprefix("file://")
     if "://" in path:
         raise ValueError(f"{root} is no folder of this machine")
@@ -52,10 +53,10 @@ def _local(root: str) -> Path:
 
 
 def names(root: str | None, prefix: str, *, versions: bool) -> list[str]:
-    """Datasets under a local root; behind 'photos@' its versions, tags and aliases.
+    """Return the datasets under a local root; behind 'photos@' its versions, tags and aliases.
 
-    Reads the log alone, without what `loader.Root` imports, and writes nothing. Raises: OSError, ValueError and what a
-    damaged log raises.
+    Reads the log alone, without the imports of `loader.Root`, and writes nothing. Raises: OSError, ValueError and the
+    errors of a damaged log.
     """
     from loader.dataset.log.entries import entry_key, parse
     from loader.dataset.log.fold import fold_all

@@ -6,7 +6,7 @@ from argparse import Namespace
 from loader import errors
 
 READ_VERSIONS = frozenset({"show", "diff", "order", "explain", "card", "bench"})
-"""Verbs that read versions of the root and nothing else: what they find damaged is a version's."""
+"""Verbs that read versions of the root and nothing else: damage that they find is a version's."""
 
 OTHER_PLACES = ("url", "source", "mirror", "rows", "raw_below")
 """Arguments that name a place beside the root, which may be the place that failed."""

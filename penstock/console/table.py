@@ -9,16 +9,16 @@ from ..card.rendering.escape import terminal_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """form: the format of each column in plain text, with the blanks before it.
-
-    One with '>' holds numbers. rows: cells in the order of the columns; a row may end before the last one. titled:
-    whether plain text has the header too.
-    """
+    """A table of the command line."""
 
     form: Sequence[str]
+    """The format of each column in plain text, with the blanks before it; one with '>' holds numbers."""
     header: Sequence[str]
+    """The name of each column."""
     rows: Sequence[Sequence[object]]
+    """Cells in the order of the columns; a row may end before the last one."""
     titled: bool = True
+    """True when plain text has the header too."""
 
     def __str__(self) -> str:
         rows = [self.header, *self.rows] if self.titled else self.rows
@@ -32,7 +32,7 @@ Text = str | Sequence[str | Table]
 
 
 def show(text: Text) -> None:
-    """Print it: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb.
+    """Print a text: tables by rich on a terminal, unless NO_COLOR is set or TERM is dumb.
 
     Else, and where rich is not installed, as plain text.
     """
@@ -42,7 +42,7 @@ def show(text: Text) -> None:
 
 
 def _by_rich(blocks: Sequence[str | Table]) -> bool:
-    """Return False where nothing was printed."""
+    """Print blocks by rich; return False where nothing was printed."""
     try:
         import rich.box
         import rich.console

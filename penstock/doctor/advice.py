@@ -1,4 +1,4 @@
-"""What to set, from what was measured: a pure function, so that it can be argued with."""
+"""Settings for a store, from its measurements: a pure function, so that it can be argued with."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import Any
 from .speed import READ_BYTES, Speed, whole_size
 
 WIDTH = 118
-"""Of a line of text."""
+"""Letters of a line of text."""
 ENOUGH = 0.9
-"""Of the best rate: more requests in flight than this takes only make each of them wait."""
+"""Share of the best rate: more requests in flight than this takes only make each of them wait."""
 LONG_S = 0.002
-"""A request that takes longer is worth a cache and larger reads."""
+"""Seconds; a request that takes longer is worth a cache and larger reads."""
 PAGES_IN_FLIGHT = 32
-"""Of 1 MiB, that a loader reads ahead (docs/cache.md)."""
+"""Pages of 1 MiB that a loader reads ahead (docs/cache.md)."""
 DEFAULT_PREFETCH_BYTES = 512 * 2**20
 MOST_PREFETCH_GIB = 4
 DEFAULT_CONCURRENCY = 64
@@ -22,19 +22,19 @@ DEFAULT_CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """options: of `loader.Root`, those that were given and may be shown among them.
-
-    loader: arguments of `loader.Loader`; read_bytes: what one read should fetch at least to reach most of the
-    bandwidth; reasons: one line for each.
-    """
+    """Recommended settings."""
 
     options: Mapping[str, Any]
+    """Options of `loader.Root`; those that were given and may be shown are among them."""
     loader: Mapping[str, Any]
+    """Arguments of `loader.Loader`."""
     read_bytes: int
+    """Bytes that one read should fetch at least to reach most of the bandwidth."""
     reasons: Sequence[str]
+    """A line for each recommendation."""
 
     def to_lines(self, url: str) -> list[str]:
-        """As Python to paste, and why."""
+        """Return Python to paste, and the reasons."""
         given = "".join(f", {name}={value!r}" for name, value in self.loader.items())
         lines = [
             "recommended settings",
@@ -46,7 +46,7 @@ class Advice:
         return lines
 
     def _root(self, url: str) -> list[str]:
-        """How to open it: one line, or one for each option."""
+        """Return the call that opens the root: one line, or one for each option."""
         options = f", options={dict(self.options)!r}" if self.options else ""
         if len(line := f"root = loader.Root({url!r}{options})") <= WIDTH:
             return [line]
@@ -61,9 +61,9 @@ def advise(
     given: Mapping[str, Any] | None = None,
     throttled: int | None = None,
 ) -> Advice | None:
-    """None where no small reads were measured. local: a folder of this machine.
+    """Return settings; None where no small reads were measured. local: a folder of this machine.
 
-    given: options without secrets, which stay; throttled: how many at once were too many.
+    given: options without secrets, which stay; throttled: the least concurrency at which the store throttled, or None.
     """
     given = given or {}
     small = [one for one in speeds if one.verb == "read" and one.nbytes == READ_BYTES[0]]
@@ -115,12 +115,12 @@ def advise(
 
 
 def half_of(throttled: int) -> int:
-    """How many to ask for at once where so many were throttled."""
+    """Return the concurrency to use where `throttled` was too much."""
     return max(1, throttled // 2)
 
 
 def _enough(small: Sequence[Speed]) -> Speed:
-    """Return the fewest at once that reach nearly the best rate."""
+    """Return the least concurrency that reaches nearly the best rate."""
     best = max(one.requests_per_second for one in small)
     return min(
         (one for one in small if one.requests_per_second >= ENOUGH * best), key=lambda one: one.concurrency

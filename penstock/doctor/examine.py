@@ -1,4 +1,4 @@
-"""The order of an examination: what can be asked first, then what must be tried, then how fast it is."""
+"""The order of an examination: first questions, then trials, then speeds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,7 +31,7 @@ from .scratch import Folder, Scratch
 
 CELL_S = 0.5
 PATIENCE = {"retry_deadline_s": 10.0}
-"""A doctor tells soon that nobody answers."""
+"""Options of a store that soon gives up where nobody answers."""
 Probe = Callable[[Scratch], Iterator[Finding]]
 
 PROBES: dict[str, Probe] = {
@@ -53,10 +53,12 @@ def examine(
 ) -> Report:
     """Look at a store, try it out under a prefix that is removed again, and measure it.
 
-    url, options: as `loader.Root` takes them. quick: no listing of more than a page, and no speeds. Costs some 1,300
-    requests, and in ten seconds or more what the store gives, at least 450 MB read and 170 MB written; quick some 250
-    requests and 70 MB. Raises: InvalidStore for a URL or an
-    option that is not understood. What a store answers to probes is a finding, never an error.
+    url, options: as `loader.Root` takes them. quick: no listing of more than a page, and no speeds. An answer of the
+    store to a probe is a finding, never an error.
+
+    Costs some 1,300 requests, at least 450 MB read and 170 MB written. Speeds are measured for ten seconds or more, as
+    fast as the store goes. quick: some 250 requests and 70 MB. Raises: InvalidStore for a URL or an option that is not
+    understood.
     """
     given = dict(options or {})
     store = loader.Root(url, options=given).store
@@ -87,13 +89,13 @@ def _remote(store: Store) -> bool:
 
 
 def _shown(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that may be shown, and can be written down."""
+    """Return the options that may be shown, and can be written down."""
     kept = spec_of(url, options).options
     return {name: value for name, value in kept.items() if value is not None and not callable(value)}
 
 
 class Useless(Exception):
-    """After what was found nothing else is worth trying."""
+    """Nothing else is worth trying after the last finding."""
 
 
 class Examination:
@@ -107,7 +109,7 @@ class Examination:
         self._answers = True
 
     def run(self, options: Mapping[str, Any], *, quick: bool) -> None:
-        """Raises: Useless."""
+        """Look, try and measure. Raises: Useless."""
         self._met("clock", place.clock(self.store.url, options))
         try:
             self._met("root", place.root(self.store), needed=True)
@@ -131,7 +133,7 @@ class Examination:
                 folder.remove()
 
     def _met(self, name: str, found: Iterator[Finding], *, needed: bool = False) -> None:
-        """Take the findings; what is raised on the way is one more. Raises: Useless where they were needed."""
+        """Take the findings; an error on the way is one more. Raises: Useless where they were needed."""
         try:
             for finding in found:
                 self.findings.append(finding)
@@ -149,7 +151,7 @@ class Examination:
             raise Useless
 
     def _folder(self) -> Folder:
-        """Raises: Useless."""
+        """Return a scratch folder. Raises: Useless."""
         try:
             return Folder(self.store.url, self.scratch.prefix)
         except OSError as error:
@@ -158,7 +160,7 @@ class Examination:
             raise Useless from None
 
     def _remove(self) -> None:
-        """Where nothing could be written there is nothing to complain of."""
+        """Remove the scratch objects. Where nothing could be written there is nothing to complain of."""
         before = len(self.findings)
         written = any(one.check == "writing" and one.level == "ok" for one in self.findings)
         self._met("scratch", _removed(self.scratch))
@@ -169,7 +171,7 @@ class Examination:
         self._met("speed", self._speeds())
 
     def _speeds(self) -> Iterator[Finding]:
-        """Yield a finding where the store throttles or breaks off; else the speeds are what was found."""
+        """Measure speeds; yield a finding where the store throttles."""
         source, told = speed.prepare(self.scratch), ""
         for cell in progress(list(speed.cells()), "speeds"):
             try:
@@ -183,7 +185,7 @@ class Examination:
 
 
 def _removed(scratch: Scratch) -> Iterator[Finding]:
-    """Raises: StoreError."""
+    """Remove the scratch objects; yield a finding where some are still listed. Raises: StoreError."""
     scratch.remove()
     if left := [info.key for info in scratch.store.list(scratch.prefix)]:
         yield warn(

@@ -1,4 +1,4 @@
-"""What the doctor says: findings of four levels, and the report that holds them."""
+"""The doctor's results: findings of four levels, and the report that holds them."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,18 +13,19 @@ Level = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing looked at. note: a fact, or what nobody could be asked.
-
-    warn: it will cost something one day; fail: a root does not belong here as it is. do: what to do about it.
-    """
+    """The result of one probe or question."""
 
     check: str
+    """The name of the check."""
     level: Level
+    """ok; note: a fact, or an unanswered question; warn: a future cost; fail: a root does not belong here as it is."""
     what: str
+    """The result in words."""
     do: str = ""
+    """Advice, or ""."""
 
     def to_text(self) -> str:
-        """'fail  ranges   what ...', and below it what to do."""
+        """Return 'fail  ranges   what ...', and below it the advice."""
         head = f"{self.level:<5} {self.check:<17} "
         lines = textwrap.wrap(self.what, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
         if self.do:
@@ -39,44 +40,48 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """As it should be."""
+    """Return a finding that all is as it should be."""
     return Finding(check=check, level="ok", what=what)
 
 
 def note(check: str, what: str, do: str = "") -> Finding:
-    """Neither good nor bad."""
+    """Return a finding that is neither good nor bad."""
     return Finding(check=check, level="note", what=what, do=do)
 
 
 def warn(check: str, what: str, do: str) -> Finding:
-    """It will cost something one day."""
+    """Return a finding that will cost something one day."""
     return Finding(check=check, level="warn", what=what, do=do)
 
 
 def fail(check: str, what: str, do: str) -> Finding:
-    """Return a root does not belong here as it is."""
+    """Return a finding by which a root does not belong here as it is."""
     return Finding(check=check, level="fail", what=what, do=do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything about one store. advice: None where no speed was measured."""
+    """Everything about one store."""
 
     url: str
+    """The store's URL."""
     findings: Sequence[Finding]
+    """Findings, in the order of the examination."""
     speeds: Sequence[Speed]
+    """Speeds; empty where none was measured."""
     advice: Advice | None
+    """Settings; None where no speed was measured."""
 
     @property
     def failed(self) -> bool:
-        """Whether anything is wrong enough to keep a root elsewhere."""
+        """True where anything is wrong enough to keep a root elsewhere."""
         return any(finding.level == "fail" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "failed": self.failed}
 
     def to_text(self) -> str:
-        """Return a line per finding, the table of speeds, what to set, and the verdict."""
+        """Return a line per finding, the table of speeds, the advice, and the verdict."""
         lines = [f"penstock doctor {self.url}", "", *(finding.to_text() for finding in self.findings)]
         if self.speeds:
             lines += ["", *table(self.speeds)]

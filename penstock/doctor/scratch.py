@@ -11,12 +11,14 @@ from loader.storage.store import TEMPORARY
 
 
 class Folder:
-    """A fresh folder of the probes' own inside the store's, gone at the end with what had to be made above it.
+    """A fresh folder of the probes' own inside the store's.
 
-    disk: a folder in it that the store does not list."""
+    At the end it goes, with the folders that had to be made above it. disk: a folder in it that the store does not
+    list.
+    """
 
     def __init__(self, root: str, prefix: str) -> None:
-        """Raises: OSError."""
+        """Make the folder. Raises: OSError."""
         self.path = self._there = os.path.join(root, prefix.rstrip("/"))
         self.disk = os.path.join(self.path, f"{TEMPORARY}disk")
         while not os.path.isdir(self._there):
@@ -24,7 +26,7 @@ class Folder:
         os.makedirs(self.disk)
 
     def remove(self) -> None:
-        """The folder with all files in it, and then empty folders up to what was there before."""
+        """Remove the folder with all files in it, and then empty folders up to the first that was there before."""
         shutil.rmtree(self.path, ignore_errors=True)
         above = os.path.dirname(self.path)
         with suppress(OSError):  # somebody keeps something there
@@ -52,5 +54,5 @@ class Scratch:
         return key
 
     def remove(self) -> None:
-        """Delete what was made, also what a listing does not show. Raises: StoreError."""
+        """Delete all objects, also those that a listing does not show. Raises: StoreError."""
         self.store.delete_many(sorted(self._given))

@@ -1,4 +1,4 @@
-"""How fast a store answers: requests of several sizes, by several threads at once, each cell for a fixed time."""
+"""The speed of a store: requests of several sizes, by several threads at once, each cell for a fixed time."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,35 +18,47 @@ WRITE_BYTES = (64 * 2**10, 4 * 2**20)
 CONCURRENCIES = (1, 4, 16, 64)
 WRITERS = (1, 8)
 IN_FLIGHT_BYTES = 256 * 2**20
-"""Cells that would hold more than this are left out."""
+"""Bytes; cells that would hold more than this are left out."""
 OBJECT_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """One cell. Latencies are of single requests, in seconds; cpu_s_per_gib: this process's processor time."""
+    """The measurement of one cell."""
 
     verb: Literal["read", "write"]
+    """Reads or writes."""
     nbytes: int
+    """Bytes of a request."""
     concurrency: int
+    """Threads at once."""
     n_requests: int
+    """Requests of all threads."""
     requests_per_second: float
+    """Requests of all threads per second."""
     bytes_per_second: float
+    """Bytes of all threads per second."""
     median_s: float
+    """The median latency of single requests, in seconds."""
     p99_s: float
+    """Their 99 % quantile."""
     cpu_s_per_gib: float
+    """This process's processor time, in seconds per GiB."""
 
 
 class Cell(NamedTuple):
-    """What to measure: requests of `nbytes` by `concurrency` threads at once."""
+    """A kind of request to measure."""
 
     verb: Literal["read", "write"]
+    """Reads or writes."""
     nbytes: int
+    """Bytes of a request."""
     concurrency: int
+    """Threads at once."""
 
 
 def cells() -> Iterator[Cell]:
-    """Reads from small to large, then writes."""
+    """Yield the cells to measure: reads from small to large, then writes."""
     for verb, sizes, threads in (("read", READ_BYTES, CONCURRENCIES), ("write", WRITE_BYTES, WRITERS)):
         for nbytes in sizes:
             for concurrency in threads:
@@ -62,7 +74,7 @@ def prepare(scratch: Scratch) -> str:
 
 
 def measured(scratch: Scratch, source: str, cell: Cell, seconds: float) -> Speed:
-    """For so long, and one request per thread at least. Raises: StoreError."""
+    """Measure a cell for so long, with one request per thread at least. Raises: StoreError."""
     store, data = scratch.store, Random(4).randbytes(cell.nbytes) if cell.verb == "write" else b""
     targets = (
         [scratch.key(f"speed/{cell.nbytes}-{thread}") for thread in range(cell.concurrency)] if data else []
@@ -92,7 +104,7 @@ def measured(scratch: Scratch, source: str, cell: Cell, seconds: float) -> Speed
 
 
 def table(speeds: Sequence[Speed]) -> Iterator[str]:
-    """Lines with a head."""
+    """Yield lines of a table, the first its header."""
     heads = f"{'size':>8} {'at once':>8} {'requests/s':>11} {'MB/s':>9} {'median ms':>10} {'p99 ms':>9}"
     yield f"{'':<6}{heads} {'CPU s/GiB':>10}"
     for one in speeds:
@@ -104,7 +116,7 @@ def table(speeds: Sequence[Speed]) -> Iterator[str]:
 
 
 def whole_size(nbytes: int) -> str:
-    """'64 KiB': sizes here are powers of two."""
+    """Return a size such as '64 KiB': sizes here are powers of two."""
     return size(nbytes).replace(".0 ", " ")
 
 
@@ -113,7 +125,7 @@ def _read(store: Store, key: str, offset: int, nbytes: int) -> None:
 
 
 def _repeated(once: Callable[[int, Random], None], concurrency: int, seconds: float) -> list[float]:
-    """Seconds of every call."""
+    """Return the seconds of every call."""
     start = Barrier(concurrency)
 
     def work(thread: int) -> list[float]:

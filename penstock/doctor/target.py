@@ -1,4 +1,4 @@
-"""What lies at the URL already, and what kind of store it is."""
+"""The content and the kind of the store at a URL."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,13 +23,13 @@ PROVIDERS = {
     "abfs": (azure_endpoint, azure_container),
     "abfss": (azure_endpoint, azure_container),
 }
-"""scheme -> where its server is, and what its owner has set; both from a URL and options."""
+"""Scheme -> the functions that return its server's URL and yield its settings; both take a URL and options."""
 
 DISK = (space, links, durability, renames, names, disk_clock)
 
 
 def root(store: Store) -> Iterator[Finding]:
-    """Whether a root is there, could be made, or not. 1 request, and 1 listing where there is none."""
+    """Check whether a root is there, could be made, or not. 1 request, and 1 listing where there is none."""
     try:
         check_root(store)
     except FormatTooNew as error:
@@ -48,14 +48,14 @@ def root(store: Store) -> Iterator[Finding]:
 
 
 def clock(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the server's; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
+    """Check the server's clock; nothing for a store without a provider. Raises: InvalidStore; MissingDependency."""
     provider = PROVIDERS.get(url.split("://", 1)[0])
     if provider and "fsspec" not in options and (where := provider[0](url, options)):
         yield from server_clock(where)
 
 
 def settings(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what the bucket's owner has set; nothing for a store without one.
+    """Yield findings about a bucket's settings; nothing for a store without a bucket.
 
     Raises: InvalidStore; MissingDependency.
     """

@@ -1,4 +1,4 @@
-"""What annotations say, laid over the files of a version's samples table while they are read batch by batch."""
+"""Values of annotations, laid over the files of a version's samples table while they are read batch by batch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 class Edited:
     """Values of cells that were annotated: 8 bytes per annotated sample, and its values.
 
-    start: number of each part's first row, where the rows of the version are numbered through; live: bool, of each.
+    start: int64 [parts], the number of each part's first row among all rows of the version. live: bool [rows].
     """
 
     def __init__(self, version: Version, start: Int64s, live: Bools) -> None:
@@ -42,7 +42,7 @@ class Edited:
         self._said = {name: said.copy() for name, said in self._left.items()}
 
     def laid_over(self, rows: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch of these rows with what annotations say of them; the columns that it has."""
+        """Return a batch of these rows with the values that annotations give to the columns that it has."""
         names = [name for name in batch.schema.names if name in self._values]
         if not names or not len(self._rows):
             return batch
@@ -65,7 +65,7 @@ class Edited:
         return self._rows[at], self._values[name].take(pa.array(at))
 
     def rest(self) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """(rows, a column of them) of what was said of cells that no batch had."""
+        """Yield (rows, a column of them) for annotated cells that no batch had."""
         for name, left in self._left.items():
             if left.any():
                 at = np.flatnonzero(left)

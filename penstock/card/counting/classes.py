@@ -1,4 +1,4 @@
-"""What a card groups samples by: resolution, aspect and duration classes, licences, what a field holds."""
+"""Groups of samples in a card: classes of resolution, aspect and duration, licences, modalities of fields."""
 
 import re
 from typing import Any
@@ -68,28 +68,28 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 
 
 def short_side_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Places in SHORT_SIDES."""
+    """Return places in SHORT_SIDES."""
     return np.searchsorted(np.array(SHORT_SIDE_PX), np.minimum(width_px, height_px), side="right")
 
 
 def aspect_class(width_px: Floats, height_px: Floats) -> Int64s:
-    """Places in ASPECTS, of sides above 0."""
+    """Return places in ASPECTS, for sides above 0."""
     return np.searchsorted(_HALFWAYS, width_px / height_px, side="right")
 
 
 def duration_class(seconds: Floats) -> Int64s:
-    """Places in DURATIONS."""
+    """Return places in DURATIONS."""
     return np.searchsorted(np.array(DURATION_S), seconds, side="right")
 
 
 def modality_of(fields: "frozenset[str] | set[str]") -> str:
-    """image, video, audio, text or other: what samples with these fields are."""
+    """Return the modality of samples with these fields: image, video, audio, text or other."""
     words = {field.rpartition(".")[2].lower() for field in fields}
     return next((name for name, known in MODALITIES.items() if words & set(known)), OTHER)
 
 
 def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | None:
-    """Return the field that makes a sample of this modality what it is: the shortest name, then the first."""
+    """Return the field that gives a sample this modality: the shortest name, then the first."""
     known = MODALITIES.get(modality, ())
     mine = [field for field in fields if field.rpartition(".")[2].lower() in known]
     # A clip's own bytes are `mp4`, those of its mask `mask.mp4`; a document is `txt`, its caption `caption.txt`.
@@ -97,7 +97,7 @@ def media_field(fields: "frozenset[str] | set[str]", modality: str) -> str | Non
 
 
 def is_unknown_licence(name: str) -> bool:
-    """Whether a licence column says that nobody knows."""
+    """Return whether a licence column's value says that nobody knows."""
     return name.strip().lower() in _UNKNOWN_LICENCES
 
 

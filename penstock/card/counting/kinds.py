@@ -1,4 +1,4 @@
-"""What is collected of the samples of one kind, batch by batch."""
+"""Counts of the samples of one kind, collected batch by batch."""
 
 import heapq
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 MAX_NAMES = 60
 """Different kinds, or splits, that are told apart; a column with more is not what its name says."""
 CANDIDATES = 4
-"""So many times the samples that will be shown are kept, to choose of different raw objects."""
+"""Candidates kept per sample that will be shown, to choose from different raw objects."""
 OTHERS = "(others)"
 
 SIDES = ("width_px", "height_px")
@@ -29,22 +29,34 @@ LANGUAGES = ("language", "lang")
 
 @dataclass(slots=True)
 class KindScan:
-    """splits, seconds: by the code of the split; durations, short_sides, aspects: by class."""
+    """The counts of one kind."""
 
     modality: str = ""
+    """Image, video, audio, text or other, by its fields."""
     splits: Int64s = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.int64))
+    """Samples [split], by the code of the split."""
     seconds: Floats = field(default_factory=lambda: np.zeros(MAX_NAMES + 1, np.float64))
+    """Their length together, in seconds [split]."""
     raw_objects: int | None = None
+    """Distinct raw objects; None where no sample names its own."""
     sound_s: float = 0.0
+    """The length of clips that have their sound beside them, in seconds."""
     duration_s: Spread = field(default_factory=Spread)
+    """The lengths of samples, in seconds."""
     durations: Int64s = field(default_factory=lambda: np.zeros(len(classes.DURATIONS), np.int64))
+    """Samples by place in DURATIONS."""
     sizes: Tally = field(default_factory=Tally)
+    """Samples by a code: width_px x 2^32 + height_px."""
     short_sides: Int64s = field(default_factory=lambda: np.zeros(len(classes.SHORT_SIDES), np.int64))
+    """Samples by place in SHORT_SIDES."""
     aspects: Int64s = field(default_factory=lambda: np.zeros(len(classes.ASPECTS), np.int64))
+    """Samples by place in ASPECTS."""
     labels: Tally = field(default_factory=Tally)
+    """Samples by the column `label`."""
     languages: Tally = field(default_factory=Tally)
+    """Samples by the columns LANGUAGES."""
     best: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of the samples to show: (-hash of the key, row, run), a heap with the largest hash on top."""
+    """Candidates for the samples to show: (-hash of the key, row, run), a heap with the largest hash on top."""
 
     @property
     def samples(self) -> int:
@@ -64,8 +76,11 @@ class KindScan:
             self._add_seconds(floats(batch.column("duration_s")), splits, with_sound)
 
     def choose(self, rows: Int64s, keys: pa.Array, run: int, n_examples: int) -> None:
-        """Keep the rows whose keys have the smallest hashes: the same samples are shown by every version that has
-        them, whatever else it has. rows: their numbers in the version; run: where their files are."""
+        """Keep the rows whose keys have the smallest hashes.
+
+        So every version that has these samples shows them, whatever else it has. rows: their numbers in the version;
+        run: the number of the run that has their files.
+        """
         for row, key in zip(rows.tolist(), keys.to_pylist(), strict=True):
             hashed = -int.from_bytes(key_hash(key)[:8], "little")
             if len(self.best) < CANDIDATES * n_examples:
@@ -109,7 +124,7 @@ class Names:
         return self._codes[wanted]
 
     def codes(self, values: pa.Array, unknown: Int64s) -> Int64s:
-        """One per value; nulls and blanks take theirs from `unknown`."""
+        """Return a code per value; nulls and blanks take theirs from `unknown`."""
         encoded = text(values).dictionary_encode()
         found_names = encoded.dictionary.to_pylist()
         places = encoded.indices.fill_null(len(found_names)).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -120,7 +135,7 @@ class Names:
 
 
 def floats(values: pa.Array) -> Floats:
-    """float64, null is NaN; NaN for what is no number at all."""
+    """Return values as float64; NaN for null and for types that are no numbers."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return np.full(len(values), np.nan)
     found: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -128,20 +143,20 @@ def floats(values: pa.Array) -> Floats:
 
 
 def text(values: pa.Array) -> pa.Array:
-    """As strings; null for what has no plain text, such as a list."""
+    """Return values as strings; null for types without plain text, such as a list."""
     if pa.types.is_nested(values.type):
         return pa.nulls(len(values), pa.string())
     return values.cast(pa.string())
 
 
 def words(values: pa.Array) -> pa.Array:
-    """As strings; blank ones are null."""
+    """Return values as strings; blank ones are null."""
     told = text(values)
     return pc.if_else(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(told)), 0), None, told)
 
 
 def licences(values: pa.Array) -> pa.Array:
-    """As strings; null where the column says that nobody knows."""
+    """Return values as strings; null where the column says that nobody knows."""
     encoded = text(values).dictionary_encode()
     told = [None if classes.is_unknown_licence(name) else name for name in encoded.dictionary.to_pylist()]
     return pa.array(told, pa.string()).take(encoded.indices)

@@ -1,4 +1,4 @@
-"""What the parts of a version hold: their fields, and so what their samples are."""
+"""The fields of the parts of a version, and so the modality of their samples."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +14,16 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """Parts with the same groups have the same layout. of_part [parts]: its number.
-
-    Start [parts + 1]: number of each part's first row, where the rows of the version are numbered through; modalities:
-    by layout; sounds: by layout, whether its samples are clips with their sound beside them.
-    """
+    """The layouts of a version's parts: parts with the same groups have the same one."""
 
     of_part: Int64s
+    """The number of each part's layout [parts]."""
     start: Int64s
+    """The number of each part's first row among all rows of the version, and the number of all [parts + 1]."""
     modalities: tuple[str, ...]
+    """The modality of samples, by layout."""
     sounds: tuple[bool, ...]
+    """By layout: whether its samples are clips with their sound beside them."""
 
     def of_rows(self, rows: Int64s) -> Int64s:
         """Return the layout of each of these rows."""
@@ -31,13 +31,13 @@ class Layouts:
         return found
 
     def place(self, row: int) -> tuple[int, int]:
-        """(position of the part, row in it)."""
+        """Return (position of the part, row in it)."""
         part = int(np.searchsorted(self.start, row, side="right")) - 1
         return part, row - int(self.start[part])
 
 
 def layouts(version: Version) -> Layouts:
-    """O(parts)."""
+    """Return the layouts of a version's parts, in O(parts)."""
     parts = version.parts
     have = np.stack([parts.has_group(group) for group in sorted(parts.groups)], axis=1)
     numbers: dict[bytes, int] = {}

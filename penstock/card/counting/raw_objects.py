@@ -1,4 +1,4 @@
-"""Which raw objects the samples were cut from: how many, and where they lie."""
+"""The raw objects that samples were cut from: their number, and their places."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ _SECRETS = re.compile(r"//[^/@]*@")
 class RawObjects:
     """Counts distinct raw objects by a 64-bit hash of the name that says most: 8 bytes each.
 
-    Of ten million, two share a hash with a probability of 3 in a million.
+    Among ten million, two share a hash with a probability of 3 in a million.
     """
 
     COLUMNS = ("raw_sha256", "raw_uri", "raw_key", "subject")
@@ -35,7 +35,7 @@ class RawObjects:
         self._sources, self._folders, self._n = Tally(), Tally(), 0
 
     def add(self, kinds: np.ndarray[Any, Any], batch: pa.RecordBatch) -> None:
-        """kinds: a code per row."""
+        """Count rows. kinds: a code per row."""
         names = set(batch.schema.names)
         if self._name in names:
             self._n += len(batch)
@@ -55,7 +55,7 @@ class RawObjects:
             )
 
     def distinct(self, kind: int | None = None) -> int | None:
-        """How many, of one kind or of all; None where no sample names its raw object."""
+        """Return the number of raw objects of one kind or of all; None where no sample names its raw object."""
         for code in self._hashes if kind is None else [kind]:
             self._hashes[code] = [_different(self._hashes.get(code, []))]
         found = [pieces[0] for code, pieces in self._hashes.items() if kind is None or code == kind]
@@ -76,7 +76,7 @@ class RawObjects:
 
 
 def _different(pieces: Sequence[Hashes]) -> Hashes:
-    """Sorted, each once. In place where it can be: np.unique would take four times the memory."""
+    """Return all hashes, sorted, each once. In place where it can be: np.unique would take four times the memory."""
     whole = np.concatenate([np.zeros(0, np.uint64), *pieces])
     whole.sort()
     first = np.ones(len(whole), bool)
@@ -92,7 +92,7 @@ def _hashed(values: pa.Array) -> Hashes:
 
 
 def _sources(uris: pa.Array, keys: pa.Array | None) -> pa.Array:
-    """Return the landing place: the URI without the key that it ends with; without a key, scheme and host."""
+    """Return landing places: the URI without the key that it ends with; without a key, scheme and host."""
     hosts = pc.struct_field(pc.extract_regex(uris, _HOST), "source")
     places = pc.if_else(pc.is_valid(hosts), hosts, pc.if_else(pc.is_valid(uris), "local files", None))
     if keys is not None:

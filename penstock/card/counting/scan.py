@@ -1,9 +1,10 @@
 """One pass over a version's samples table: everything that a card counts.
 
-The table's files are read one run at a time and batch by batch, only the columns a card shows, and annotations laid
-over them; no media are touched. Memory: what was annotated, the compressed files of one run, some 10 bytes per row (its
-kind, its split, whether it is live), and 16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by
-one, about a microsecond each.
+The table's files are read one run at a time and batch by batch, only the columns that a card shows, with annotations
+laid over them. No media are touched.
+
+Memory: annotated values, the compressed files of one run, some 10 bytes per row (its kind, its split, whether it is
+live), and 16 bytes per raw object. Time: O(rows x columns); the keys are hashed one by one, about a microsecond each.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,26 +34,31 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 BATCH_ROWS = 65_536
 NO_SPLIT = "(no split)"
 FACTS = ("key", "split", *SIDES, "duration_s", "n_chars", "label", *LANGUAGES, "licence", "raw_key")
-"""What is told of a sample that is shown, where the table has it."""
+"""Columns that a card tells of a sample that it shows, where the table has them."""
 
 
 @dataclass(slots=True)
 class Scan:
-    """What is collected of a version. kinds: name -> its part.
-
-    columns: name -> numbers or names; spans: name -> (first, last) of a column of times; facts: number of a row that
-    was chosen to be shown -> what the table says of it.
-    """
+    """The counts of a version."""
 
     splits: list[str]
+    """Names of splits, by code."""
     kinds: dict[str, KindScan]
+    """Kind -> its counts, the largest first."""
     columns: dict[str, Spread | Tally]
+    """Column -> its numbers or names."""
     spans: dict[str, tuple[Any, Any]]
+    """Column of times -> (first, last), in microseconds since 1970."""
     licences: Tally
+    """Samples by licence."""
     raw: RawObjects
+    """The raw objects that samples name."""
     layouts: Layouts
+    """The layouts of parts."""
     facts: dict[int, dict[str, Any]]
+    """Row that was chosen to be shown -> column -> value, the columns FACTS."""
     n_examples: int
+    """Samples of each kind to show."""
 
 
 def scan(version: Version, *, n_examples: int) -> Scan:
@@ -61,7 +67,7 @@ def scan(version: Version, *, n_examples: int) -> Scan:
 
 
 class _Scanner:
-    """One scan. Rows of the version are numbered through: row r of the part at position p is start[p] + r."""
+    """One scan, which numbers the rows of the version: row r of the part at position p is start[p] + r."""
 
     def __init__(self, version: Version, n_examples: int) -> None:
         self._version, self._n_examples = version, n_examples
@@ -126,7 +132,7 @@ class _Scanner:
         return found
 
     def _facts(self) -> dict[int, dict[str, Any]]:
-        """Of the chosen rows, from the files of their runs once more."""
+        """Return the facts of the chosen rows, from the files of their runs once more."""
         chosen = {row: run for kind in self._kinds.values() for _, row, run in kind.best}
         facts: dict[int, dict[str, Any]] = {row: {} for row in chosen}
         for run in sorted(set(chosen.values())):
@@ -156,7 +162,7 @@ class _Scanner:
     def _batches(
         self, table: pq.ParquetFile, columns: Sequence[str]
     ) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
-        """(rows of the version, these columns of them), live samples only."""
+        """Yield (rows of the version, these columns of them), live samples only."""
         if not columns:
             return
         for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns]):
@@ -169,7 +175,7 @@ class _Scanner:
                 yield rows, self._edited.laid_over(rows, batch)
 
     def _name_rows(self, table: pq.ParquetFile) -> None:
-        """The kind and split of the run's rows, where it says so."""
+        """Take the kind and split of the run's rows from their columns, where it has them."""
         found = [name for name in ("kind", "split") if name in table.schema_arrow.names]
         for rows, batch in self._batches(table, found):
             if "kind" in found:

@@ -15,12 +15,14 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 MAX_DISTINCT = 20_000
 """Names that one tally keeps; a column with more is an identifier, not a category."""
 MAX_BINS = 40
-"""Of a histogram: it has 21 to 40 where the values differ enough."""
+"""Most bins of a histogram: it has 21 to 40 where the values differ enough."""
 RATIO = 1.005
-"""Of the ends of a mark of the quantile sketch: a quantile is right to half a percent of its value, and exact where
-the values beside it are equal."""
+"""Ratio of the ends of a mark of the quantile sketch.
+
+A quantile is right to half a percent of its value, and exact where the values beside it are equal.
+"""
 SMALLEST, LARGEST = 1e-12, 1e15
-"""What the sketch tells from 0, and from anything larger."""
+"""The smallest number that the sketch tells from 0, and the largest that it tells from larger ones."""
 
 _FINEST = -1000
 """Exponent of the bins of nothing but zeros: any other number that comes makes them wider."""
@@ -29,17 +31,18 @@ _STEPS = math.ceil(math.log(LARGEST / SMALLEST) / math.log(RATIO))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How often each name occurs. counts: largest first, equal ones by name.
-
-    N_others names that are not listed occur `others` times; unknown: rows without a name; complete: False when there
-    were too many names to count them, and then `counts` is empty.
-    """
+    """The number of times that each name occurs."""
 
     counts: tuple[tuple[str, int], ...] = ()
+    """(name, times), the largest first, equal ones by name; empty where `complete` is False."""
     n_others: int = 0
+    """Names that are not listed."""
     others: int = 0
+    """Times that these names occur, together."""
     unknown: int = 0
+    """Rows without a name."""
     complete: bool = True
+    """False when there were too many names to count them."""
 
     @property
     def known(self) -> int:
@@ -57,23 +60,30 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """A distribution. known: finite numbers.
-
-    unknown: all other rows; quantiles: right to 0.5 % of their value; edges [n + 1], counts [n]: a histogram whose bins
-    all have one width, a power of two.
-    """
+    """A distribution of finite numbers."""
 
     known: int
+    """Finite numbers."""
     unknown: int
+    """All other rows."""
     total: float
+    """Their sum."""
     minimum: float
+    """The least."""
     mean: float
+    """The mean."""
     maximum: float
+    """The greatest."""
     p5: float
+    """The 5 % quantile, right to 0.5 % of its value."""
     p50: float
+    """The median, likewise."""
     p95: float
+    """The 95 % quantile, likewise."""
     edges: tuple[float, ...]
+    """Ends of the histogram's bins [n + 1]; all bins have one width, a power of two."""
     counts: tuple[int, ...]
+    """Numbers in each bin [n]."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__} | {
@@ -90,7 +100,7 @@ class Tally:
         self.overflowed = False
 
     def add(self, values: pa.Array) -> None:
-        """Nulls are not counted."""
+        """Count names; nulls are not counted."""
         self.n += len(values) - values.null_count
         if self.overflowed:
             return
@@ -99,7 +109,7 @@ class Tally:
         self._check()
 
     def add_codes(self, codes: Int64s) -> None:
-        """The same for whole numbers."""
+        """Count whole numbers."""
         self.n += len(codes)
         if self.overflowed:
             return
@@ -113,18 +123,18 @@ class Tally:
             self._counts.clear()
 
     def counted(self) -> dict[str, int]:
-        """Every name; empty after giving up."""
+        """Return every name and its count; empty after giving up."""
         return dict(self._counts)
 
     def result(self, n_rows: int, listed: int = 16) -> Counts:
-        """n_rows: of which those that were not added are unknown; listed: names that stand alone."""
+        """Return the counts of `n_rows` rows: those that were not added are unknown. listed: names that stand alone."""
         if self.overflowed:
             return Counts(others=self.n, unknown=n_rows - self.n, complete=False)
         return ranked(self._counts, n_rows - self.n, listed)
 
 
 def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts:
-    """Counts of what was counted elsewhere."""
+    """Return the counts of names that were counted elsewhere."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rest = (
         ordered[listed:] if len(ordered) > listed + 1 else []
@@ -134,14 +144,13 @@ def ranked(counts: dict[str, int], unknown: int = 0, listed: int = 24) -> Counts
 
 
 class Spread:
-    """Collects numbers: sums, quantiles, a histogram.
+    """Collects numbers: sums, quantiles, a histogram. O(1) memory.
 
-    O(1) memory; what comes out does not depend on how the numbers were cut into batches, but for the last digits of
-    sums.
+    The result does not depend on the batches that the numbers came in, but for the last digits of sums.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
-        """whole: of whole numbers, whose bins are at least 1 wide."""
+        """Begin without numbers. whole: of whole numbers, whose bins are at least 1 wide."""
         self.n, self._sum, self._whole = 0, 0.0, whole
         self._low, self._high = math.inf, -math.inf
         self._marks = np.zeros(2 * _STEPS + 1, np.int64)
@@ -149,7 +158,7 @@ class Spread:
         self._bins = _Bins(0 if whole else None)
 
     def add(self, values: Floats) -> None:
-        """Those that are not finite, or beyond 1e150, are left out: no measure of anything. Below 1e-150 is 0."""
+        """Add numbers, without those not finite or beyond 1e150: no measure of anything. Below 1e-150 is 0."""
         found = values[np.abs(values) < 1e150]
         found = np.where(np.abs(found) < 1e-150, 0.0, found)
         if not len(found):
@@ -167,7 +176,7 @@ class Spread:
         self._bins.add(found, self._low, self._high)
 
     def result(self, n_rows: int) -> Numbers | None:
-        """None when nothing was added. n_rows: of which those that were not added are unknown."""
+        """Return the distribution in `n_rows` rows, None when nothing was added; rows not added are unknown."""
         if not self.n:
             return None
         below = np.cumsum(self._marks)
@@ -202,7 +211,7 @@ class _Bins:
         self._first, self._counts = 0, np.zeros(0, np.int64)
 
     def add(self, values: Floats, low: float, high: float) -> None:
-        """low, high: of everything so far, these values among it."""
+        """Count values. low, high: of everything so far, these values among it."""
         k = _exponent(low, high)
         if self._finest is not None:
             k = max(k, self._finest)
@@ -237,8 +246,10 @@ def _bin(value: float, k: int) -> int:
 
 
 def _exponent(low: float, high: float) -> int:
-    """Return the smallest k for which bins of width 2^k from low to high are at most MAX_BINS, and no finer than
-    doubles and whole numbers of 64 bits can tell."""
+    """Return the smallest k for which bins of width 2^k from low to high are at most MAX_BINS.
+
+    They are no finer than doubles and whole numbers of 64 bits can tell.
+    """
     size = max(abs(low), abs(high))
     floor = math.frexp(size)[1] - 40 if size else _FINEST
     span = high - low

@@ -1,9 +1,7 @@
 """Text from anywhere, made harmless for a card's HTML, Markdown and YAML, and for a terminal.
 
-And a plain HTML page without scripts or requests.
-
-Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin
-a link, load a picture or run a script.
+Captions, labels, licences, keys and reasons come from whoever made the data. None of them may end a table, begin a
+link, load a picture or run a script.
 """
 
 import html
@@ -26,9 +24,9 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud
 
 
 def clean(text: object, longest: int | None = None) -> str:
-    """On one line, without control characters, halves of surrogate pairs and overrides of the writing direction.
+    """Return text on one line, without control characters, halves of surrogate pairs and overrides of the direction.
 
-    longest: in letters; what is longer ends in '…'.
+    longest: in letters; a longer text ends in '…'.
     """
     told = str(text)
     if longest is not None and len(told) > 8 * longest + 64:
@@ -49,13 +47,15 @@ def _is_shown(letter: str) -> bool:
 
 
 def html_text(text: object) -> str:
-    """For the text and the quoted attributes of HTML and SVG."""
+    """Return text for the content and the quoted attributes of HTML and SVG."""
     return html.escape(clean(text), quote=True)
 
 
 def markdown_text(text: object) -> str:
-    """For a line, a table's cell or a picture's alternative text in Markdown (CommonMark with GitHub's tables):
-    shown as it is, read as nothing."""
+    """Return text for Markdown (CommonMark with GitHub's tables) that is shown as it is and read as nothing.
+
+    It fits into a line, a table's cell or a picture's alternative text.
+    """
     line = _ADDRESS.sub(_broken, clean(text))
     told = "".join(
         _ENTITIES.get(letter) or (f"\\{letter}" if letter in _BACKSLASHED else letter) for letter in line
@@ -69,9 +69,9 @@ def markdown_plain(told: str) -> str:
 
 
 def terminal_text(text: str) -> str:
-    """For a terminal: control characters, which may move its cursor or write to its clipboard, as Python writes them.
+    """Return text for a terminal: control characters become escapes as Python writes them; lines and tabs stay.
 
-    Lines and tabs stay.
+    Control characters may move the terminal's cursor or write to its clipboard.
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 

@@ -14,7 +14,10 @@ _SLUG = re.compile(r"[^a-z0-9.]+")
 
 
 def front_matter(card: Card) -> str:
-    """YAML between two lines of '---': pretty_name, license, language, size_categories, task_categories, tags."""
+    """Return YAML between two lines of '---'.
+
+    Its entries: pretty_name, license, license_name, language, size_categories, task_categories, tags.
+    """
     lines = ["---", f"pretty_name: {yaml_text(card.dataset)}"]
     licences = hub_licences(card)
     lines += _list("license", licences)
@@ -38,7 +41,7 @@ def hub_licences(card: Card) -> list[str]:
 
 
 def _other_licences(card: Card) -> str:
-    """Return a name for what the Hub has no identifier for."""
+    """Return a name for licences without an identifier of the Hub."""
     names = [name for name, _ in card.licences.counts if hub_licence(name) == "other"]
     if len(names) != 1 or card.licences.n_others:
         return "several-see-the-card"
@@ -46,13 +49,13 @@ def _other_licences(card: Card) -> str:
 
 
 def languages(card: Card) -> set[str]:
-    """ISO 639 codes among the languages that the samples name."""
+    """Return the ISO 639 codes among the languages that the samples name."""
     named = {name for kind in card.kinds for name, _ in kind.languages.counts}
     return {code for code in map(hub_language, named) if code}
 
 
 def tasks(card: Card) -> Iterator[str]:
-    """Only what the fields themselves make possible: pictures with a class, pictures with a caption, texts."""
+    """Yield tasks that the fields themselves make possible: pictures with a class, pictures with a caption, texts."""
     fields = {
         modality: {name for group in card.groups if modality in group.modalities for name in group.fields}
         for modality in MODALITIES
@@ -67,7 +70,7 @@ def tasks(card: Card) -> Iterator[str]:
 
 
 def tags(card: Card) -> list[str]:
-    """Modalities and formats."""
+    """Return modalities and formats."""
     modalities = sorted({kind.modality for kind in card.kinds} & set(MODALITIES))
     return [*modalities, "webdataset", "penstock"]
 

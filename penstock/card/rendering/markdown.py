@@ -1,4 +1,4 @@
-"""A card as Markdown: what a repository, or the Hugging Face Hub as README.md, shows."""
+"""A card as Markdown, for a repository, or for the Hugging Face Hub as README.md."""
 
 import re
 from collections.abc import Mapping, Sequence

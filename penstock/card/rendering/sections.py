@@ -1,4 +1,4 @@
-"""What a card shows, before it is shown: the same headings, bars and rows in Markdown and in HTML."""
+"""The content of a card: the same headings, bars and rows in Markdown and in HTML."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,26 +15,30 @@ _OUTCOMES = {
     "dropped": "dropped: sound, not taken",
 }
 MANY = 8
-"""Different values, of which a column that has hardly any twice is not told by naming the first."""
+"""A column with more different values than these, most of them once, is told by their number, not by the first few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A distribution. rows: (name, samples, whether they are known); total: of all; note: one sentence."""
+    """A distribution."""
 
     title: str
+    """The heading."""
     rows: tuple[tuple[str, int, bool], ...]
+    """(name, samples, whether the name is known)."""
     total: int
+    """Samples of all rows."""
     note: str = ""
+    """A sentence, or ""."""
 
     @property
     def most(self) -> int:
-        """What the longest bar stands for."""
+        """Samples of the longest bar; at least 1."""
         return max([n for _, n, _ in self.rows], default=0) or 1
 
 
 def shown(card: Card) -> dict[str, Any]:
-    """Return what templates show: the card, and of it texts, rows and distributions by name."""
+    """Return the values that templates show by name: the card, and texts, rows and distributions of it."""
     by_kind = [(kind, [one for one in card.examples if one.kind == kind.name]) for kind in card.kinds]
     left_out = "Bytes and coverage include samples that the version leaves out."
     return {
@@ -55,7 +59,7 @@ def shown(card: Card) -> dict[str, Any]:
 
 
 def headline(card: Card) -> list[tuple[str, str]]:
-    """Return (what, how much): the few numbers that stand above everything."""
+    """Return (name, amount): the few numbers that stand above everything."""
     tiles = [("samples", f"{card.samples:,}")]
     if card.raw_objects is not None:
         tiles.append(("raw objects", f"{card.raw_objects:,}"))
@@ -72,14 +76,14 @@ def headline(card: Card) -> list[tuple[str, str]]:
 
 
 def summary(card: Card) -> str:
-    """One sentence."""
+    """Return one sentence."""
     kinds = ", ".join(f"{kind.samples:,} {kind.name}" for kind in card.kinds)
     splits = ", ".join(f"{n:,} {name}" for name, n in card.splits.items())
     return f"{card.samples:,} samples ({kinds}), in splits: {splits}."
 
 
 def distributions(card: Card) -> Iterator[Bars]:
-    """Every distribution with something to show."""
+    """Yield every distribution with something to show."""
     if card.licences.known or not card.licences.complete:
         yield _of_counts("Licences", card.licences, card.samples)
     for kind in card.kinds:
@@ -128,7 +132,7 @@ def _bars(title: str, known: tuple[tuple[str, int], ...], unknown: int, total: i
 
 
 def column_words(column: Column) -> tuple[str, str]:
-    """(known samples, what they are) of a column."""
+    """Return (known samples, their values) of a column, in words."""
     if column.numbers is not None:
         told = column.numbers
         spread = f"{number(told.minimum)} to {number(told.maximum)}"
@@ -152,7 +156,7 @@ def column_words(column: Column) -> tuple[str, str]:
 
 
 def kind_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """(header, rows): kinds down, splits across, with the length where it is known."""
+    """Return (header, rows): kinds down, splits across, with the length where it is known."""
     splits = list(card.splits)
     header = ["kind", *splits, "samples", "share", "raw objects", "length"]
     rows = []
@@ -176,7 +180,7 @@ def _of_split(kind: Kind, name: str) -> str:
 
 
 def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
-    """(header, rows): what the shards hold. The bytes and rows of excluded samples are among them."""
+    """Return (header, rows): the content of the shards. The bytes and rows of excluded samples are among them."""
     header = ["group", "fields", "of", "samples", "coverage", "bytes", "share"]
     all_rows = card.samples + card.excluded_samples
     rows = [
@@ -195,7 +199,7 @@ def group_rows(card: Card) -> tuple[list[str], list[list[str]]]:
 
 
 def excluded_rows(card: Card) -> list[tuple[str, str]]:
-    """(why, samples) of samples that the version leaves out."""
+    """Return (reason, samples) of samples that the version leaves out."""
     rows = [(reason, f"{n:,}") for reason, n in card.excluded.counts]
     if card.excluded.n_others:
         rows.append((f"{card.excluded.n_others:,} other reasons", f"{card.excluded.others:,}"))
@@ -203,7 +207,7 @@ def excluded_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def object_rows(card: Card) -> list[tuple[str, str]]:
-    """Return what became of what landed."""
+    """Return (outcome, objects) of the raw objects that landed."""
     counts = card.history.counts
     rows = [(text, f"{counts[name]:,}") for name, text in _OUTCOMES.items() if name in counts]
     rows += [(f"{outcome} at {stage}: {code}", f"{n:,}") for outcome, stage, code, n in card.history.refused]
@@ -211,7 +215,7 @@ def object_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def provenance_rows(card: Card) -> list[tuple[str, str]]:
-    """Return (what, which) of where the version comes from."""
+    """Return (name, value) about the version's origin."""
     made = card.history
     rows = [
         ("version", card.id),
@@ -232,7 +236,7 @@ def provenance_rows(card: Card) -> list[tuple[str, str]]:
 
 
 def making_rows(card: Card) -> list[tuple[str, str, str]]:
-    """Return (what, which, batches): policies, featurizers with their versions, filters."""
+    """Return (kind, text, batches): policies, featurizers with their versions, filters."""
     made = card.history
     rows = [("cut by", text, f"{n:,}") for text, n in made.policies]
     rows += [

@@ -27,11 +27,11 @@ _DECLARING = ("e", "escape", "forceescape", "safe", "tojson", "urlize", "xmlattr
 
 @cache
 def templates(folder: Path = OWN) -> "Environment":
-    """Templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may name those of this package.
+    """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may name those of this package.
 
-    Filters beside the engine's: `base64` of bytes; `clean(longest)` of a text; `fenced` of a text between the fences
-    of Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. An undefined name raises.
-    Raises: MissingDependency.
+    Filters beside the engine's: `base64` of bytes; `clean(longest)` of a text; `fenced` of a text between the fences of
+    Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. An undefined name raises. Raises:
+    MissingDependency.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context

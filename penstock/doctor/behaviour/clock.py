@@ -1,4 +1,7 @@
-"""Whose clock is wrong? penstock's history needs none, but signatures of requests, leases' hosts and people do."""
+"""The clock of a server against this machine's.
+
+penstock's history needs no clock, but signatures of requests, leases' hosts and people do.
+"""
 
 import time
 import urllib.error
@@ -10,13 +13,13 @@ from http.client import HTTPException
 from ..finding import Finding, fail, note, ok, warn
 
 REFUSED_S = 15 * 60
-"""S3 refuses requests that are signed further off."""
+"""Seconds; S3 refuses requests that are signed further off."""
 NOTICED_S = 60
 TIMEOUT_S = 5.0
 
 
 def server_clock(endpoint: str) -> Iterator[Finding]:
-    """This machine's clock against the Date header of the server at `endpoint`; one request, not signed."""
+    """Compare this machine's clock with the Date header of the server at `endpoint`; one request, not signed."""
     request = urllib.request.Request(endpoint, method="HEAD")
     try:
         try:
@@ -39,7 +42,10 @@ def server_clock(endpoint: str) -> Iterator[Finding]:
 
 
 def compared(ahead_s: float, where: str) -> Finding:
-    """ahead_s: how far the other clock is ahead of this machine's. Date headers are of whole seconds."""
+    """Return a finding. ahead_s: seconds by which the other clock is ahead of this machine's.
+
+    Date headers have whole seconds.
+    """
     if abs(ahead_s) < NOTICED_S:
         return ok("clock", f"this machine and {where} agree within a minute")
     told = f"{where} is {shown(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's clock"
@@ -54,7 +60,7 @@ def compared(ahead_s: float, where: str) -> Finding:
 
 
 def shown(seconds: float) -> str:
-    """'90 seconds', '3.0 hours', '365 days'."""
+    """Return seconds in words: '90 seconds', '3.0 hours', '365 days'."""
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     if seconds < 7200:

@@ -1,4 +1,4 @@
-"""Does a listing show every key once, in order, from where it is asked, and below a prefix alone?"""
+"""The probe of listings: every key once, in order, after a given key, and below a prefix alone."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,10 @@ PUBLISH_ELSEWHERE = "histories and collections are read by listing: publish else
 
 
 def listing(scratch: Scratch, many: int) -> Iterator[Finding]:
-    """Odd names, and `many` keys: more than a page of 1,000 shows whether pages join. `many` requests and a few."""
+    """Check a listing of odd names, and of `many` keys. `many` requests and a few.
+
+    More keys than a page of 1,000 show whether pages join.
+    """
     base = (
         scratch.prefix + "list/"
     )  # (an empty object may be taken for a folder that a console made: none is empty)

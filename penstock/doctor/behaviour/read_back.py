@@ -1,4 +1,4 @@
-"""Does the store give back what was written: at once, in ranges, unchanged, and under a new ETag each time?"""
+"""Probes of reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
 
 import hashlib
 import tempfile
@@ -18,7 +18,7 @@ from ..scratch import Scratch
 TURNS = 8
 NBYTES = 2**20 + 17
 PARTS_BYTES = 64 * 2**20 + 1
-"""Just above what is uploaded in one request."""
+"""Bytes of an object just above those that are uploaded in one request."""
 NOT_STRONG = (
     "a cache or a gateway stands before the store, or it is eventually consistent: give the store's own URL"
 )
@@ -26,13 +26,13 @@ DAMAGED = "nothing read from here can be trusted: look for a proxy that rewrites
 
 
 def writing(scratch: Scratch) -> Iterator[Finding]:
-    """Whether anything can be written at all: nothing else is worth trying without. Raises: StoreError."""
+    """Check that anything can be written at all: nothing else is worth trying without. Raises: StoreError."""
     scratch.store.put(scratch.key("first"), b"")
     yield ok("writing", "objects can be written")
 
 
 def read_after_write(scratch: Scratch) -> Iterator[Finding]:
-    """Yield what was just written, replaced or deleted is seen at once. 9 requests a turn."""
+    """Check that a write, an overwrite and a delete are seen at once. 9 requests a turn."""
     check, store = "read after write", scratch.store
     for turn in range(TURNS):
         key = scratch.key(f"fresh/{turn}")
@@ -54,7 +54,7 @@ def read_after_write(scratch: Scratch) -> Iterator[Finding]:
 
 
 def etags(scratch: Scratch) -> Iterator[Finding]:
-    """Yield a reader pins the ETag that it saw first: it must change with the object, and be the same for every verb."""
+    """Check that an ETag changes with its object, and is the same for every verb: a reader pins the first one seen."""
     check, store, key = "etags", scratch.store, scratch.key("etag")
     store.put(key, b"first")
     first = store.get(key).etag
@@ -80,7 +80,7 @@ def etags(scratch: Scratch) -> Iterator[Finding]:
 
 
 def ranges(scratch: Scratch) -> Iterator[Finding]:
-    """First, middle, last, empty and beyond the end. 14 requests."""
+    """Check ranges: first, middle, last, empty and beyond the end. 14 requests."""
     check, store, key = "ranges", scratch.store, scratch.key("ranges")
     data = Random(1).randbytes(NBYTES)
     store.put(key, data)
@@ -110,7 +110,7 @@ def ranges(scratch: Scratch) -> Iterator[Finding]:
 
 
 def checksums(scratch: Scratch) -> Iterator[Finding]:
-    """CRC-32C and SHA-256 of what comes back: empty, small, and uploaded in parts. Moves 130 MiB."""
+    """Check the CRC-32C and SHA-256 of objects read back: empty, small, and uploaded in parts. Moves 130 MiB."""
     check, store = "checksums", scratch.store
     for nbytes in (0, 1, 65_537):
         data, key = Random(nbytes).randbytes(nbytes), scratch.key(f"sum/{nbytes}")
@@ -147,7 +147,7 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
 
 
 def copies(scratch: Scratch) -> Iterator[Finding]:
-    """Yield a copy inside the store is the same object under another name. 3 requests."""
+    """Check that a copy inside the store is the same object under another name. 3 requests."""
     store, source, target = scratch.store, scratch.key("copy/from"), scratch.key("copy/to ü +%41")
     store.put(source, b"copied")
     try:
@@ -163,7 +163,7 @@ def copies(scratch: Scratch) -> Iterator[Finding]:
 
 
 def _filled(file: IO[bytes]) -> bytes:
-    """Write PARTS_BYTES; their SHA-256. Raises: OSError."""
+    """Write PARTS_BYTES; return their SHA-256. Raises: OSError."""
     block, digest = memoryview(Random(2).randbytes(2**20)), hashlib.sha256()
     for at in range(0, PARTS_BYTES, len(block)):
         piece = block[: PARTS_BYTES - at]

@@ -1,4 +1,4 @@
-"""What a container of Azure's has set, asked through azure-storage-blob."""
+"""The settings of an Azure container, asked through azure-storage-blob."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from loader.storage.options import bucket_and_prefix
 from ..finding import Finding, fail, note, ok, warn
 
 BLOBS = 10_000
-"""That are looked through for archived ones."""
+"""Blobs that are looked through for archived ones."""
 
 
 def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Where its server is; "" where neither the URL nor the options tell. Raises: InvalidStore."""
+    """Return the server's URL; "" where neither the URL nor the options tell. Raises: InvalidStore."""
     place, _ = bucket_and_prefix(url)
     config, _ = azure_config(url, options, place.partition("@")[2])
     account = config.get("account_name")
@@ -26,7 +26,7 @@ def azure_endpoint(url: str, options: Mapping[str, Any]) -> str:
 
 
 def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Four requests, and one per 5,000 blobs up to 10,000.
+    """Yield findings about a container's settings. Four requests, and one per 5,000 blobs up to 10,000.
 
     A blob is written, as nothing else tells whether blobs are versioned, and deleted again. Raises: InvalidStore;
     MissingDependency.
@@ -77,7 +77,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def azure_credential(config: Mapping[str, Any]) -> Any:
-    """Return what the options say, by the first that obstore would take; else what the environment gives.
+    """Return the credential of the options, the first that obstore would take; else that of the environment.
 
     Raises: ImportError; ValueError for options that are no credential of azure-identity's.
     """
@@ -127,7 +127,7 @@ def _deletes(service: Any, container: str, _: str) -> Iterator[Finding]:
 
 
 def _versions(service: Any, container: str, base: str) -> Iterator[Finding]:
-    """What is written into an account with versioning is told its version: `x-ms-version-id`."""
+    """Check versioning: a blob written into an account with versioning is told its version, `x-ms-version-id`."""
     from azure.core.exceptions import AzureError, HttpResponseError
 
     blob = service.get_blob_client(container, f"{base}{PROBES}{secrets.token_hex(8)}/versioned")
@@ -180,4 +180,4 @@ QUESTIONS: Sequence[tuple[str, Callable[[Any, str, str], Iterator[Finding]]]] = 
     ("versioning", _versions),
     ("tiers", _blobs),
 )
-"""What is asked about, and who asks, given the service, the container and what its blobs begin with."""
+"""(check, question); a question takes the service, the container and the prefix of its blobs."""

@@ -1,7 +1,4 @@
-"""Abilities of a folder's file system: links, renames, durable writes, space, and whether it is a disk at all.
-
-Linux tells its kind.
-"""
+"""Abilities of a folder's file system: links, renames, durable writes, space, and its kind, which Linux tells."""
 
 import os
 import resource
@@ -58,14 +55,14 @@ LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """kind: 'ext4', 'nfs4', 'fuse.s3fs'; device: what is mounted there.
-
-    (Some programs of FUSE say their name as the device alone.)
-    """
+    """A mounted file system."""
 
     point: str
+    """The folder that it is mounted at."""
     kind: str
+    """Its type: 'ext4', 'nfs4', 'fuse.s3fs'."""
     device: str
+    """The device that is mounted there; some programs of FUSE give their name only here."""
 
 
 def mount_of(folder: str, table: str | None = None) -> Mount | None:
@@ -91,7 +88,7 @@ def mount_of(folder: str, table: str | None = None) -> Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    """mountinfo writes blanks as \\040."""
+    r"""Return a text of mountinfo, which writes blanks as \040."""
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, letter)
     return text
@@ -106,7 +103,7 @@ SLOW_FSYNC_S = 0.1
 
 
 def file_system(folder: str) -> Iterator[Finding]:
-    """Its kind, and what is known to be wrong with that kind."""
+    """Yield the file system's kind, and the known faults of that kind."""
     check, mount = "file system", mount_of(folder)
     if mount is None:
         yield note(check, "this system does not tell what lies under a folder (no /proc/self/mountinfo)")
@@ -138,7 +135,7 @@ def file_system(folder: str) -> Iterator[Finding]:
 
 
 def space(folder: str) -> Iterator[Finding]:
-    """Bytes, inodes and open files that are left."""
+    """Yield the bytes, inodes and open files that are left."""
     usage, table = shutil.disk_usage(folder), os.statvfs(folder)
     told = f"{size(usage.free)} of {size(usage.total)} are free ({share(usage.free, usage.total)})"
     few_inodes = table.f_files and table.f_favail < FEW_INODES
@@ -158,7 +155,7 @@ def space(folder: str) -> Iterator[Finding]:
 
 
 def links(folder: str) -> Iterator[Finding]:
-    """Hard links: what a create-only write is made of. Durable writes: how long one takes."""
+    """Check hard links, which a create-only write is made of."""
     source, target = os.path.join(folder, "link-from"), os.path.join(folder, "link-to")
     _write(source, b"linked")
     elsewhere = "keep the root on a POSIX file system (ext4, xfs, zfs, apfs) or in a bucket"
@@ -176,7 +173,7 @@ def links(folder: str) -> Iterator[Finding]:
 
 
 def durability(folder: str) -> Iterator[Finding]:
-    """Whether fsync is taken, of files and of folders, and how long it takes (the median of five)."""
+    """Check that fsync works, of files and of folders; tell how long it takes (the median of five)."""
     times = []
     for turn in range(FSYNCS):
         begun = time.perf_counter()
@@ -201,7 +198,7 @@ def durability(folder: str) -> Iterator[Finding]:
 
 
 def renames(folder: str) -> Iterator[Finding]:
-    """Yield a file that is replaced again and again is there at every moment, whole, and one of its two contents."""
+    """Check that a file that is replaced again and again is whole at every moment, with one of its two contents."""
     target, data = os.path.join(folder, "renamed"), (b"a" * 65_536, b"b" * 65_536)
     _write(target, data[0])
     torn: list[str] = []
@@ -239,7 +236,7 @@ def renames(folder: str) -> Iterator[Finding]:
 
 
 def names(folder: str) -> Iterator[Finding]:
-    """Keys differ by case and by how a letter is composed; a file system may take two for one."""
+    """Check names: keys differ by case and by how a letter is composed; a file system may take two for one."""
     check = "names"
     _write(os.path.join(folder, "Case"), b"")
     if os.path.exists(os.path.join(folder, "cASE")):
@@ -258,7 +255,7 @@ def names(folder: str) -> Iterator[Finding]:
 
 
 def disk_clock(folder: str) -> Iterator[Finding]:
-    """Yield a network disk stamps files with its server's clock."""
+    """Check the clock of the file system: a network disk stamps files with its server's clock."""
     path = os.path.join(folder, "clock")
     before = time.time()
     _write(path, b"")

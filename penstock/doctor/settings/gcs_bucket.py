@@ -1,4 +1,4 @@
-"""What a bucket of Google's has set, asked through google-cloud-storage."""
+"""The settings of a Google bucket, asked through google-cloud-storage."""
 
 import json
 import re
@@ -20,12 +20,12 @@ _FIELD = re.compile(r"<(Key|Initiated)>([^<]*)<")
 
 
 def gcs_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Where its server is. Raises: InvalidStore."""
+    """Return the server's URL. Raises: InvalidStore."""
     return str(gcs_config(url, options)[0].get("base_url") or "https://storage.googleapis.com")
 
 
 def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Two requests. Raises: InvalidStore; MissingDependency."""
+    """Yield findings about a bucket's settings. Two requests. Raises: InvalidStore; MissingDependency."""
     try:
         from google.api_core.exceptions import Forbidden, GoogleAPIError, Unauthorized
         from google.auth.exceptions import GoogleAuthError
@@ -57,7 +57,7 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _client(config: Mapping[str, Any], provider: Any) -> Any:
-    """Return a client with what the options say; else with Google's application default credentials."""
+    """Return a client with the options' credentials; else with Google's application default credentials."""
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage  # type: ignore[import-untyped]
     from google.oauth2.credentials import Credentials
@@ -127,7 +127,10 @@ def _settings(bucket: Any) -> Iterator[Finding]:
 
 
 def _uploads(bucket: Any, endpoint: str, base: str) -> Finding:
-    """Of the XML API, in parts, as obstore uploads: the library lists none. Raises: GoogleAuthError; OSError."""
+    """Return a finding about unfinished multipart uploads of the XML API, such as obstore's.
+
+    The library has no call that lists them. Raises: GoogleAuthError; OSError.
+    """
     check, where = "uploads", f"{endpoint.rstrip('/')}/{quote(bucket.name)}?uploads"
     answer = bucket.client._http.get(where, params={"prefix": base}, timeout=10)
     if answer.status_code in (401, 403):

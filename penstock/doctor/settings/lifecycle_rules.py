@@ -1,4 +1,4 @@
-"""Which of a root's files lifecycle rules would delete, or move where they cannot be read. Pure functions."""
+"""Lifecycle rules that would delete a root's files, or move them where they cannot be read. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,23 +8,25 @@ from ..finding import Finding, fail, note, ok, warn
 
 CHECK = "lifecycle"
 MAY_GO = ("heartbeats/", "leases/")
-"""What a root loses without harm: whoever needs it writes it again."""
+"""Prefixes that a root loses without harm: whoever needs their objects writes them again."""
 ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 """Tiers that must be restored before they are read. (Google's ARCHIVE is slow to pay for, not to read.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule that is switched on and asks for no tags, which no object of a root has. prefix: of keys in the bucket.
-
-    deletes: when, in words, or ""; archives: the tier, or ""; aborts: whether unfinished uploads are given up.
-    """
+    """One rule that is switched on and asks for no tags, which no object of a root has."""
 
     name: str
+    """Its name, or ""."""
     prefix: str
+    """The prefix of keys in the bucket that it is for."""
     deletes: str = ""
+    """The time of deletion, in words; "" for a rule that deletes nothing."""
     archives: str = ""
+    """The archive tier that it moves objects into, or ""."""
     aborts: bool = False
+    """True when it gives up unfinished uploads."""
 
 
 def rules_of_s3(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
@@ -51,20 +53,20 @@ NEVER_MET = {
 }
 """Conditions of Google's that no live object of a root meets."""
 ENDINGS = (".tar", ".parquet", ".json", ".jsonl", ".safetensors", ".html", ".md", ".jpg")
-"""Of the keys of a root."""
+"""Endings of the keys of a root."""
 FURTHER = {
     "createdBefore": "written before",
     "matchesSuffix": "that end in",
     "matchesStorageClass": "of the storage class",
     "matchesPattern": "that match",
 }
-"""Conditions that some of a root's objects may meet -> those, in words."""
+"""Condition that some of a root's objects may meet -> its words."""
 
 
 def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
-    """Those of a bucket of Google's that can meet a root's objects, which takes all conditions of a rule.
+    """Yield the rules of a Google bucket that can meet a root's objects, which takes all conditions of a rule.
 
-    It may name several prefixes. Without an age it is carried out as soon as the others are met.
+    A rule may name several prefixes. Without an age it is carried out as soon as the others are met.
     """
     for number, one in enumerate(configured):
         condition, action = one.get("condition", {}), one.get("action", {}).get("type")
@@ -83,7 +85,7 @@ def rules_of_gcs(configured: Iterable[Mapping[str, Any]]) -> Iterator[Rule]:
 
 
 def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
-    """Yield what the rules do to a root whose keys begin with `root` ('' or 'a/b/')."""
+    """Yield findings about a root whose keys begin with `root` ('' or 'a/b/')."""
     rules = list(rules)
     harmless = True
     for rule in rules:
@@ -112,7 +114,7 @@ def judged(rules: Iterable[Rule], root: str) -> Iterator[Finding]:
 
 
 def not_told(why: str) -> Finding:
-    """Nobody could be asked."""
+    """Return a finding that nobody could be asked."""
     return note(CHECK, why)
 
 
@@ -123,7 +125,7 @@ def _when(days: Any, date: Any) -> str:
 
 
 def _ends_a_key(ending: str) -> bool:
-    """Whether a key of a root may end so."""
+    """Return whether a key of a root may end so."""
     return any(ending.endswith(one) or one.endswith(ending) for one in ENDINGS)
 
 
@@ -136,7 +138,7 @@ def _when_of_gcs(condition: Mapping[str, Any]) -> str:
 
 
 def _reach(prefix: str, root: str) -> str | None:
-    """Return what of the root a prefix meets, in words; None for nothing that matters."""
+    """Return the part of the root that a prefix meets, in words; None for nothing that matters."""
     if root.startswith(prefix):
         return "the whole root (data/, log/ ...)"
     inside = prefix[len(root) :]

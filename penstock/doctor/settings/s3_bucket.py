@@ -1,4 +1,4 @@
-"""What an S3 bucket's owner has set, asked through boto3: what a root would find out too late."""
+"""The settings of an S3 bucket, asked through boto3, that a root would find out too late."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
@@ -22,13 +22,16 @@ UNKNOWN = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 
 
 def s3_endpoint(url: str, options: Mapping[str, Any]) -> str:
-    """Where its server is. Raises: InvalidStore; MissingDependency."""
+    """Return the server's URL. Raises: InvalidStore; MissingDependency."""
     config, _ = s3_config(url, options)
     return str(config.get("endpoint") or f"https://s3.{config['region']}.amazonaws.com")
 
 
 def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
-    """Seven requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency."""
+    """Yield findings about a bucket's settings and objects.
+
+    Seven requests, and one per 1,000 objects up to 10,000. Raises: InvalidStore; MissingDependency.
+    """
     try:
         import boto3
         from botocore.config import Config  # type: ignore[import-untyped]
@@ -98,7 +101,7 @@ def _refused(check: str, code: str) -> Finding:
 
 
 def _keys(provider: Any) -> dict[str, Any]:
-    """Return what boto3 calls the keys that a provider gives; {} leaves it to find them as it does."""
+    """Return a provider's keys by boto3's names; {} leaves it to find them as it does."""
     if provider is None:
         return {}
     given = provider()

@@ -1,4 +1,4 @@
-"""What is asked of an S3 bucket, a question each: what its owner has set, and what lies in it."""
+"""Questions to an S3 bucket, a function each: its owner's settings, and its content."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,9 +15,9 @@ UNSET = {
     "ServerSideEncryptionConfigurationNotFoundError",
 }
 AWS = ".amazonaws.com"
-"""In the addresses of Amazon's own servers."""
+"""Part of the addresses of Amazon's own servers."""
 PAGES = 10
-"""Of 1,000 keys, that are looked through for archived objects."""
+"""Pages of 1,000 keys that are looked through for archived objects."""
 
 
 class Bucket:
@@ -162,4 +162,4 @@ QUESTIONS: dict[str, Callable[[Bucket], Iterator[Finding]]] = {
     "uploads": _uploads,
     "tiers": _tiers,
 }
-"""What is asked about -> who asks. Raises: ClientError; BotoCoreError."""
+"""Check -> question. Raises: ClientError; BotoCoreError."""

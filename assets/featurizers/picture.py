@@ -20,7 +20,7 @@ MAX_FRAMES = 20_000
 """Six minutes at 60 frames per second; a unit is a clip."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1: what JPEG and the canonical clips are stored with."""
+"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1, as JPEG and the canonical clips store it."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
 _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98

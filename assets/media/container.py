@@ -76,7 +76,7 @@ class PacketIndex:
 
 @contextmanager
 def opened(path: str) -> Iterator["InputContainer"]:
-    """Yield the container at `path`. Raises: Unusable for what FFmpeg refuses, inside the block too."""
+    """Yield the container at `path`. Raises: Unusable for a file that FFmpeg refuses, inside the block too."""
     import av
 
     try:

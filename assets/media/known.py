@@ -16,7 +16,7 @@ class ClipStaging:
     store: Store
     """Store that the clips are in."""
     key: str
-    """Key in the store; it says what decides the bytes of the clips."""
+    """Key in the store; it is made of everything that decides the bytes of the clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Latents of a variational autoencoder: what latent diffusion is trained on, computed once and not in every epoch."""
+"""Latents of a variational autoencoder, as latent diffusion trains on them: computed once and not in every epoch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -156,7 +156,7 @@ def pinned(featurizer: M) -> M:
 
 
 def tried_out(featurizer: ModelFeaturizer) -> dict[str, str]:
-    """Load the model before any sample is touched, in a worker, and return what it runs on, for the record.
+    """Load the model in a worker, before any sample is touched, and return its release of torch and processor.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """

@@ -24,7 +24,7 @@ _known: dict[tuple[str, str, int, str], str] = {}
 
 
 def weights_sha256(url: str) -> str:
-    r"""SHA-256 in hex: of the file; of a folder over the lines that `sha256sum` writes of its files, sorted by name.
+    r"""Return SHA-256 in hex: of a file; of a folder over the lines of `sha256sum` of its files, sorted by name.
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 

@@ -19,7 +19,7 @@ _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, A
 
 
 def directory(picture: "Image", tag: int) -> Mapping[int, object]:
-    """tag -> value of one of the directories above; empty where it is missing or damaged."""
+    """Return tag -> value of one of the directories above; empty where it is missing or damaged."""
     try:
         exif = picture.getexif()
         return dict(exif if tag == MAIN else exif.get_ifd(tag))

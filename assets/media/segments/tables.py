@@ -33,10 +33,11 @@ Row = Mapping[str, Any] | ValueError
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """Yield (number from 1, key, row) of those rows whose key is one of `keys`.
+    """Yield (number from 1, key, row) of the rows whose key is one of `keys`.
 
-    Numbers are as they are written; in csv every value is text, so that a message can say what stands there.
-    Raises: ValueError and what Arrow raises for a table that cannot be read, or becomes larger than accepted.
+    Numbers are as they are written; in csv every value is text, so that a message can quote it.
+
+    Raises: ValueError and Arrow's errors for a table that cannot be read, or becomes larger than accepted.
     """
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))

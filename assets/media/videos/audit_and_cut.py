@@ -99,7 +99,7 @@ class Ahead:
         self.clips = clips if good_enough(clips) else []
 
     def abandon(self) -> None:
-        """Close what is open, for a video that is refused."""
+        """Close the open clips, for a video that is refused."""
         maker, self._maker = self._maker, None
         if maker is not None:
             maker.abandon()

@@ -56,7 +56,7 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
-    """Return when frames are shown, as the audit found, or else as the packets say. Raises: Unusable.
+    """Return the packet index as the audit found it, or else as the packets say. Raises: Unusable.
 
     Not every packet of a broken start gives a frame.
     """

@@ -29,7 +29,7 @@ WINDOW_S = 0.02
 class Loudness:
     """Measurement of decoded frames, in order. O(samples); holds a block of about 65,536.
 
-    n_samples: decoded so far, per channel. ends: end of the sound as the file tells it (`sound.ends_in`).
+    n_samples: decoded so far, per channel. ends: end of the sound as the file tells it (`decode.ends_in`).
     """
 
     def __init__(self, ends: Ends | None = None) -> None:

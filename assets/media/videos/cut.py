@@ -2,7 +2,7 @@
 
 Beside every clip lies its packet table, with which a reader fetches single frames. A clip whose span has sound carries
 it as `sound.flac`: its first sample at the clip's first frame, as long as the clip. See `spans` for the stretches,
-`canonical` and `reference_clip` for the picture.
+`canonical` and `reference` for the picture.
 """
 
 from collections.abc import Mapping, Sequence

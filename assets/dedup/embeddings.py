@@ -14,25 +14,28 @@ from .pictures import EMBEDDING, Matches, merged, no_matches
 Float32s = np.ndarray[Any, np.dtype[np.float32]]
 
 ROWS_AT_ONCE = 1024
-"""Of either side: a block of cosines is 4 MiB, whatever is compared with whatever."""
+"""Rows of either side in one block of cosines, which takes 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    """vectors: float32 [n, d], each of length 1, or 0 for a sample that has none; d is 0 where nobody has one."""
+    """Unit vectors of n samples."""
 
     vectors: Float32s
+    """float32 [n, d], each of length 1, or 0 for a sample without an embedding; d is 0 where no sample has one."""
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def take(self, rows: Int64s) -> "Embeddings":
-        """Return the same of some samples."""
+        """Return the embeddings of some samples."""
         return Embeddings(vectors=self.vectors[rows])
 
 
 def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
-    """One array [d] per sample, None or empty for none; lengths are made 1.
+    """Stack the embeddings of samples and make their lengths 1.
+
+    vectors: one array [d] per sample, None or empty for none.
 
     Raises: FieldMismatch for arrays of different d, or with NaN or infinity.
     """
@@ -53,9 +56,9 @@ def embeddings_of(vectors: Iterable[Float32s | None]) -> Embeddings:
 
 
 def near_embeddings(queries: Embeddings, rows: Embeddings, min_cosine: float) -> Matches:
-    """Every pair with a cosine of at least `min_cosine`. distance: 1 - cosine.
+    """Return every pair with a cosine of at least `min_cosine`; its distance is 1 - cosine.
 
-    O(b n d) multiplications, in blocks: memory is one block and what is found. Raises: FieldMismatch.
+    O(b n d) multiplications, in blocks: memory is one block and the pairs found. Raises: FieldMismatch.
     """
     if not queries.vectors.size or not rows.vectors.size:
         return no_matches()

@@ -1,16 +1,15 @@
 """All 64-bit hashes within a few bits of another: multi-index hashing, exact.
 
 M. Norouzi, A. Punjani, D. J. Fleet, "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012. A hash is cut
-into m chunks, and the hashes are filed under each of them. Two hashes that differ in at most
-r = m q + a bits (0 <= a < m) differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits
-in one of the others: were every chunk further away, the sum would be at least m q + a + 1. So looking
-up, for each chunk, everything that lies that near to the wanted chunk misses nothing, and what is found is checked
-in full.
+into m chunks, and the hashes are filed under each of them. Take two hashes that differ in at most r = m q + a bits (0
+<= a < m). They differ in at most q bits in one of the first a + 1 chunks, or in at most q - 1 bits in one of the
+others. Were every chunk further away, the sum would be at least m q + a + 1. So a search looks up, for each chunk,
+everything that lies that near to the wanted chunk, and misses nothing. Each find is checked in full.
 
-Cost. Building: O(n) per chunk and 12 n m bytes. A search looks up `lookups` places per query and compares the
-hashes that lie there, n / 2^bits each were the bits thrown by a coin, twice as many of real pictures. The number of
-chunks is chosen so that the sum is least, which keeps them about log2(n) bits long: 130 lookups and comparisons per
-query among ten thousand, 3,100 among a million, 3,500 among ten million. A million hashes are filed in 0.4 s and
+Cost. Building: O(n) per chunk and 12 n m bytes. A search looks up `lookups` places per query and compares the hashes
+that lie there. Random bits put n / 2^bits hashes at a place, real pictures twice as many. The number of chunks is
+chosen so that the sum is least, which keeps them about log2(n) bits long. A query takes 130 lookups and comparisons
+among ten thousand hashes, 3,100 among a million, 3,500 among ten million. A million hashes are filed in 0.4 s and
 searched for 4,096 others in 0.3 s on one core.
 """
 
@@ -39,15 +38,18 @@ _AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Bits [shift, shift + bits) of a hash, of which up to `radius` may differ."""
+    """A range of the bits of a hash."""
 
     shift: int
+    """First bit."""
     bits: int
+    """Number of bits."""
     radius: int
+    """Most bits of the chunk that may differ."""
 
     @property
     def n_masks(self) -> int:
-        """How many values lie within the radius of one."""
+        """Number of values that lie within the radius of one."""
         return sum(comb(self.bits, flipped) for flipped in range(self.radius + 1))
 
     def of(self, hashes: UInt64s) -> Int64s:
@@ -57,9 +59,9 @@ class Chunk:
 
 
 def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
-    """64 bits as chunks of which one lies within its radius, for any two hashes at most `max_distance` apart.
+    """Cut 64 bits into chunks, so that hashes at most `max_distance` apart are within the radius of one of them.
 
-    Chunks that need not be looked at, because their radius would be below 0, are left out.
+    Chunks whose radius would be below 0 need no search and are left out.
     """
     least, rest = divmod(max_distance, n_chunks)
     bits = [BITS // n_chunks + (position < BITS % n_chunks) for position in range(n_chunks)]
@@ -72,7 +74,7 @@ def cut(n_chunks: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
-    """Return the cut that costs a search among so many hashes least, were their bits thrown by a coin.
+    """Return the cut by which a search among so many hashes costs least, were their bits random.
 
     Raises: ValueError for a distance that is not 0 to `MAX_DISTANCE`.
     """
@@ -88,7 +90,7 @@ def chunks_for(n_hashes: int, max_distance: int) -> tuple[Chunk, ...]:
 
 @cache
 def masks(bits: int, radius: int) -> Int64s:
-    """int64 [n]: every value of so many bits with at most `radius` of them set."""
+    """Return int64 [n]: every value of so many bits with at most `radius` of them set."""
     found = [
         sum(1 << bit for bit in chosen)
         for flipped in range(radius + 1)
@@ -99,25 +101,31 @@ def masks(bits: int, radius: int) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTable:
-    """Hashes filed under one chunk. rows: int32 [n], in the order of their chunk.
-
-    hashes: uint64 [n], likewise; starts: int32 [2^bits + 1], where each value of the chunk begins.
-    """
+    """Hashes filed under one chunk."""
 
     chunk: Chunk
+    """Chunk that they are filed under."""
     rows: np.ndarray[Any, np.dtype[np.int32]]
+    """int32 [n]: rows of the hashes, in the order of their chunk's value."""
     hashes: UInt64s
+    """uint64 [n]: hashes, in the order of `rows`."""
     starts: np.ndarray[Any, np.dtype[np.int32]]
+    """int32 [2^bits + 1]: place where each value of the chunk begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashIndex:
-    """n rows of k hashes, ready to be searched for those of which each lies within `max_distance` bits of another row's
-    at its place. hashes: uint64 [n, k]; tables: where the first of the k is filed."""
+    """n rows of k hashes, ready to be searched.
+
+    A row is near to another when each of its hashes lies within `max_distance` bits of the other's at the same place.
+    """
 
     hashes: UInt64s
+    """uint64 [n, k]."""
     max_distance: int
+    """Most bits in which near hashes differ."""
     tables: tuple[ChunkTable, ...]
+    """Tables that the first of the k hashes is filed in."""
 
     @property
     def lookups(self) -> int:
@@ -139,8 +147,10 @@ def build(hashes: UInt64s, max_distance: int) -> HashIndex:
 
 
 def near(index: HashIndex, queries: UInt64s) -> tuple[Int64s, Int64s, Int64s]:
-    """(query, row, distance) of every row near to a query [b, k], each once, by query and row. distance: in bits, at
-    the place where the two differ most. Memory: what is found, and `_AT_ONCE`."""
+    """Return (query, row, distance) of every row near to a query [b, k], each once, by query and row.
+
+    distance: in bits, at the place where the two differ most. Memory: the pairs found, and `_AT_ONCE`.
+    """
     n_rows = len(index.hashes)
     codes = [np.zeros(0, np.int64)]
     for table in index.tables:
@@ -160,7 +170,7 @@ def _distance(hashes: UInt64s, row: Int64s, queries: UInt64s, query: Int64s) -> 
 
 
 def n_compared(index: HashIndex, queries: UInt64s) -> int:
-    """How many hashes a search for these compares: its cost, besides `lookups` per query."""
+    """Return how many hashes a search for these compares: its cost, besides `lookups` per query."""
     total = 0
     for table in index.tables:
         wanted = table.chunk.of(queries[:, 0])[:, None] ^ masks(table.chunk.bits, table.chunk.radius)
@@ -169,7 +179,7 @@ def n_compared(index: HashIndex, queries: UInt64s) -> int:
 
 
 def _places(table: ChunkTable, queries: UInt64s) -> Iterator[tuple[Int64s, Int64s]]:
-    """(query, place on the table) of everything filed near to each query's chunk, some `_AT_ONCE` at a time."""
+    """Yield (query, place on the table) of all that is filed near to each query's chunk, some `_AT_ONCE` at a time."""
     near_values = masks(table.chunk.bits, table.chunk.radius)
     step = max(1, _AT_ONCE // len(near_values))
     for first in range(0, len(queries), step):

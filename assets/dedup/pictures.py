@@ -1,8 +1,8 @@
-"""What is compared of samples that have pictures, and which of them lie near to each other.
+"""The pictures of samples that are compared, and the search for near ones.
 
-A photo has one hash, a clip three: of its first, middle and last frame. Two samples are near when they are of one
-kind, the same of their pictures are flat, and each of the others lies within the distance of the one at its own place:
-a clip that begins later by half its length is another clip. A sample of flat pictures only is near to nothing.
+A photo has one hash, a clip three: of its first, middle and last frame. Two samples are near when they are of one kind,
+the same of their pictures are flat, and each other picture is near to the one at its own place. A clip that begins
+later by half its length is another clip. A sample of flat pictures only is near to nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -28,20 +28,20 @@ _PREFERRED = (1, 0, 2)
 """Searched by the middle picture where it says something: a clip begins and ends in fades more often."""
 
 HASH, MIRROR, EMBEDDING = range(3)
-"""What two samples were found near by, the surest first."""
+"""Means by which two samples were found near, the surest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """n samples. hashes: uint64 [n, 3], 0 where there is no picture.
-
-    mirrored: the same of the pictures turned left to right; form: int64 [n], samples of different forms are not
-    compared: kind * 8 + a bit for each picture that is flat or not there; -1 for a sample with nothing to compare.
-    """
+    """Hashes of the pictures of n samples."""
 
     hashes: UInt64s
+    """uint64 [n, 3]: perceptual hashes, 0 where there is no picture."""
     mirrored: UInt64s
+    """uint64 [n, 3]: hashes of the pictures turned left to right."""
     form: Int64s
+    """int64 [n]: kind * 8 + a bit for each picture that is flat or not there; -1 for a sample with nothing to compare.
+    Samples of different forms are not compared."""
 
     def __len__(self) -> int:
         return len(self.form)
@@ -52,34 +52,34 @@ class Pictures:
         return self.form >> PLACES
 
     def take(self, rows: Int64s) -> "Pictures":
-        """Return the same of some samples."""
+        """Return the pictures of some samples."""
         return Pictures(hashes=self.hashes[rows], mirrored=self.mirrored[rows], form=self.form[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matches:
-    """Pairs, each once, by query and row. query, row: int64 [n].
-
-    by: int64 [n], `HASH`, `MIRROR` or `EMBEDDING`; distance: float64 [n], bits of 64 - of a clip at the picture that
-    differs most - or 1 - cosine.
-    """
+    """Near pairs, each once, by query and row."""
 
     query: Int64s
+    """int64 [n]: row of the query."""
     row: Int64s
+    """int64 [n]: row that is near to it."""
     by: Int64s
+    """int64 [n]: `HASH`, `MIRROR` or `EMBEDDING`."""
     distance: np.ndarray[Any, np.dtype[np.float64]]
+    """float64 [n]: bits of 64, of a clip at the picture that differs most; or 1 - cosine."""
 
     def __len__(self) -> int:
         return len(self.query)
 
     def take(self, which: slice | Int64s | np.ndarray[Any, np.dtype[np.bool_]]) -> "Matches":
-        """Some of them."""
+        """Return some of the pairs."""
         return Matches(
             query=self.query[which], row=self.row[which], by=self.by[which], distance=self.distance[which]
         )
 
     def shifted(self, rows: int) -> "Matches":
-        """Return the same, with rows that begin at another number."""
+        """Return the same pairs, with rows that begin at another number."""
         return replace(self, row=self.row + rows)
 
 
@@ -89,7 +89,7 @@ def no_matches() -> Matches:
 
 
 def merged(*found: Matches) -> Matches:
-    """All pairs; one that was found twice counts as what it is surest by."""
+    """Return all pairs; a pair that was found twice has the surest of its means."""
     names = ("query", "row", "by", "distance")
     query, row, by, distance = (np.concatenate([getattr(one, name) for one in found]) for name in names)
     order = np.lexsort((distance, by, row, query))
@@ -100,9 +100,9 @@ def merged(*found: Matches) -> Matches:
 
 
 def pictures_of(table: "pl.DataFrame") -> Pictures:
-    """Of the columns kind, phash, phash_mirrored, phash_flat and phash_flat_mask of a samples table.
+    """Return the pictures of a samples table, by its columns of kind and perceptual hashes.
 
-    Those that an earlier version has not are null. Raises: FieldMismatch for a phash that is not one.
+    Columns that an earlier version lacks are null. Raises: FieldMismatch for a phash that is not one.
     """
     kind = np.full(len(table), _NOTHING, np.int64)
     for number, name in enumerate(KINDS):
@@ -119,7 +119,7 @@ def pictures_of(table: "pl.DataFrame") -> Pictures:
 
 
 def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
-    """(uint64 [n, 3], how many of them there are) of 16 hexadecimal digits each, joined by '-'; null is none."""
+    """Return (uint64 [n, 3], number of hashes) of 16 hexadecimal digits each, joined by '-'; null is none."""
     text = column.cast(str).fill_null("")
     n_pictures = ((text.str.len_bytes().to_numpy().astype(np.int64) + 1) // 17).astype(np.int64)
     odd = ~text.str.contains(r"^([0-9a-f]{16}(-[0-9a-f]{16}){0,2})?$")
@@ -136,15 +136,18 @@ def _parsed(column: "pl.Series") -> tuple[UInt64s, Int64s]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filed:
-    """The samples of one form. rows: int64 [n]; places: of the pictures that say something, the first searched by."""
+    """Samples of one form, ready to be searched."""
 
     rows: Int64s
+    """int64 [n]: rows of the samples."""
     places: tuple[int, ...]
+    """Places of the pictures that are not flat; the search looks up the first."""
     index: HashIndex
+    """Index of the hashes at these places."""
 
 
 def file_pictures(pictures: Pictures, max_distance: int) -> dict[int, Filed]:
-    """form -> its samples, ready to be searched. Costs and memory: see `hamming`. Raises: ValueError."""
+    """Return form -> its samples, ready to be searched; costs and memory: see `hamming`. Raises: ValueError."""
     forms = {}
     for form in np.unique(pictures.form[pictures.form != _NOTHING]).tolist():
         rows = np.flatnonzero(pictures.form == form)
@@ -155,7 +158,7 @@ def file_pictures(pictures: Pictures, max_distance: int) -> dict[int, Filed]:
 
 
 def find(forms: dict[int, Filed], queries: Pictures, *, mirrored: bool) -> Matches:
-    """Every filed sample that is near to a query; mirrored: to a query turned left to right as well."""
+    """Return every filed sample that is near to a query; mirrored: to a query turned left to right as well."""
     found = [_find(forms, queries.form, queries.hashes, HASH)]
     if mirrored:
         found.append(_find(forms, queries.form, queries.mirrored, MIRROR))

@@ -1,4 +1,4 @@
-"""What a dataset does with near-duplicates."""
+"""Treatment of near-duplicates in a dataset."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -52,6 +52,6 @@ class NearDuplicates:
             raise ValueError(f"action={self.action!r}; accepted: 'drop', 'mark'")
 
     def identity(self) -> list[str]:
-        """Plain words that are the same for the same policy, in every process."""
+        """Return plain words that are the same for the same policy, in every process."""
         words = [str(self.max_distance), self.keep, self.action, str(self.mirrored)]
         return words + ([self.embedding.field, str(self.embedding.min_cosine)] if self.embedding else [])

@@ -1,8 +1,8 @@
-"""The published side: what the newest version of a dataset has, as far as near-duplicates are concerned.
+"""The published side of near-duplicates: samples of the newest version of a dataset.
 
 It is read for every batch: the samples tables of the dataset, one request per run, of which the columns named here are
 decoded. No index is kept beside them: reading and filing a million samples costs seconds (measured in
-docs/pipeline.md), and a stored index would have to be kept true to exclusions and retirements. Embeddings are read in
+docs/pipeline.md). A stored index would have to be kept true to exclusions and retirements. Embeddings are read in
 stretches, all of them for every batch, and are never held together.
 """
 
@@ -33,26 +33,26 @@ EMBEDDINGS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """opened: the newest version, None before the first.
-
-    table: its samples of photos and clips; candidates: of these, one for all that look the same to a hash and are in
-    one split, the best; members: list of rows of `table`, each; n_unhashed: how many have no hash, and are compared
-    with nothing.
-    """
+    """Photos and clips of the newest version of a dataset."""
 
     opened: loader.Version | None
+    """Newest version; None before the first."""
     table: "pl.DataFrame"
+    """Its samples of photos and clips."""
     candidates: Candidates
+    """Best sample of each look and split, or each sample of its own: see `looks`."""
     members: "pl.Series"
+    """List of rows of `table` for each candidate: its group."""
     n_unhashed: int
+    """Number of samples that have no hash, and are compared with nothing."""
 
     @property
     def version(self) -> str:
-        """The id of the version that was read, "" for none."""
+        """ID of the version that was read; "" for none."""
         return self.opened.id if self.opened else ""
 
     def keys(self, row: int) -> list[str]:
-        """All samples that a candidate stands for."""
+        """Return the keys of all samples that a candidate stands for."""
         found: list[str] = self.table["key"].gather(self.members[row]).to_list()
         return found
 
@@ -60,10 +60,12 @@ class Published:
 def published_samples(
     root: loader.Root, dataset: str, policy: NearDuplicates, but: Sequence[str] = ()
 ) -> Published:
-    """Return what the newest version has.
+    """Return the photos and clips of the newest version.
 
-    O(n log n) of its samples. but: keys that are not wanted, those of a batch that is in it already and is put together
-    again. Raises: FieldMismatch for a hash that is not one.
+    O(n log n) of its samples. but: keys to leave out, of a batch that is in the version already and is put together
+    again.
+
+    Raises: FieldMismatch for a hash that is not one.
     """
     newest = root.state.newest(dataset)
     version = root.open(newest.id) if newest else None
@@ -82,7 +84,7 @@ def published_samples(
 
 
 def near_published(new: Candidates, published: Published, policy: NearDuplicates) -> Matches:
-    """Pairs (row of `new`, row of `published.candidates`) that are near, by row. Raises: FieldMismatch."""
+    """Return pairs (row of `new`, row of `published.candidates`) that are near, by row. Raises: FieldMismatch."""
     there = published.candidates
     found = [find(file_pictures(there.pictures, policy.max_distance), new.pictures, mirrored=policy.mirrored)]
     if policy.embedding and new.embeddings:
@@ -95,7 +97,7 @@ def near_published(new: Candidates, published: Published, policy: NearDuplicates
 
 
 def _embeddings(published: Published, field: str) -> Iterator[tuple[int, Embeddings]]:
-    """(row of the first, embeddings) of consecutive candidates, in stretches; parts without the field have none."""
+    """Yield (row of the first, embeddings) of consecutive candidates; parts without the field have none."""
     version = published.opened
     if version is None or field not in version.fields:
         return

@@ -1,13 +1,14 @@
-"""Which of two copies is the better one: a total order over samples, the same in every process.
+"""The better of two copies: a total order over samples, the same in every process.
 
 1. More pixels in the source, as seen (upright, square).
 2. More bytes per pixel of the source, and per second of a video.
 3. Sharper, where the featurizer `picture` measured it.
 4. Published before; landed before; the smaller key.
 
-The first three are compared in classes, a quarter of an octave of pixels, half an octave of bytes and of sharpness:
-a copy that was saved again with 1 % more bytes is not better, and what is published is not replaced for it. What is not
-known is the lowest class. The order judges by what a file has, not by what is in it: an enlarged copy has more pixels.
+The first three are compared in classes: a quarter of an octave of pixels, half an octave of bytes and of sharpness. A
+copy that was saved again with 1 % more bytes is not better, and a published sample is not replaced for it. An unknown
+value is in the lowest class. The order judges by the size of a file, not by its content: an enlarged copy has more
+pixels.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ COLUMNS = (
     "source_duration_s",
     "sharpness_laplacian_var",
 )
-"""Of the samples table; those that it has not are null."""
+"""Columns of the samples table; a column that it lacks is null."""
 
 _BETTER = (("has more pixels", ".0f"), ("has more bytes per pixel", ".3g"), ("is sharper", ".3g"))
 _STEPS_PER_OCTAVE = (4, 2, 2)
@@ -38,7 +39,7 @@ _UNKNOWN = -(1 << 20)
 
 
 def measured(table: "pl.DataFrame") -> Float64s:
-    """float64 [n, 3]: pixels, bytes per pixel (and second), sharpness; NaN for what is not known."""
+    """Return float64 [n, 3]: pixels, bytes per pixel (and second), sharpness; NaN where unknown."""
 
     def column(name: str) -> Float64s:
         values: Float64s = table[name].cast(float).fill_null(float("nan")).to_numpy()
@@ -53,7 +54,7 @@ def measured(table: "pl.DataFrame") -> Float64s:
 
 
 def classes(values: Float64s) -> Int64s:
-    """int64 [n, 3] of `measured`: the class of each, the larger the better."""
+    """Return int64 [n, 3] of `measured`: the class of each, the larger the better."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.rint(np.log2(values) * _STEPS_PER_OCTAVE)
     found: Int64s = np.where(np.isfinite(steps), steps, _UNKNOWN).astype(np.int64)
@@ -61,7 +62,7 @@ def classes(values: Float64s) -> Int64s:
 
 
 def why(better: Float64s, worse: Float64s) -> str:
-    """In which way the one of two rows of `measured` is better, or "" when their classes are the same."""
+    """Return in which way one of two rows of `measured` is better, or "" when their classes are the same."""
     for place, (ours, theirs) in enumerate(zip(classes(better), classes(worse), strict=True)):
         if ours != theirs:
             words, digits = _BETTER[place]

@@ -1,17 +1,18 @@
-"""Which of near samples stay: one rule, the same in every process, whatever order they were looked at in.
+"""The choice of near samples that stay: one rule, the same in every process, in any order of search.
 
-Samples are gone through from the best to the worst (`quality`). One that is near to a better one that stays is a
-copy of it - of the nearest such - and every other one stays. So
+Samples are gone through from the best to the worst (`quality`). A sample that is near to a better one that stays is a
+copy of the nearest such. Every other sample stays.
 
-- a copy is a copy of a sample that stays, directly: along a chain of pictures, each near to the next, the first
-  and the third are not near, and both stay;
-- no two that stay are near, but for those of one raw object, which are never compared: pieces of one video are
-  what its policy asked for;
-- an order decides, not a clustering: more samples do not move others between clusters.
+- A copy is a copy of a sample that stays, directly. Along a chain of pictures, each near to the next, the first and the
+  third are not near, and both stay.
+- No two that stay are near, but for those of one raw object, which are never compared. Pieces of one video are what its
+  policy asked for.
+- An order decides, not a clustering: more samples do not move others between clusters.
 
-Published samples stand in the same order, but are not compared with each other. One that is worse than a new sample
-is superseded by it, unless it is pinned: where copies are marked only, where the first is kept, and where a new
-sample of another split lies near to it - what was trained on must not become validation, or the other way round.
+Published samples stand in the same order, but are not compared with each other. A published sample that is worse than a
+new one is superseded by it, unless it is pinned. All are pinned where copies are marked only, and where the first is
+kept. A published sample is also pinned where a new one of another split lies near to it: training samples must not
+become validation samples, or the other way round.
 """
 
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class Candidates:
         return len(self.keys)
 
     def take(self, rows: Int64s) -> "Candidates":
-        """Some of them."""
+        """Return some of the samples."""
         return Candidates(
             keys=self.keys[rows],
             splits=self.splits[rows],
@@ -81,7 +82,7 @@ class Copy:
 
     @property
     def reason(self) -> str:
-        """As it stands in the accounts."""
+        """The reason as it stands in the accounts."""
         if self.by == _BY[EMBEDDING]:
             near = f"cosine {1 - self.distance:.4f}"
         else:
@@ -100,7 +101,7 @@ class Settled:
 
 
 def matches_between(one: Candidates, rows: Int64s, others: Candidates, policy: NearDuplicates) -> Matches:
-    """Pairs (position in `rows`, row of `others`) that are near, of one kind, and not of one raw object."""
+    """Return pairs (position in `rows`, row of `others`) that are near, of one kind, and not of one raw object."""
     pictures = one.pictures.take(rows)
     found = [find(file_pictures(others.pictures, policy.max_distance), pictures, mirrored=policy.mirrored)]
     if policy.embedding and one.embeddings and others.embeddings:
@@ -114,7 +115,9 @@ def matches_between(one: Candidates, rows: Int64s, others: Candidates, policy: N
 
 
 def settle(new: Candidates, published: Candidates, among: Matches, policy: NearDuplicates) -> Settled:
-    """Go through the new samples. new: as they landed; among: near pairs (row of `new`, row of `published`), by row.
+    """Decide which of the new samples stay, and which published ones they supersede.
+
+    new: as they landed; among: near pairs (row of `new`, row of `published`), by row.
 
     O(n log n), and the near pairs of each sample with those that stay.
     """
@@ -132,7 +135,7 @@ def settle(new: Candidates, published: Candidates, among: Matches, policy: NearD
 
 
 class _Course:
-    """What was decided so far. order: rows of `new`, the best first; stays: bool [n]."""
+    """Decisions so far. order: rows of `new`, the best first; stays: bool [n]."""
 
     def __init__(
         self, new: Candidates, published: Candidates, among: Matches, policy: NearDuplicates
@@ -151,9 +154,9 @@ class _Course:
         self.superseded: dict[int, Copy] = {}
 
     def decide(self, sample: int, here: Matches, rows: Int64s, there: Matches) -> None:
-        """Whether a sample stays.
+        """Decide whether a sample stays, after all better ones.
 
-        All better ones are decided. here: near ones of the batch, which are `rows` of it; there: near published ones.
+        here: near samples of the batch, which are `rows` of it; there: near published samples.
         """
         nearest: list[tuple[int, float, int, int, int]] = []
         for by, distance, other in zip(here.by.tolist(), here.distance.tolist(), rows.tolist(), strict=True):
@@ -186,7 +189,7 @@ class _Course:
             self.superseded[other] = Copy(of=key, by=_BY[by], distance=distance, why=f"the other {reason}")
 
     def _why(self, sample: int, other: int) -> str:
-        """Why another sample of the batch stays, and not this one."""
+        """Return why another sample of the batch stays, and not this one."""
         better = why(self._new.measured[other], self._new.measured[sample]) if self._by_quality else ""
         return f"the other {better or 'landed before'}"
 

@@ -1,4 +1,4 @@
-"""Samples tables as what is compared: columns in, arrays out."""
+"""Samples tables in, arrays of the compared columns out."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _TEXTS = ("key", "kind", "split", "phash", "phash_mirrored")
 
 
 def schema() -> dict[str, Any]:
-    """Return what is read of a samples table: column -> polars type."""
+    """Return column -> polars type, of the columns that are read of a samples table."""
     import polars as pl
 
     numbers = dict.fromkeys(quality.COLUMNS, pl.Float64)
@@ -32,7 +32,7 @@ def schema() -> dict[str, Any]:
 
 
 def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
-    """Every column of the schema in its type, null where there is none."""
+    """Return every column of the schema in its type, null where there is none."""
     import polars as pl
 
     frame = found if isinstance(found, pl.DataFrame) else pl.DataFrame(dict(found), strict=False)
@@ -46,14 +46,14 @@ def typed(found: "pl.DataFrame | Mapping[str, Any]") -> "pl.DataFrame":
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> "pl.DataFrame":
-    """Return the columns that are compared, of rows of a samples table; what a row has not is null."""
+    """Return the compared columns of rows of a samples table; a column that a row lacks is null."""
     return typed({name: [row.get(name) for row in rows] for name in schema()} if rows else {})
 
 
 def candidates_of(
     table: "pl.DataFrame", objects: Sequence[str], embeddings: Embeddings | None = None
 ) -> Candidates:
-    """Rows of a samples table, in their order. objects: the raw object of each."""
+    """Return the rows of a samples table as candidates, in their order. objects: the raw object of each."""
     splits, split = _split(table)
     return Candidates(
         keys=table["key"].to_numpy().astype(object),
@@ -66,7 +66,7 @@ def candidates_of(
 
 
 def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
-    """(names of the splits, number of each row's): a name is in memory once. No split is ""."""
+    """Return (names of the splits, number of each row's), so that a name is in memory once; no split is ""."""
     column = table["split"].fill_null("")
     names = column.unique().sort()
     numbers: Int64s = names.search_sorted(column).to_numpy().astype(np.int64)
@@ -74,7 +74,10 @@ def _split(table: "pl.DataFrame") -> tuple[Strings, Int64s]:
 
 
 def looks(table: "pl.DataFrame", *, alone: bool) -> tuple[Candidates, "pl.Series"]:
-    """One candidate for each look and split, the best sample of it, and the rows of all; alone: for each sample."""
+    """Return the best sample of each look and split, and the rows of all in it.
+
+    alone: each sample is a candidate of its own.
+    """
     import polars as pl
 
     every = candidates_of(table, [""] * len(table))

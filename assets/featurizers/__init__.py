@@ -1,4 +1,4 @@
-"""Featurizers: what can be computed of one sample. One file each, and one line here (or in `models`, with a model)."""
+"""Featurizers: computations on one sample. One file each, and one line here (or in `models`, with a model)."""
 
 from importlib import import_module
 from typing import Any

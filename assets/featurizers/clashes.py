@@ -17,8 +17,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_apart(dataset: str, featurizers: Iterable[Featurizer]) -> None:
-    """No two featurizers of a dataset share a name, a field or a column, whatever kinds they take: a column means
-    one thing. Raises: InvalidName, naming both."""
+    """Check that no two featurizers of a dataset share a name, a field or a column, whatever kinds they take.
+
+    A column means one thing. Raises: InvalidName, naming both.
+    """
     owners: dict[tuple[str, str], str] = {("column", name): "penstock itself" for name in TAKEN}
     for featurizer in featurizers:
         if not _NAME.fullmatch(featurizer.name):
@@ -45,7 +47,7 @@ def check_beside(
     fields: Collection[str],
     columns: Collection[str],
 ) -> None:
-    """What a featurizer makes of a kind is nothing that its units have: groups, fields and columns of one part.
+    """Check that a featurizer's group, fields and columns of a kind are none that its units have.
 
     Raises: Conflict.
     """

@@ -1,4 +1,4 @@
-"""The inputs of a featurizer, decoded; whatever is wrong with them is Unusable, at the stage "featurize"."""
+"""Decoded inputs of a featurizer; any fault in them is Unusable, at the stage "featurize"."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _FRAMES_AT_ONCE = 32  # 200 MB of full HD
 
 
 def inputs_of(**fields: str | None) -> dict[str, tuple[str, ...]]:
-    """`Featurizer.inputs` of kinds with one field each; a kind whose field is None is not taken."""
+    """Return `Featurizer.inputs` of kinds with one field each; a kind whose field is None is not taken."""
     return {kind: (field,) for kind, field in fields.items() if field is not None}
 
 
@@ -33,7 +33,7 @@ def field_of(inputs: Mapping[str, tuple[str, ...]], kind: str) -> str:
 
 
 def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
-    """Raises: Unusable (the field is missing or empty)."""
+    """Return the bytes of a field. Raises: Unusable (the field is missing or empty)."""
     data = sample.get(field)
     if data is None:
         raise rejected(STAGE, "missing_field", f"the sample has no field {field!r}")
@@ -43,7 +43,7 @@ def bytes_of(sample: Mapping[str, bytes], field: str) -> bytes:
 
 
 def decoded(sample: Mapping[str, bytes], field: str) -> Any:
-    """Return what the loader would make of the field. Raises: Unusable."""
+    """Decode a field as the loader does. Raises: Unusable."""
     data = bytes_of(sample, field)
     try:
         return decoder_for(field)(data, None)
@@ -52,7 +52,7 @@ def decoded(sample: Mapping[str, bytes], field: str) -> Any:
 
 
 def photo(sample: Mapping[str, bytes], field: str) -> Array:
-    """uint8 [H, W, 3] sRGB, upright; transparency is laid on white. Raises: Unusable."""
+    """Return a photo as uint8 [H, W, 3] sRGB, upright; transparency is laid on white. Raises: Unusable."""
     pixels: Array = decoded(sample, field)
     if pixels.shape[2] == 3:
         return pixels
@@ -61,7 +61,7 @@ def photo(sample: Mapping[str, bytes], field: str) -> Array:
 
 
 def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]) -> Array:
-    """uint8 [T, H, W, 3] RGB: the frames that `pick(n_frames)` names, ascending and each once.
+    """Return uint8 [T, H, W, 3] RGB: the frames that `pick(n_frames)` names, ascending and each once.
 
     Raises: Unusable.
     """
@@ -81,7 +81,7 @@ def frames(sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequen
 
 
 def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int], max_frames: int) -> Array:
-    """uint8 [T, h, w, 3] RGB: every frame, shrunk to `size` (height, width) in px as `shrunk` does.
+    """Return uint8 [T, h, w, 3] RGB: every frame, shrunk to `size` (height, width) in px as `shrunk` does.
 
     Raises: Unusable (also for more than `max_frames`).
     """
@@ -101,25 +101,29 @@ def small_frames(sample: Mapping[str, bytes], field: str, size: tuple[int, int],
 
 
 def shrunk(pixels: Array, size: tuple[int, int]) -> Array:
-    """uint8 [h, w, 3] of uint8 [H, W, 3]: the mean over the area of each new pixel, whatever the shape."""
+    """Return uint8 [h, w, 3] of uint8 [H, W, 3]: the mean over the area of each new pixel, whatever the shape."""
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BOX))
 
 
 def three_of(n_frames: int) -> list[int]:
-    """Return the first, middle and last frame, as far as these are different ones: what `frames` takes as pick."""
+    """Return the first, middle and last frame, as far as these are different ones: a `pick` of `frames`."""
     return sorted({0, n_frames // 2, n_frames - 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
-    """samples: float32 [channels, samples], full scale 1; layout, channels: FFmpeg's names of all places and each."""
+    """The first audio stream of a field, decoded."""
 
     samples: Array
+    """float32 [channels, samples], full scale 1."""
     rate_hz: int
+    """Sample rate."""
     layout: str
+    """FFmpeg's name of the layout."""
     channels: tuple[str, ...]
+    """FFmpeg's name of each channel."""
 
 
 def sound(sample: Mapping[str, bytes], field: str) -> Sound:
@@ -149,7 +153,10 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
 
 
 def one_channel(sample: Mapping[str, bytes], field: str, rate_hz: int) -> Array:
-    """float32 [n] at `rate_hz`: the first audio stream, mixed by ITU-R BS.775 and resampled. Raises: Unusable."""
+    """Return float32 [n] at `rate_hz`: the first audio stream, mixed by ITU-R BS.775 and resampled.
+
+    Raises: Unusable.
+    """
     heard = sound(sample, field)
     try:
         mixed = mix_for(heard.channels, heard.layout, "mono")(heard.samples)

@@ -1,4 +1,4 @@
-"""What a featurizer is: a pure function from the encoded fields of one sample to new fields and columns."""
+"""Featurizers: pure functions from the encoded fields of one sample to new fields and columns."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class Featurizer(ABC):
     """
 
     code: ClassVar[int] = 1
-    """Version of the code, raised by whoever changes what the featurizer computes."""
+    """Version of the code, raised by every change of the features that it computes."""
     output_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that every sample gets, of every kind; override `outputs` where kinds differ."""
     output_columns: ClassVar[tuple[str, ...]] = ()
@@ -60,48 +60,48 @@ class Featurizer(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Also the name of the group that its fields are stored in."""
+        """Name of the featurizer, and of the group that its fields are stored in."""
 
     @property
     def version(self) -> str:
-        """Changes whenever the features may: see `version_of`."""
+        """Version that changes whenever the features may: see `version_of`."""
         return version_of(self.code, asdict(self))
 
     @property
     def inputs(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> the fields it reads."""
+        """kind -> fields that it reads."""
         return inputs_of(
             **{item.name: getattr(self, item.name) for item in fields(self) if item.name in KINDS}
         )
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Which of image, video, audio and text it takes."""
+        """Kinds that it takes."""
         return frozenset(self.inputs)
 
     @property
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> the fields that every sample of it gets, () for columns only."""
+        """kind -> fields that every sample of it gets, () for columns only."""
         return dict.fromkeys(self.inputs, self.output_fields)
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """kind -> the score columns that every sample of it gets, () for fields only."""
+        """kind -> score columns that every sample of it gets, () for fields only."""
         return dict.fromkeys(self.inputs, self.output_columns)
 
     @abstractmethod
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
-        """Features of one sample: `sample` holds the encoded bytes of the kind's inputs.
+        """Return the features of one sample; `sample` holds the encoded bytes of the kind's inputs.
 
-        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot take, and
-        nothing else for any bytes whatever; ValueError for a kind that is not its own.
+        Raises: assets.media.unit.Unusable (rejected, stage "featurize") for bytes that it cannot take, and nothing else
+        for any bytes whatever; ValueError for a kind that is not its own.
         """
 
 
 def version_of(code: int, parameters: Mapping[str, Any], *weights: str) -> str:
-    """'<code>-<8 hex>': the code's own number, and a hash of parameters and of weights (their sha256).
+    """Return '<code>-<8 hex>': the code's own number, and a hash of parameters and of weights (their sha256).
 
-    parameters: what JSON holds. `code` is raised by whoever changes what the featurizer computes.
+    parameters: values that JSON holds; code: raised by every change of the features that are computed.
     """
     stated = json.dumps([dict(parameters), *weights], sort_keys=True, ensure_ascii=False, allow_nan=False)
     return f"{code}-{hashlib.sha256(stated.encode()).hexdigest()[:8]}"

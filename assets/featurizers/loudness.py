@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, Sound, field_of, sound
 from .featurizer import Column, Features, Featurizer
 
 WINDOW_S = 0.02
-"""Over which the level is taken that is called silent or not."""
+"""Window over which the level is taken that is called silent or not."""
 
 FULL_SCALE = 32767 / 32768
 """The largest 16-bit sample. 8-bit sound, whose largest is 127/128, is only seen to clip downwards."""
@@ -70,7 +70,7 @@ class Loudness(Featurizer):
 
 
 def _loudness(heard: Sound) -> tuple[Column, Column]:
-    """(LUFS, dBTP). Raises: Unusable."""
+    """Return (LUFS, dBTP). Raises: Unusable."""
     try:
         meter = Meter(heard.rate_hz, heard.channels, heard.layout)
     except Unmeasurable as error:
@@ -82,7 +82,7 @@ def _loudness(heard: Sound) -> tuple[Column, Column]:
 
 
 def _levels(heard: Sound, silence_dbfs: float) -> tuple[Column, ...]:
-    """silence_ratio, clipped_ratio."""
+    """Return (silence_ratio, clipped_ratio)."""
     n_samples = heard.samples.shape[1]
     window = max(1, round(WINDOW_S * heard.rate_hz))
     starts = np.arange(0, n_samples, window)
@@ -93,7 +93,7 @@ def _levels(heard: Sound, silence_dbfs: float) -> tuple[Column, ...]:
 
 
 def clipped_ratio(samples: Array) -> float:
-    """Share of the samples [channels, samples] in runs of CLIPPED_RUN or more at full scale."""
+    """Return the share of the samples [channels, samples] in runs of CLIPPED_RUN or more at full scale."""
     full = np.abs(samples) >= FULL_SCALE
     run = full[:, 2:] & full[:, 1:-1] & full[:, :-2]
     clipped = np.zeros_like(full)

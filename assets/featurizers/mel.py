@@ -12,7 +12,7 @@ from .decoding import STAGE, Array, field_of, one_channel
 from .featurizer import Features, Featurizer
 
 MAX_SECONDS = 3600
-"""Of one sample: a spectrogram is held whole."""
+"""Longest sound in seconds: a spectrogram is held whole."""
 
 _AT_ONCE = 1000  # frames
 
@@ -95,14 +95,14 @@ class Mel(Featurizer):
         return Features(fields={"mel.npy": self.of(samples)}, columns={})
 
     def of(self, samples: Array) -> Array:
-        """float32 [n_mels, frames] of float [n] at sample_rate_hz."""
+        """Return float32 [n_mels, frames] of float [n] at sample_rate_hz."""
         if not samples.size:
             return np.zeros((self.n_mels, 0), np.float32)
         bands = [self._bands(frames) for frames in self._frames(samples)]
         return _logarithm(np.concatenate(bands, axis=1), self).astype(np.float32)
 
     def _frames(self, samples: Array) -> Iterator[Array]:
-        """float64 [<= 1000, n_fft] each."""
+        """Yield float64 [<= 1000, n_fft] each."""
         half = self.n_fft // 2
         padded = np.pad(samples.astype(np.float64), half, mode=self.pad)
         windows = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop]
@@ -111,7 +111,7 @@ class Mel(Featurizer):
             yield windows[start : min(start + _AT_ONCE, n_frames)]
 
     def _bands(self, frames: Array) -> Array:
-        """float64 [n_mels, frames]."""
+        """Return float64 [n_mels, frames]."""
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.n_fft) / self.n_fft)
         spectrum = np.fft.rfft(frames * hann, axis=1)
         power = spectrum.real**2 + spectrum.imag**2
@@ -148,7 +148,7 @@ def _logarithm(bands: Array, mel: Mel) -> Array:
 def mel_filters(
     sample_rate_hz: int, n_fft: int, n_mels: int, fmin_hz: float, fmax_hz: float, scale: str, norm: str
 ) -> Array:
-    """float64 [n_mels, 1 + n_fft // 2]: the weight of each frequency in each band."""
+    """Return float64 [n_mels, 1 + n_fft // 2]: the weight of each frequency in each band."""
     to_mel, to_hz = _SCALES[scale]
     hz = np.arange(1 + n_fft // 2) * sample_rate_hz / n_fft
     edges = to_hz(np.linspace(to_mel(np.array(fmin_hz)), to_mel(np.array(fmax_hz)), n_mels + 2))

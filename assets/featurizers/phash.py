@@ -1,7 +1,7 @@
 """A 64-bit perceptual hash by the ImageHash library: near-duplicates differ in few bits.
 
-ImageHash's phash: 32 x 32 px of gray, a cosine transform, which of its 8 x 8 lowest frequencies lie above
-their median. Measured: a recompressed copy is at most 8 bits away, another picture 12 or more.
+ImageHash's phash: 32 x 32 px of gray, a cosine transform, a bit for each of its 8 x 8 lowest frequencies that lies
+above their median. Measured: a recompressed copy is at most 8 bits away, another picture 12 or more.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ FLAT_STD = 2.0
 """Standard deviation of gray, in 8-bit steps at 32 x 32 px, below which the hash is one of noise."""
 
 MIN_DECIDED = 32
-"""Bits that must be more than noise for a hash to say something: photos have 43 to 64 of them, drawings of a few
-flat areas and smooth gradients 8 to 25, and the hashes of their copies lie up to 32 bits apart."""
+"""Bits that must be more than noise for a hash to say something. Photos have 43 to 64 of them. Drawings of a few flat
+areas and smooth gradients have 8 to 25, and the hashes of their copies lie up to 32 bits apart."""
 
 _NOISE = 1.0
 """A frequency this near to the median, in 8-bit steps of gray, is above or below it by the coding alone."""
@@ -36,16 +36,15 @@ _COSINES = np.sqrt(2 / _SIDE) * np.cos(
 class PerceptualHash(Featurizer):
     """Field `phash.npy`: uint64 [1] of a photo, uint64 [3] of a clip.
 
-    The hashes of a clip are of its first, middle and last frame (the same frame again where it has fewer than
-    three).
+    The hashes of a clip are of its first, middle and last frame (the same frame again where it has fewer than three).
 
     Columns:
 
-    - phash: the same in 16 hexadecimal digits each, joined by `-` (the most significant bit is the lowest
-      frequency); phash_mirrored: of the pictures turned left to right, by which a mirrored copy is found
-    - phash_flat: every picture hashed was all but one colour, or had too few frequencies to tell it from others, so
-      that its hash says nothing and must not be matched; phash_flat_mask: for which of them that holds, bit i for
-      the i-th
+    - phash: the same in 16 hexadecimal digits each, joined by `-`; the most significant bit is the lowest frequency.
+    - phash_mirrored: that of the pictures turned left to right, by which a mirrored copy is found.
+    - phash_flat: every picture hashed was all but one colour, or had too few frequencies to tell it from others. Its
+      hash says nothing and must not be matched.
+    - phash_flat_mask: the pictures for which that holds, bit i for the i-th.
     """
 
     image: str | None = "jpg"
@@ -84,7 +83,7 @@ def _text(values: list[int]) -> str:
 
 
 def phash(pixels: Array) -> tuple[int, bool]:
-    """(64 bits, whether they mean nothing) of uint8 RGB [H, W, 3]. Raises: MissingDependency."""
+    """Return (64 bits, whether they mean nothing) of uint8 RGB [H, W, 3]. Raises: MissingDependency."""
     from PIL import Image
 
     try:
@@ -102,7 +101,10 @@ def phash(pixels: Array) -> tuple[int, bool]:
 
 
 def _is_flat(means: Array, hashed: Array) -> bool:
-    """Whether a hash is one of noise. means: uint8 [32, 32], the means of areas; hashed: what the hash is made of."""
+    """Return whether a hash is one of noise.
+
+    means: uint8 [32, 32], the means of areas; hashed: the array that the hash is made of.
+    """
     low = _COSINES @ hashed.astype(np.float64) @ _COSINES.T
     decided = np.abs(low - np.median(low)) > _NOISE
     return bool(means.std() < FLAT_STD or np.count_nonzero(decided) < MIN_DECIDED)

@@ -20,7 +20,7 @@ MAX_FRAMES = 20_000
 """Six minutes at 60 frames per second; a unit is a clip."""
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1: what JPEG and the canonical clips are stored with."""
+"""Y' of R'G'B' by ITU-R BT.601-7, 2.5.1, as JPEG and the canonical clips store it."""
 
 # FFmpeg's blackdetect: a pixel is black up to 0.10 of full luma, a frame when 0.98 of its pixels are.
 _BLACK_PIXEL, _BLACK_SHARE = 0.10, 0.98
@@ -39,21 +39,24 @@ MOVING = ("motion_mean_ratio", "frozen_ratio", "black_ratio")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture(Featurizer):
-    """image, video: the field to read of samples of that kind, None to leave the kind out.
+    """Brightness, contrast, colour and sharpness of photos and clips, and motion of clips.
 
-    Columns (ratios lie in 0 to 1, of full range: limited-range video has been expanded), all but the
-    sharpness over the 64 x 36 px series:
+    Columns are ratios of full range, 0 to 1 (limited-range video has been expanded). All but the sharpness are of the
+    64 x 36 px series:
 
-    - luma_mean_ratio, luma_std_ratio; luma_contrast_ratio: from the 5th to the 95th percentile of luma
-    - chroma_mean_ratio: of max - min over R'G'B', so 0 for gray, dark noise included
-    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as OpenCV users know it;
-      of a clip the mean over its first, middle and last frame; None for less than 3 x 3 px
-    - of video only: motion_mean_ratio (mean absolute luma difference of consecutive frames) and frozen_ratio
-      (share of pairs without any), None for a single frame; black_ratio (share of black frames)
+    - luma_mean_ratio, luma_std_ratio; luma_contrast_ratio: from the 5th to the 95th percentile of luma.
+    - chroma_mean_ratio: of max - min over R'G'B', so 0 for gray, dark noise included.
+    - sharpness_laplacian_var: variance of the 4-neighbour Laplacian of 8-bit luma, as OpenCV users know it. A clip's is
+      the mean over its first, middle and last frame. None for less than 3 x 3 px.
+    - motion_mean_ratio, of video only: mean absolute luma difference of consecutive frames; None for a single frame.
+    - frozen_ratio, of video only: share of pairs without any motion; None for a single frame.
+    - black_ratio, of video only: share of black frames.
     """
 
     image: str | None = "jpg"
+    """Field to read of photos; None to leave photos out."""
     video: str | None = "mp4"
+    """Field to read of clips; None to leave clips out."""
     name: ClassVar[str] = "picture"
 
     @property
@@ -71,13 +74,16 @@ class Picture(Featurizer):
 
 
 def luma_of(pixels: Array) -> Array:
-    """float32 [...] in 0 to 1 of uint8 RGB [..., 3]."""
+    """Return float32 [...] in 0 to 1 of uint8 RGB [..., 3]."""
     luma: Array = pixels @ (LUMA / np.float32(255))
     return luma
 
 
 def laplacian_variance(luma: Array) -> float | None:
-    """Of luma in 0 to 1 [H, W]: the variance, in 8-bit steps squared, over its inner pixels."""
+    """Return the variance of the Laplacian of luma in 0 to 1 [H, W], in 8-bit steps squared, over its inner pixels.
+
+    None for less than 3 x 3 px.
+    """
     if min(luma.shape) < 3:
         return None
     y = luma * np.float32(255)
@@ -113,7 +119,7 @@ def _moving(luma: Array) -> dict[str, Column]:
 
 
 def _at_most(luma: Array) -> Array:
-    """Luma [H, W] with a shorter side of at most SHARPNESS_PX, never enlarged."""
+    """Return luma [H, W] with a shorter side of at most SHARPNESS_PX, never enlarged."""
     from PIL import Image
 
     scale = SHARPNESS_PX / min(luma.shape)
@@ -124,5 +130,5 @@ def _at_most(luma: Array) -> Array:
 
 
 def _rounded(value: Any) -> float:
-    """Six digits behind the point: what is left to the order of a sum, which differs between machines."""
+    """Round to six digits behind the point: the rest is due to the order of a sum, which differs between machines."""
     return round(float(value), 6)

@@ -79,14 +79,14 @@ class Tokens(Featurizer):
 
 
 def _features(ids: list[int] | None) -> Features:
-    """None: there was no text."""
+    """Return the features of these ids; None: there was no text."""
     columns: dict[str, Column] = {"n_tokens": None if ids is None else len(ids)}
     return Features(fields={"tokens.npy": np.array(ids or [], np.int32)}, columns=columns)
 
 
 @cache
 def _tokenizer() -> Any:
-    """Raises: MissingDependency (the package, or a release of it with this very vocabulary)."""
+    """Load the tokenizer. Raises: MissingDependency (the package, or a release of it with this very vocabulary)."""
     from importlib.resources import as_file, files
 
     install = "pip install -e '.[pipeline]'"

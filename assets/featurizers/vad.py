@@ -1,4 +1,4 @@
-"""Where somebody speaks: Silero's voice activity detector, run by onnxruntime; torch is not loaded."""
+"""Segments of speech: Silero's voice activity detector, run by onnxruntime; torch is not loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -65,7 +65,7 @@ class VoiceActivity(Featurizer):
 
     @property
     def version(self) -> str:
-        """Raises: MissingDependency."""
+        """See `Featurizer`. Raises: MissingDependency."""
         return version_of(self.code, asdict(self), _digest(str(weights())))
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
@@ -84,7 +84,7 @@ class VoiceActivity(Featurizer):
         )
 
     def segments(self, speech: Sequence[float] | Array, n_samples: int) -> list[tuple[int, int]]:
-        """[start, end) in samples of a sound with these probabilities of speech, one per 32 ms."""
+        """Return [start, end) in samples of a sound with these probabilities of speech, one per 32 ms."""
         found = self._spoken(speech, n_samples)
         pad = int(RATE_HZ * self.pad_s)
         padded = []
@@ -116,7 +116,10 @@ class VoiceActivity(Featurizer):
 
 
 def probabilities(samples: Array) -> Array:
-    """float32 [frames]: of speech, in each 512 samples of a float32 [n] at 16 kHz; the last frame ends in silence."""
+    """Return float32 [frames]: of speech, in each 512 samples of a float32 [n] at 16 kHz.
+
+    The last frame ends in silence.
+    """
     n_frames = -(-len(samples) // _FRAME)
     padded = np.zeros(_CONTEXT + n_frames * _FRAME, np.float32)
     padded[_CONTEXT : _CONTEXT + len(samples)] = samples
@@ -149,7 +152,7 @@ def _digest(path: str) -> str:
 
 @cache
 def _model(path: str) -> Any:
-    """One thread: the same sums in the same order."""
+    """Load the model with one thread: the same sums in the same order."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,1 +1,1 @@
-"""What is done to the media themselves: what a file is, whether it is whole, how samples are cut from it."""
+"""Media: their types, their soundness, and the cutting of samples from them."""

@@ -1,4 +1,4 @@
-"""The audit of one file: whether it is sound to its last byte, and what it is. One row of the media table."""
+"""The audit of one file: whether it is sound to its last byte, and its row of the media table."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -30,10 +30,13 @@ def audit(
     policy: CutPolicy = _POLICY,
     ahead: Ahead | None = None,
 ) -> dict[str, Any]:
-    """Every column of `MEDIA`; key and sha256 are the caller's to fill in. mime: as sniffed; the name plays no part.
+    """Return every column of `MEDIA`; key and sha256 are the caller's to fill in.
 
-    policy: says whether HDR and deep colour are taken; ahead: makes the clips of a video on the way. Raises: Unusable:
-    rejected for a damaged file, dropped for a sound one that is not taken.
+    mime: as sniffed; the name plays no part.
+    policy: says whether HDR and deep colour are taken.
+    ahead: makes the clips of a video on the way.
+
+    Raises: Unusable: rejected for a damaged file, dropped for a sound one that is not taken.
     """
     kind = kind_of(path, mime, kinds)
     facts = AUDITS[kind](path, policy, ahead)

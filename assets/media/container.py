@@ -1,4 +1,4 @@
-"""Opening a media container: what streams it has, and whether its tail is there."""
+"""Opening a media container, its streams, and the check that its tail is there."""
 
 import os
 import re
@@ -22,11 +22,11 @@ DEMUXERS = (
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # asked by a file's name alone, which is ours
 )
-"""Those of the types that are taken. FFmpeg asks all that it has, whatever a file begins with: playlists, and others
+"""Demuxers of the types that are taken. FFmpeg asks all that it has, whatever a file begins with: playlists, and others
 that open the files and addresses that they name, are not among these."""
 
 ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
-"""How a file is opened from which nothing else may be."""
+"""Options by which FFmpeg opens a file and nothing else."""
 
 _COUNTED = ("mov", "mp4")
 """Formats whose header states how many packets each stream has; in others that number is a guess."""
@@ -43,22 +43,31 @@ TAIL_S = 1.0
 """A tail missing by less is a rounding of the header."""
 
 MAX_GAP_S = 86_400
-"""No frame lies a day from the next, shown or hidden: a header whose clock was damaged says so."""
+"""Most seconds from one frame to the next, shown or hidden; a larger gap means a damaged clock in the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketIndex:
-    """One full demux of a video stream. Ticks of `time_base` (numerator, denominator); end is exclusive."""
+    """Result of one full demux of a video stream."""
 
     n_packets: int
+    """Number of packets, hidden ones included."""
     start_pts: int
+    """Start of the first shown frame, in ticks."""
     end_pts: int
+    """End of the last shown frame, exclusive, in ticks."""
     time_base: tuple[int, int]
+    """Length of a tick in s: (numerator, denominator)."""
     max_gop_frames: int
+    """Packets from one keyframe to the next, at most."""
     n_discard: int = 0
+    """Number of packets whose frame is hidden."""
     n_keyframes: int = 0
+    """Number of keyframes."""
     has_b_frames: bool = False
+    """True where packets are decoded in another order than they are shown."""
     tail_missing_s: float = 0.0
+    """Seconds by which the file ends earlier than its header says; 0 where it says nothing."""
 
     @property
     def duration_s(self) -> float:
@@ -67,7 +76,7 @@ class PacketIndex:
 
 @contextmanager
 def opened(path: str) -> Iterator["InputContainer"]:
-    """Yield the container at `path`. Raises: Unusable for what FFmpeg refuses, inside the block too."""
+    """Yield the container at `path`. Raises: Unusable for a file that FFmpeg refuses, inside the block too."""
     import av
 
     try:
@@ -80,7 +89,7 @@ def opened(path: str) -> Iterator["InputContainer"]:
 
 
 def check_riff(path: str) -> None:
-    """wav and avi state their size in front; FFmpeg takes whatever there is for all of it. Raises: Unusable."""
+    """Check that a wav or avi is as long as it says in front, where FFmpeg takes any length. Raises: Unusable."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         head = file.read(8)
@@ -94,7 +103,7 @@ def check_riff(path: str) -> None:
 
 
 def kind_inside(path: str) -> Kind:
-    """'video' when there is a moving picture (cover art is none), else 'audio'. Raises: Unusable."""
+    """Return 'video' when there is a moving picture (cover art is none), else 'audio'. Raises: Unusable."""
     with opened(path) as container:
         if moving_picture(container) is not None:
             return "video"
@@ -123,7 +132,7 @@ def first_sound(container: "InputContainer") -> "AudioStream | None":
 
 
 def first_audio(container: "InputContainer") -> "AudioStream":
-    """Return the same, of a file that is sound alone. Raises: Unusable."""
+    """Return the first audio stream of a file that is sound alone. Raises: Unusable."""
     stream = first_sound(container)
     if stream is None:
         raise rejected("probe", "no_streams", "the container has no audio stream with a known codec")
@@ -131,10 +140,10 @@ def first_audio(container: "InputContainer") -> "AudioStream":
 
 
 def packets_of(container: "InputContainer", *streams: "VideoStream | AudioStream") -> Iterator["Packet[Any]"]:
-    """Every packet of these streams (of all without any), and at the end an empty one of each: `container.demux`.
+    """Yield every packet of these streams (of all without any), and at the end an empty one of each.
 
-    Transport streams may begin a stream in mid-file. PyAV 18 then raises IndexError, at the latest at the end, and
-    goes on where it was when it is asked again.
+    Transport streams may begin a stream in mid-file. PyAV 18's `container.demux` then raises IndexError, at the latest
+    at the end, and goes on where it was when it is asked again.
     """
     ended: set[int] = set()
     wanted = {stream.index for stream in streams} or {stream.index for stream in container.streams}
@@ -192,7 +201,7 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
 
 
 class _Seen:
-    """What the packets of one stream say, in decode order. Hidden packets give no start, no end."""
+    """Counts and times of the packets of one stream, in decode order; hidden packets give no start and no end."""
 
     def __init__(self) -> None:
         self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
@@ -227,9 +236,9 @@ def _check_tail(container: "InputContainer", stream: "VideoStream", n_packets: i
 
 
 def check_duration(container: "InputContainer", found_s: float) -> float:
-    """How much earlier than its header says the file ends, in s: it ends at `found_s`. 0 where nothing is said.
+    """Return how many s before the end that its header announces a file ends; 0 where it announces none.
 
-    Raises: Unusable above `TAIL_S`.
+    found_s: end of the file. Raises: Unusable above `TAIL_S`.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
@@ -247,7 +256,7 @@ def check_duration(container: "InputContainer", found_s: float) -> float:
 
 
 def container_facts(container: "InputContainer") -> dict[str, Any]:
-    """Columns that every container has."""
+    """Return the columns that every container has."""
     return {
         "container": container.format.name,
         "n_streams": len(container.streams),
@@ -256,7 +265,7 @@ def container_facts(container: "InputContainer") -> dict[str, Any]:
 
 
 def sound_facts(stream: "AudioStream") -> dict[str, Any]:
-    """Columns of an audio stream's header."""
+    """Return the columns of an audio stream's header."""
     return {
         "audio_codec": stream.codec_context.name,
         "sample_rate_hz": stream.rate,

@@ -1,4 +1,4 @@
-"""Which function cuts which kind of media, and what its samples look like. One line per kind."""
+"""The cutting function of each kind of media, and the form of its samples, one line per kind."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,20 +14,19 @@ from .unit import Kind, Unit, dropped, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutter:
-    """function: "module:function" of (file, scratch folder, policy) -> units, imported on first use.
-
-    facts: the field that takes a unit's `json` (a field name has one group in a dataset, so each kind has its own);
-    has_label: whether samples carry `cls`; takes_known: whether the function also takes what is known of the object
-    before.
-    """
+    """The cutting function of one kind, and the form of its samples."""
 
     function: str
+    """"module:function" of (file, scratch folder, policy) -> units, imported on first use."""
     facts: str
+    """Field that takes a unit's `json`; a field name has one group in a dataset, so each kind has its own."""
     has_label: bool
+    """True where samples carry `cls`."""
     takes_known: bool
+    """True where the function also takes the earlier knowledge of the object."""
 
     def cut(self, path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-        """Raises: Unusable; StoreError."""
+        """Cut one file. Raises: Unusable; StoreError."""
         module, _, name = self.function.partition(":")
         function = getattr(import_module(module), name)
         units: list[Unit] = function(path, scratch, policy, *([known] if self.takes_known else []))
@@ -66,7 +65,7 @@ TEXT_TYPES = ("text/plain", "application/json")
 
 
 def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind:
-    """Return what to make of a file of this (sniffed) type; `kinds` are those that are wanted. Raises: Unusable."""
+    """Return the kind to make of a file of this (sniffed) type, one of `kinds`. Raises: Unusable."""
     if mime == EMPTY:
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:

@@ -1,7 +1,8 @@
-"""How long an object may take: a base, and more for as much sound and picture as there is to decode.
+"""Time limits of objects: a base, and more for as much sound and picture as there is to decode.
 
-What there is, the container says, or else the number of its bytes; after the audit, what was decoded. Headers may
-lie: a limit is never above a ceiling, and who decodes more than was told runs into the limit of what was told.
+Before the audit the container tells how much that is, or else the number of its bytes; after it, the decoded amount is
+known. Headers may lie: a limit is never above a ceiling, and an object with more to decode than its header tells runs
+into the limit of the told amount.
 """
 
 import io
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 PIXELS_PER_S = 5_000_000
-"""An idle core audits some 40 million, of H.264 and AV1 alike: eight times as long, for a busy one."""
+"""Pixels per second. An idle core audits some 40 million, of H.264 and AV1 alike: eight times as long, for a busy
+one."""
 
 VALUES_PER_S = 1_000_000
-"""Samples of all channels; an idle core audits some 12 million."""
+"""Samples of all channels per second; an idle core audits some 12 million."""
 
 _SLOW = {
     "libdav1d": 2, "av1": 2, "hevc": 2, "vvc": 4, "libvpx-vp9": 2, "vp9": 2, "prores": 2, "ffv1": 2, "jpeg2000": 8,
 }  # fmt: skip
-"""Decoders that may take so many times as long as others, where a file asks for all that they can do."""
+"""Factors of decoders that may take so many times as long as others, where a file asks for all that they can do."""
 
 _LEAST_SOUND, _LEAST_PICTURE = 2_000, 50_000
 """Bytes per second below which few files lie: 16 kbit/s of sound, 400 kbit/s of picture."""
@@ -44,17 +46,17 @@ _AT_ONCE_BYTES = 256 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What there is to decode. duration_s: of the longer one of sound and picture.
-
-    pixels: of all frames, weighted by their codec; values: samples of all channels.
-    """
+    """Amount of sound and picture to decode."""
 
     duration_s: float
+    """Length of the longer one of sound and picture."""
     pixels: float
+    """Pixels of all frames, weighted by their codec."""
     values: float
+    """Samples of all channels."""
 
     def limit_s(self, base_s: float, ceiling_s: float) -> float:
-        """Seconds that it may take: base_s at least, ceiling_s at most (never below base_s)."""
+        """Return the seconds that it may take: base_s at least, ceiling_s at most (never below base_s)."""
         wanted_s = base_s + self.pixels / PIXELS_PER_S + self.values / VALUES_PER_S
         return min(wanted_s, max(base_s, ceiling_s))
 
@@ -64,7 +66,7 @@ class Work:
 
 
 def work_of(row: Mapping[str, Any]) -> Work:
-    """Return what was decoded of an object, as its row of the media table has it."""
+    """Return the decoded amount of an object, as its row of the media table has it."""
     frames = (
         float(row.get("n_frames_decoded") or 0) * (row.get("width_px") or 0) * (row.get("height_px") or 0)
     )
@@ -76,9 +78,12 @@ def work_of(row: Mapping[str, Any]) -> Work:
 
 
 def told_of(place: tuple[Store, str]) -> tuple[float, float, float] | None:
-    """Return the duration_s, pixels and values of a `Work`, as a video's or sound's container tells them, by a few
-    ranges of its bytes. None for what is no container, or cannot be read: whoever decodes it says why. place: store and
-    key."""
+    """Return duration_s, pixels and values of a `Work`, as a container of sound or video tells them.
+
+    A few ranges of its bytes are read. None for other files, and for a file that cannot be read: decoding it says why.
+
+    place: store and key.
+    """
     import av
 
     store, key = place

@@ -1,4 +1,4 @@
-"""What is known of an object before it is cut."""
+"""Earlier knowledge of an object that is to be cut."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,12 @@ from .segments.read import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipStaging:
-    """Where the clips of one object wait. Its key says what decides their bytes."""
+    """Place for the clips of one object, between its audit and its cut."""
 
     store: Store
+    """Store that the clips are in."""
     key: str
+    """Key in the store; it is made of everything that decides the bytes of the clips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +24,11 @@ class Known:
     """An object, as its audit and its neighbours describe it."""
 
     audit: Mapping[str, Any] = field(default_factory=dict)
-    """Its row of the media table, or nothing."""
+    """Row of the object in the media table; empty for none."""
     segments: tuple[Segment, ...] = ()
     """Segments that a table beside the media gives."""
     staging: ClipStaging | None = None
-    """Where clips may wait that the audit made."""
+    """Place for clips that the audit makes; None for nowhere."""
 
 
 NOTHING = Known()

@@ -1,7 +1,8 @@
-"""The `media` table: what every sound object is, one row each, as probed and as decoded to its end.
+"""The `media` table: properties of every sound object, one row each, as probed and as decoded to its end.
 
-Integers are signed. Times are integer ticks of the stream's time base `time_base_num / time_base_den` s; what
-ends in `_s` is derived from them. A column that does not apply to a kind, or that the file does not tell, is null.
+Integers are signed. Times are integer ticks of the stream's time base `time_base_num / time_base_den` s; columns whose
+names end in `_s` are derived from them. A column that does not apply to a kind, or that the file does not tell, is
+null.
 """
 
 from collections.abc import Mapping
@@ -117,7 +118,10 @@ MEDIA = pa.schema(_OBJECT + _VIDEO + _AUDIO + _IMAGE + _TEXT)
 
 
 def media_row(facts: Mapping[str, Any]) -> Row:
-    """One row with every column of `MEDIA`, null where `facts` has nothing. Raises: KeyError (no such column)."""
+    """Return one row with every column of `MEDIA`, null where `facts` has nothing.
+
+    Raises: KeyError (no such column).
+    """
     unknown = set(facts) - set(MEDIA.names)
     if unknown:
         raise KeyError(f"not columns of the media table: {sorted(unknown)}")

@@ -1,8 +1,8 @@
 """One raw object, worked on where no other is harmed: fetched to scratch, checked, and audited or cut.
 
-Both functions are at module level, take values that pickle and give plain ones, so that a compute engine can run
-them in a process of its own, which is where decoders are imported. What is wrong with the object comes back as a
-refusal row; what is wrong with this machine (a full disk) is raised.
+Both functions are at module level, take values that pickle and give plain ones. So a compute engine can run them in a
+process of its own, which is where decoders are imported. A fault of the object comes back as a refusal row; a fault of
+this machine (a full disk) is raised.
 """
 
 import contextlib
@@ -138,7 +138,7 @@ def audit_object(request: AuditRequest) -> AuditResult:
 
 
 def cut_object(request: CutRequest) -> CutResult:
-    """Cut one object and compare what came out with it. One that is refused, or meets a fault, leaves no file."""
+    """Cut one object and compare the units with it. An object that is refused, or meets a fault, leaves no file."""
     from .cut_audit.units import audit_units
 
     scratch = Path(request.scratch)

@@ -1,14 +1,14 @@
 """Policies that raw objects are cut into units by, one per kind of media.
 
-Everything here is part of the id of the units of its kind: another policy for videos gives other clips, and leaves
-the photos as they are.
+Everything here is part of the id of the units of its kind: another policy for videos gives other clips, and leaves the
+photos as they are.
 
-Buckets of resolution, aspect and length: which fixed shape a picture or clip is trained at.
+Buckets of resolution, aspect and length: the fixed shapes that pictures and clips are trained at.
 
-The sizes of a base are those of Stable Diffusion XL's table (Podell et al. 2023, appendix I) by the rule behind it:
-for every width on a grid of 64 px the largest height on the grid whose area stays within base x base, and the same
-turned on its side; of 256 on a grid of 32 px. At 1024 this gives 33 of that table's 40 sizes; the other 7 have less
-area than their neighbours.
+The sizes of a base are those of Stable Diffusion XL's table (Podell et al. 2023, appendix I) by the rule behind it. For
+every width on a grid of 64 px it takes the largest height on the grid whose area stays within base x base. The same is
+taken turned on its side; a base of 256 has a grid of 32 px. At 1024 this gives 33 of that table's 40 sizes; the other 7
+have less area than their neighbours.
 
 A bucket is a name, `w896h1152`, or with frames `w640h384f32`, so that a plan or a predicate can select it as it is.
 """
@@ -38,7 +38,7 @@ _HEX_COLOUR = re.compile(r"#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", re.I)
 
 
 def ground_of(rule: str) -> tuple[int, int, int] | None:
-    """RGB that a rule lays transparent pixels on; None for 'drop' and 'keep'. Raises: ValueError."""
+    """Return the RGB that a rule lays transparent pixels on; None for 'drop' and 'keep'. Raises: ValueError."""
     if rule in ("drop", "keep"):
         return None
     found = _HEX_COLOUR.fullmatch(rule)
@@ -90,11 +90,11 @@ class Buckets:
 
 @lru_cache(maxsize=4096)
 def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | None = None) -> str | None:
-    """Return the bucket of a picture, or of a clip of `n_frames`: of the largest base that it fills, the size whose
-    aspect is nearest in ratio; of the lengths, the longest that it has. None where it fills none, or would be cut too
-    much.
+    """Return the bucket of a picture, or of a clip of `n_frames`; None where it fills none, or would be cut too much.
 
-    It is scaled until it covers the bucket, and cut there. Exact: compared as fractions, the same on every machine.
+    The base is the largest that it fills; the size is that of the nearest aspect, in ratio; the length is the longest
+    that it has. The picture is scaled until it covers the bucket, and cut there. Exact: compared as fractions, the same
+    on every machine.
     """
     length = None
     if n_frames is not None:
@@ -109,7 +109,7 @@ def bucket_of(buckets: Buckets, width_px: int, height_px: int, n_frames: int | N
 
 
 def bucket_name(size: Size, n_frames: int | None = None) -> str:
-    """`w<width>h<height>`, with `f<frames>` for clips."""
+    """Return `w<width>h<height>`, with `f<frames>` for clips."""
     return f"w{size[0]}h{size[1]}" + (f"f{n_frames}" if n_frames is not None else "")
 
 
@@ -123,7 +123,7 @@ def sizes(buckets: Buckets, base_px: int) -> tuple[Size, ...]:
 
 
 def grid_px(base_px: int) -> int:
-    """Sides are multiples of this."""
+    """Return the number of px that sides are multiples of."""
     return _SMALL_GRID_PX if base_px < _SMALL_BELOW_PX else _GRID_PX
 
 
@@ -148,7 +148,7 @@ def _on_grid(base_px: int, width: int, height: int) -> Size:
 
 
 def _nearest(found: tuple[Size, ...], width_px: int, height_px: int) -> Size | None:
-    """By the ratio of the two aspects; of two that are equally near, the larger and then the wider."""
+    """Return the nearest size by the ratio of the two aspects; of two equally near, the larger and then the wider."""
 
     def distance(size: Size) -> tuple[Fraction, int, int]:
         ratio = Fraction(width_px * size[1], height_px * size[0])
@@ -307,12 +307,12 @@ class CutPolicy:
     """Rules by which sounds become segments."""
 
     def of(self, kind: Kind) -> dict[str, Any]:
-        """Settings that a unit of this kind depends on, as plain values."""
+        """Return the settings that a unit of this kind depends on, as plain values."""
         return {} if kind == "text" else asdict(getattr(self, kind))
 
 
 def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> None:
-    """Raises: ValueError naming the field, what it got and what it takes; the bounds are included."""
+    """Check that a number is within bounds, which are included. Raises: ValueError naming field, value and bounds."""
     low, high = bounds
     if not (math.isfinite(value) and low <= value <= (value if high is None else high)):
         accepted = f"{low} or more" if high is None else f"{low} to {high}"
@@ -320,12 +320,12 @@ def check_range(name: str, value: float, bounds: tuple[float, float | None]) -> 
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises: ValueError naming the field, what it got and what it takes."""
+    """Check that a value is one of the choices. Raises: ValueError naming the field, the value and the choices."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}; accepted: {', '.join(map(repr, choices))}")
 
 
 def policy_words(policy: CutPolicy, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
-    """kind -> how its raw objects are cut, of these kinds; plain words, as a stage record holds them."""
+    """Return kind -> how its raw objects are cut, of these kinds; plain words, as a stage record holds them."""
     plain: dict[str, dict[str, Any]] = {kind: policy.of(kind) for kind in sorted(set(kinds))}  # type: ignore[arg-type]
     return {kind: {name: str(value) for name, value in told.items()} for kind, told in plain.items() if told}

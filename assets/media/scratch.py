@@ -10,7 +10,10 @@ _OURS = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, err
 
 
 def check_scratch(error: Exception, scratch: Path | str) -> None:
-    """Pass over what the media caused. Raises: StoreError when `error` says that `scratch` could not be written."""
+    """Raise an error of scratch space as StoreError, and pass over errors caused by the media.
+
+    Raises: StoreError when `error` says that `scratch` could not be written.
+    """
     if getattr(error, "errno", None) in _OURS:
         raise scratch_error(error, scratch) from error
 

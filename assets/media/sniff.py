@@ -1,7 +1,7 @@
-"""What a file is, by its first bytes. Never by its name."""
+"""The type of a file by its first bytes, never by its name."""
 
 HEAD_BYTES = 4096
-"""How much of a file `sniff` wants to see."""
+"""Number of first bytes of a file that `sniff` takes."""
 
 EMPTY = "application/x-empty"
 UNKNOWN = "application/octet-stream"
@@ -85,7 +85,10 @@ def _mpeg(head: bytes) -> str | None:
 
 
 def _padded(head: bytes) -> str:
-    """MPEG sound behind something else, as cutters of streams leave it: three frames in a row are no chance."""
+    """Return the type of MPEG sound behind something else, as cutters of streams leave it.
+
+    Three frames in a row are no chance.
+    """
     at = head.find(b"\xff")
     while 0 <= at < len(head) - 4:
         first = second = 0
@@ -105,7 +108,7 @@ _RATES_HZ = (44100, 48000, 32000)
 
 
 def _layer3_bytes(header: bytes) -> int:
-    """Length of the layer III frame that begins so (ISO/IEC 11172-3, 2.4.3.1); 0 for anything else."""
+    """Return the length of the layer III frame that begins so (ISO/IEC 11172-3, 2.4.3.1); 0 for anything else."""
     if len(header) < 4 or header[0] != 0xFF or header[1] & 0xE0 != 0xE0:
         return 0
     version, layer, rate = header[1] >> 3 & 3, header[1] >> 1 & 3, header[2] >> 2 & 3

@@ -12,22 +12,22 @@ from .policy import CutPolicy
 from .unit import Unit, dropped, rejected
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""The longest document, and the longest line of JSON Lines. A whole book has a tenth of it."""
+"""Bytes of the longest document, and of the longest line of JSON Lines. A whole book has a tenth of it."""
 
 MAX_DOCUMENTS = 100_000
-"""Of one file; split a larger one, so that one raw object stays a small piece of work."""
+"""Most documents of one file; split a larger one, so that one raw object stays a small piece of work."""
 
 TEXT_KEYS = ("text", "content")
-"""Where a JSON line keeps its document."""
+"""Names that a JSON line may keep its document under."""
 
 Document = tuple[int, str, dict[str, Any]]
-"""Line number from 1 (0: the whole file), the text, and what else the line says."""
+"""Line number from 1 (0: the whole file), the text, and the other values of the line."""
 
 
 def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """Units with the fields `txt` and `json`. Nothing is written to `scratch`.
+    """Return units with the fields `txt` and `json`; nothing is written to `scratch`.
 
-    Raises: Unusable for what is not UTF-8, too long, blank, or JSON without a text.
+    Raises: Unusable for a file that is not UTF-8, too long, blank, or JSON without a text.
     """
     return [
         Unit(
@@ -40,7 +40,7 @@ def cut_text(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
 
 
 def audit_text(path: str) -> Row:
-    """Columns of the media table. Raises: Unusable."""
+    """Return the columns of the media table. Raises: Unusable."""
     found = [len(text) for _, text, _ in documents(path)]
     return {
         "container": "jsonl" if is_json(path) else "text",
@@ -50,7 +50,7 @@ def audit_text(path: str) -> Row:
 
 
 def documents(path: str) -> Iterator[Document]:
-    """Every document of the file that is not blank. Raises: Unusable, also when all are."""
+    """Yield every document of the file that is not blank. Raises: Unusable, also when all are."""
     n_found = 0
     for number, text, extra in _lines_of_json(path) if is_json(path) else _whole(path):
         if text.strip():
@@ -65,7 +65,7 @@ def documents(path: str) -> Iterator[Document]:
 
 
 def is_json(path: str) -> bool:
-    """Whether the first letter is that of a JSON object."""
+    """Return whether the first letter is that of a JSON object."""
     with open(path, "rb") as file:
         return file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{"
 
@@ -79,7 +79,7 @@ def _whole(path: str) -> Iterator[Document]:
 
 
 def _lines_of_json(path: str) -> Iterator[Document]:
-    """Read with a bound: a line of any length never comes into memory whole."""
+    """Yield the documents of lines read with a bound: a line of any length never comes into memory whole."""
     with open(path, "rb") as file:
         number = 0
         while line := file.readline(MAX_TEXT_BYTES + 1):

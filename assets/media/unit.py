@@ -1,4 +1,4 @@
-"""What cutting gives: units, or a refusal with its reason."""
+"""Results of cutting: units, or a refusal with its reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Unit:
 
 
 class Unusable(Exception):
-    """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). Becomes a row.
+    """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). It becomes a row.
 
     at_frame: of a video, the number of the first frame that could not be had whole.
     """
@@ -48,12 +48,15 @@ class Unusable(Exception):
 
 
 def rejected(stage: str, code: str, reason: object, at_frame: int | None = None) -> Unusable:
-    """Return a damaged object; `stage` is probe, decode or cut. The reason is cut to 500 letters, on one line."""
+    """Return the refusal of a damaged object; `stage` is probe, decode or cut.
+
+    The reason is cut to 500 letters, on one line.
+    """
     return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
 
 
 def dropped(stage: str, code: str, reason: object) -> Unusable:
-    """Return a sound object that this dataset does not take."""
+    """Return the refusal of a sound object that this dataset does not take."""
     return Unusable("dropped", stage, code, " ".join(str(reason).split())[:500])
 
 

@@ -1,10 +1,10 @@
 """Batches of a model that give every row the same bits, whatever the batch it is in.
 
-How a kernel adds up depends on the shape of what it gets: the same row in a batch of 1 and in one of 32 may differ
-in its last bits. So the smallest batch has always the same number of rows, filled up with repeats of its last one,
-and that number is part of the featurizer's version. Larger batches are only a way to be faster: one of a new size
-is computed both ways, and is used from then on if every bit is the same. The order of additions follows from shapes
-and never from values, so that what holds for one batch of dense numbers holds for the next.
+A kernel adds up in an order that depends on the shape of its input. So a row in a batch of 1 and in a batch of 32 may
+differ in its last bits. The smallest batch has always the same number of rows, filled up with repeats of its last one.
+That number is part of the featurizer's version. Larger batches are only a way to be faster: a batch of a new size is
+computed both ways. The size is used from then on if every bit is the same. The order of additions follows from shapes
+and never from values, so that a size that is right for one batch of dense numbers is right for the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ Row = Mapping[str, Array]
 """One row of a batch, before or after the model: name -> array, without the axis of the batch."""
 
 Shape = tuple[tuple[str, tuple[int, ...], str], ...]
-"""What rows of one batch share: name, shape and dtype of every array."""
+"""Name, shape and dtype of every array of a row: the same for all rows of a batch."""
 
 
 def shape_of(row: Row) -> Shape:
@@ -34,13 +34,16 @@ def shape_of(row: Row) -> Shape:
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """What is known of one shape: sizes of batches whose rows have the bits of the smallest one, sizes whose rows have
-    others, and the largest size that may be tried. row_bytes: measured memory per row, 0 when it was not measured."""
+    """Sizes of batches of one shape that were tried, and may be."""
 
     same: set[int]
+    """Sizes of batches whose rows have the bits of the smallest one."""
     other: set[int] = field(default_factory=set)
+    """Sizes of batches whose rows have other bits."""
     ceiling: int
+    """Largest size that may be tried."""
     row_bytes: int = 0
+    """Measured bytes of memory per row; 0 when they were not measured."""
 
     def size(self, n_rows: int) -> int:
         """Return the largest batch of so many rows that is known to have the same bits, or may have."""
@@ -55,11 +58,15 @@ class Fit:
 
 
 class Batches:
-    """Runs rows of equal shape through a model. Remembers, by shape, what fits and what gives the same bits.
+    """Computation of rows of equal shape by a model; use it inside `repeatable`.
 
-    run: name -> tensor [rows, ...] on the device to the same, of results; place: of `devices.places`; batch_size:
-    rows of the smallest batch; max_batch_size: of the largest, rounded down to batch_size x 2^k; memory_bytes: what
-    a batch may take. Use it inside `repeatable`.
+    It remembers, by shape, which sizes fit and which give the same bits.
+
+    run: name -> tensor [rows, ...] on the device to the same, of results.
+    place: one of `devices.places`.
+    batch_size: rows of the smallest batch.
+    max_batch_size: rows of the largest, rounded down to batch_size x 2^k.
+    memory_bytes: most bytes that a batch may take.
     """
 
     def __init__(
@@ -79,7 +86,7 @@ class Batches:
         self.fits: dict[Shape, Fit] = {}
 
     def wanted(self, shape: Shape) -> int:
-        """How many rows of that shape are best brought together."""
+        """Return how many rows of that shape are best brought together."""
         fit = self.fits.get(shape)
         return fit.size(fit.ceiling) if fit else self._most
 
@@ -96,7 +103,7 @@ class Batches:
         return done
 
     def _first(self, shape: Shape, rows: Sequence[Row]) -> list[Row]:
-        """Return the first batch of a shape; its rows must not depend on one another, or on their place."""
+        """Compute the first batch of a shape; its rows must not depend on one another, or on their place."""
         ceiling = self._most
         if ceiling > self._least:
             results, taken = measured_bytes(self._place, lambda: self._smallest(rows))
@@ -125,7 +132,7 @@ class Batches:
     def _compared(self, fit: Fit, rows: Sequence[Row]) -> list[Row]:
         """Return the results of all these rows by batches that are known to have the same bits.
 
-        Whether one batch of them has these bits as well is remembered.
+        The batch's size is remembered as one of the same bits, of other bits, or too large.
         """
         results: list[Row] = []
         while len(results) < len(rows):
@@ -150,7 +157,7 @@ class Batches:
         return results
 
     def _smallest(self, rows: Sequence[Row]) -> list[Row]:
-        """Up to `rows` rows as a batch of exactly that many. Raises: ModelFailed when they do not fit into memory."""
+        """Compute up to `batch_size` rows as a batch of exactly that many. Raises: ModelFailed when memory runs out."""
         filled = [*rows, *[rows[-1]] * (self._least - len(rows))]
         results = self._tried(filled)
         if results is None:
@@ -191,7 +198,7 @@ class Batches:
         return [{name: value[place] for name, value in results.items()} for place in range(len(rows))]
 
     def _tensor(self, values: Sequence[Array]) -> "torch.Tensor":
-        """Floats in the model's dtype, integers as they are."""
+        """Stack floats in the model's dtype, integers as they are."""
         import torch
 
         tensor = torch.from_numpy(np.stack(values)).to(self._place)
@@ -199,7 +206,7 @@ class Batches:
 
 
 def _array(tensor: "torch.Tensor") -> Array:
-    """On the CPU; every float as float32, which holds float16 and bfloat16 exactly."""
+    """Return an array on the CPU; every float is float32, which holds float16 and bfloat16 exactly."""
     array: Array = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     return array
 

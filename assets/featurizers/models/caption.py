@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 
 
 class CaptionModel(Protocol):
-    """What `network` names a loader of. size_px: side of the pictures it takes."""
+    """A model that writes captions, loaded by the function that `network` names."""
 
     size_px: int
+    """Side of the pictures that it takes, in px."""
 
     def generate(self, pixels: "torch.Tensor", max_tokens: int) -> "Mapping[str, torch.Tensor]":
-        """Of uint8 [N, size_px, size_px, 3], the likeliest token each time: tokens int64 [N, max_tokens], logprobs
-        float [N, max_tokens], their log-probabilities, and length int64 [N], how many there are with the one that
-        ends the caption; behind it both are padding and 0."""
+        """Write captions of uint8 [N, size_px, size_px, 3], by the likeliest token each time.
+
+        - tokens: int64 [N, max_tokens], padded behind the caption.
+        - logprobs: float [N, max_tokens], the log-probabilities of the tokens, 0 behind the caption.
+        - length: int64 [N], the number of tokens, with the one that ends the caption.
+        """
 
     def text(self, tokens: Array) -> str:
-        """Return the words of int64 [max_tokens], without what stands for beginning, end and padding."""
+        """Return the words of int64 [max_tokens], without the tokens for beginning, end and padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where a model runs, told without importing torch; and what a process sets so that the same bytes come out twice."""
+"""Devices that a model runs on, told without importing torch; settings that give the same bits twice."""
 
 import ctypes
 import gc
@@ -23,7 +23,9 @@ _CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
 def resolved_device(device: str) -> str:
-    """ "cpu", "cuda" or "cuda:1"; "auto" is cuda where this machine has a GPU that torch was built for, else cpu.
+    """Return "cpu", "cuda" or "cuda:1".
+
+    "auto" is cuda where this machine has a GPU that torch was built for, else cpu.
 
     Raises: ValueError.
     """
@@ -36,7 +38,10 @@ def resolved_device(device: str) -> str:
 
 @cache
 def n_gpus() -> int:
-    """GPUs that a CUDA build of torch would use here (CUDA_VISIBLE_DEVICES counts), asked of the driver itself."""
+    """Return how many GPUs a CUDA build of torch would use here, asked of the driver itself.
+
+    CUDA_VISIBLE_DEVICES counts.
+    """
     if not _built_for_cuda():
         return 0
     try:
@@ -57,12 +62,12 @@ def _built_for_cuda() -> bool:
 
 
 def places(device: str) -> tuple[str, ...]:
-    """Where its work goes: "cpu", one GPU, or of "cuda" every GPU there is, from cuda:0 on."""
+    """Return the devices that work goes to: "cpu", one GPU, or for "cuda" every GPU there is, from cuda:0 on."""
     return tuple(f"cuda:{number}" for number in range(n_gpus() or 1)) if device == "cuda" else (device,)
 
 
 def check_device(place: str) -> None:
-    """Raises: ModelFailed when torch cannot use it here."""
+    """Check that torch can use a device here. Raises: ModelFailed."""
     import torch
 
     if place.startswith("cuda"):
@@ -79,7 +84,7 @@ _settings = threading.RLock()  # they are the whole process's
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Yield what makes torch give the same bits for the same batch, restored at the end; one thread at a time.
+    """Set torch to give the same bits for the same batch, until the end; in one thread at a time.
 
     One thread per operation: how a sum is split depends on their number, and workers already fill the cores.
     Deterministic kernels or an error, full float32 precision, no kernel chosen by a stopwatch, no gradients.
@@ -112,10 +117,10 @@ def repeatable() -> Iterator[None]:
 
 
 def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
-    """Return (what the work returns, the most memory that it held beyond what was held before).
+    """Return (result of the work, most bytes that it held beyond those held before).
 
-    Of a GPU by torch's own account; of a CPU by the kernel's high-water mark of resident memory, 0 where the
-    kernel keeps none that can be reset.
+    A GPU's bytes are by torch's own account. A CPU's are by the kernel's high-water mark of resident memory, 0 where
+    the kernel keeps none that can be reset.
     """
     import torch
 
@@ -135,8 +140,10 @@ def measured_bytes(place: str, work: Callable[[], T]) -> tuple[T, int]:
 
 
 def _trim() -> None:
-    """Give garbage, and what the allocator keeps of freed memory, back to the kernel: used again, or freed in the midst
-    of the work, it would hide what the work takes."""
+    """Give garbage, and freed memory that the allocator keeps, back to the kernel.
+
+    Used again, or freed in the midst of the work, it would hide the bytes that the work takes.
+    """
     gc.collect()
     with suppress(AttributeError):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
@@ -148,7 +155,7 @@ def _resident_bytes(line: str) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the allocator of the CPU, had no more."""
+    """Return whether a device, or the allocator of the CPU, had no more."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
@@ -165,7 +172,7 @@ def free_memory(place: str) -> None:
 
 
 def budget_bytes(place: str) -> int:
-    """Return what batches may take when nobody said: 0.8 of what the GPU has free; 1 GiB of a CPU, per worker."""
+    """Return the bytes for batches where none are stated: 0.8 of the free ones of a GPU; 1 GiB of a CPU, per worker."""
     import torch
 
     if place.startswith("cuda"):

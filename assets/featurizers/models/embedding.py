@@ -21,15 +21,16 @@ STORED = ("float32", "float16")
 
 
 class Embedder(Protocol):
-    """What `network` names a loader of. size_px: side of the pictures it takes."""
+    """A model that embeds pictures and texts, loaded by the function that `network` names."""
 
     size_px: int
+    """Side of the pictures that it takes, in px."""
 
     def images(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """[N, d] of uint8 [N, size_px, size_px, 3] sRGB."""
+        """Return [N, d] of uint8 [N, size_px, size_px, 3] sRGB."""
 
     def texts(self, **tokens: "torch.Tensor") -> "torch.Tensor":
-        """[N, d] of what `tokens` gave, stacked."""
+        """Return [N, d] of stacked results of `tokens`."""
 
     def tokens(self, text: str) -> Mapping[str, Array]:
         """Return a text as arrays of the same shapes for every text. Raises: InvalidWeights without a text tower."""
@@ -121,7 +122,7 @@ class Embedding(ModelFeaturizer):
 
 
 def _direction(vectors: Sequence[Array]) -> Array:
-    """float64 [d] of length 1: of the sum of float32 [d], each of length 1 first; 0 stays 0."""
+    """Return float64 [d] of length 1: the direction of the sum of float32 [d], each of length 1 first; 0 stays 0."""
     total = np.sum([_unit(vector.astype(np.float64)) for vector in vectors], axis=0)
     return _unit(total)
 
@@ -133,5 +134,5 @@ def _unit(vector: Array) -> Array:
 
 
 def _cosine(one: Array, other: Array) -> float:
-    """Six digits behind the point, as other columns have."""
+    """Return the cosine with six digits behind the point, as other columns have."""
     return round(float(one @ other), 6)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .model import ModelFeaturizer
 
 WAITING_BYTES = 256 << 20
-"""Rows that wait for others of their shape; beyond it those that take most are computed as they are."""
+"""Bytes of rows that wait for others of their shape; beyond it the shape that takes most is computed as it is."""
 
 
 def gathered(
@@ -28,7 +28,7 @@ def gathered(
     samples: Iterable[Mapping[str, bytes]],
     readers: int,
 ) -> list[Features | Unusable]:
-    """Features or refusal of every sample, in order. Which rows share a batch does not change them.
+    """Return the features or refusal of every sample, in order, whatever rows share a batch.
 
     Raises: ModelFailed.
     """
@@ -65,7 +65,10 @@ def _prepared(
 
 @dataclass(slots=True, kw_only=True)
 class _Gathering:
-    """made: one entry per sample taken; parts: results of samples that wait for more, by number of sample."""
+    """Samples on their way.
+
+    made: an entry per sample taken; parts: results of samples that wait for more, by number.
+    """
 
     featurizer: "ModelFeaturizer"
     model: Any
@@ -78,7 +81,7 @@ class _Gathering:
     waiting_bytes: int = 0
 
     def take(self, prepared: Sequence[Row] | Unusable) -> None:
-        """The next sample. Batches that are full are computed."""
+        """Take the next sample, and compute the batches that are full."""
         number = len(self.made)
         self.made.append(prepared if isinstance(prepared, Unusable) else None)
         if isinstance(prepared, Unusable):
@@ -96,7 +99,7 @@ class _Gathering:
         self._finish(number)
 
     def compute_all(self) -> None:
-        """What is left."""
+        """Compute the rows that still wait."""
         for shape in list(self.waiting):
             self._compute(shape)
 
@@ -124,7 +127,7 @@ class _Gathering:
 
 
 def _check_finite(rows: Sequence[Row]) -> None:
-    """Raises: Unusable."""
+    """Check that results are neither NaN nor infinite. Raises: Unusable."""
     for row in rows:
         for name, value in row.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():

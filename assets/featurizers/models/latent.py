@@ -1,4 +1,4 @@
-"""Latents of a variational autoencoder: what latent diffusion is trained on, computed once and not in every epoch."""
+"""Latents of a variational autoencoder, as latent diffusion trains on them: computed once and not in every epoch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,13 @@ STORED = ("float16", "float32")
 
 
 class Coder(Protocol):
-    """What `network` names a loader of. block_px: px of a side of one latent place."""
+    """A model that encodes pictures as latents, loaded by the function that `network` names."""
 
     block_px: int
+    """Side of the square of px that one place of a latent stands for."""
 
     def encode(self, pixels: "torch.Tensor") -> "torch.Tensor":
-        """[N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the mode of the posterior, scaled."""
+        """Return [N, C, H / block_px, W / block_px] of uint8 [N, H, W, 3] sRGB: the mode of the posterior, scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

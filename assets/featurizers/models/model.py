@@ -1,4 +1,4 @@
-"""What a model featurizer is: a featurizer whose work is done in batches, by a network with weights of its own."""
+"""Model featurizers: their work is done in batches, by a network with weights of its own."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound="ModelFeaturizer")
 
 SMALLEST = {"cpu": 1, "cuda": 8}
-"""Rows of the smallest batch. On one thread of a CPU larger ones were no faster (ViT-S: 121 ms an image in batches
-of 1, 121 in batches of 8), and rows that only fill up are lost."""
+"""Rows of the smallest batch. On one thread of a CPU larger ones were no faster (ViT-S: 121 ms an image in batches of
+1, 121 in batches of 8), and rows that only fill up are lost."""
 
 LARGEST = {"cpu": 1, "cuda": 256}
 """Rows of the largest batch that is tried."""
@@ -83,7 +83,7 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def declared_version(self) -> str:
-        """What is known of the version without reading anything: where it differs the features are stale."""
+        """The version as far as it is known without reading anything; where it differs, the features are stale."""
         return version_of(self.code, self._stated(), self.sha256 or "not stated")
 
     @abstractmethod
@@ -104,11 +104,11 @@ class ModelFeaturizer(Featurizer):
 
     @abstractmethod
     def run(self, model: Any, batch: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Results of a batch, name -> [rows, ...]. Rows neither see one another nor anything random."""
+        """Return the results of a batch, name -> [rows, ...]; rows neither see one another nor anything random."""
 
     @abstractmethod
     def finish(self, model: Any, kind: str, rows: Sequence[Row]) -> Features:
-        """Features of one sample of its rows' results, floats as float32. Raises: Unusable."""
+        """Return the features of one sample of its rows' results, floats as float32. Raises: Unusable."""
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """See `Featurizer`."""
@@ -120,7 +120,7 @@ class ModelFeaturizer(Featurizer):
     def features(
         self, kind: str, samples: Iterable[Mapping[str, bytes]], place: str = ""
     ) -> list[Features | Unusable]:
-        """Features or refusal of each sample: bit for bit what each of them gets alone.
+        """Return the features or refusal of each sample: bit for bit the same as for the sample alone.
 
         place: one of `places`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
@@ -132,12 +132,12 @@ class ModelFeaturizer(Featurizer):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The devices among which its work is dealt out."""
+        """Devices among which its work is dealt out."""
         return places(self.device)
 
     @property
     def one_each(self) -> bool:
-        """Whether a place takes one process at a time: a GPU does; on a CPU every worker has the model."""
+        """True where a device takes one process at a time: a GPU does; on a CPU every worker has the model."""
         return self.device != "cpu"
 
     def _stated(self) -> dict[str, Any]:
@@ -146,8 +146,7 @@ class ModelFeaturizer(Featurizer):
 
 
 def pinned(featurizer: M) -> M:
-    """Return the same with the sha256 of the weights that lie there now: what one stage computes, it computes with
-    these.
+    """Return the featurizer with the sha256 of the weights that lie there now, so that a stage computes with one set.
 
     Nothing is read when it is stated. Raises: InvalidWeights when there are none; StoreError.
     """
@@ -157,7 +156,7 @@ def pinned(featurizer: M) -> M:
 
 
 def tried_out(featurizer: ModelFeaturizer) -> dict[str, str]:
-    """Loads the model, before any sample is touched: what it runs on, for the record. Runs in a worker.
+    """Load the model in a worker, before any sample is touched, and return its release of torch and processor.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """

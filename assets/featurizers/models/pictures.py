@@ -1,4 +1,4 @@
-"""What pictures are made into before a network sees them: uint8 of one size, and floats by channel."""
+"""Pictures as a network sees them: uint8 of one size, and floats by channel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,17 +17,17 @@ _WIDEST = 8
 def pictures_of(
     kind: str, sample: Mapping[str, bytes], field: str, pick: Callable[[int], Sequence[int]]
 ) -> Sequence[Array]:
-    """uint8 [H, W, 3] each: the photo, or those frames of a clip that `pick(n_frames)` names. Raises: Unusable."""
+    """Return uint8 [H, W, 3] each: the photo, or the frames of a clip that `pick(n_frames)` names. Raises: Unusable."""
     return [photo(sample, field)] if kind == "image" else list(frames(sample, field, pick))
 
 
 def spread(n_frames: int, count: int) -> list[int]:
-    """Up to `count` frames from the first to the last, evenly spaced, each once."""
+    """Return up to `count` frames from the first to the last, evenly spaced, each once."""
     return sorted({int(place) for place in np.linspace(0, n_frames - 1, min(count, n_frames)).round()})
 
 
 def cropped(pixels: Array, size_px: int) -> Array:
-    """uint8 [size_px, size_px, 3] of uint8 [H, W, 3]: the shorter side scaled to `size_px`, the centre cut out.
+    """Return uint8 [size_px, size_px, 3] of uint8 [H, W, 3]: the shorter side scaled to `size_px`, the centre cut out.
 
     Pillow's bicubic filter and the rounding of CLIP's own preprocessing.
     """
@@ -51,7 +51,7 @@ def whole_blocks(pixels: Array, block_px: int) -> Array:
 def normalised(
     pixels: "torch.Tensor", mean: "torch.Tensor", std: "torch.Tensor", dtype: "torch.dtype"
 ) -> "torch.Tensor":
-    """dtype [N, 3, H, W] of uint8 [N, H, W, 3]: (x / 255 - mean) / std by channel, computed in float32."""
+    """Return dtype [N, 3, H, W] of uint8 [N, H, W, 3]: (x / 255 - mean) / std by channel, computed in float32."""
     scaled = (pixels.permute(0, 3, 1, 2).float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     return scaled.to(dtype)
 

@@ -24,7 +24,7 @@ _known: dict[tuple[str, str, int, str], str] = {}
 
 
 def weights_sha256(url: str) -> str:
-    r"""SHA-256 in hex: of the file; of a folder over the lines that `sha256sum` writes of its files, sorted by name.
+    r"""Return SHA-256 in hex: of a file; of a folder over the lines of `sha256sum` of its files, sorted by name.
 
         ls | grep -E "\.(safetensors|json|txt|model|jinja)$" | LC_ALL=C sort | xargs sha256sum | sha256sum
 
@@ -38,10 +38,11 @@ def weights_sha256(url: str) -> str:
 
 @contextmanager
 def local_weights(url: str, sha256: str) -> Iterator[Path]:
-    """Yield the weights as a path on this machine, verified: where they lie, or a temporary copy of what a URL holds.
+    """Yield the weights as a verified path on this machine: in their place, or a temporary copy of a URL's.
 
-    Local ones are looked at again at the end, so that what was read in between is what was verified. Raises:
-    InvalidWeights (also: these are other weights than `sha256`); StoreError.
+    Local ones are looked at again at the end: the bytes read in between are the verified ones.
+
+    Raises: InvalidWeights (also: these are other weights than `sha256`); StoreError.
     """
     if "://" not in url or url.startswith("file://"):
         store, files, single = _found(url)
@@ -62,7 +63,7 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
 
 
 def _found(url: str) -> tuple[Store, list[ObjectInfo], bool]:
-    """(store, files sorted by name, whether the URL names one file). Raises: InvalidWeights; StoreError."""
+    """Return (store, files sorted by name, whether the URL names one file). Raises: InvalidWeights; StoreError."""
     if not url:
         raise InvalidWeights(
             "weights='': give the path or URL of a .safetensors file, or of a folder with one"

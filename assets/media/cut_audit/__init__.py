@@ -1,7 +1,8 @@
-"""Whether what was cut shows and sounds like its source, found out another way than it was cut.
+"""The comparison of units with their source, by other means than they were cut with.
 
-The source is read again by a seek, its samples turned into colours by plain arithmetic instead of FFmpeg's or Pillow's
-converters, and compared with what a training job will decode, coarsely, so that only meaning counts: which way is
-up, which frame, which colours, when, how loud. What differs has a name (`ROTATION`, `COLOUR_RANGE` ...), and the object
-is rejected under it: a bug here, in a policy or in a new release of a library stops, and is told by its name.
+The source is read again by a seek. Its samples are turned into colours by plain arithmetic instead of FFmpeg's or
+Pillow's converters, and compared with the samples that a training job will decode. The comparison is coarse, so that
+only meaning counts: which way is up, which frame, which colours, when, how loud. A difference has a name (`ROTATION`,
+`COLOUR_RANGE` ...), and the object is rejected under it. So a bug here, in a policy or in a new release of a library
+stops, and is told by its name.
 """

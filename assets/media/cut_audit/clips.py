@@ -1,8 +1,8 @@
-"""Clips against their video: times of every frame exactly, what is seen in three frames of one clip.
+"""Clips against their video: times of every frame exactly, and three frames of one clip by their looks.
 
 Times cost one demux of the source; frames a seek each. A frame that differs is looked at again in the clip's size, for
-what is clipped there; one that a seek does not find, or that differs still, is taken from a decode from the start
-before anything is said: not every container can seek.
+colours that are clipped there. A frame that a seek does not find, or that differs still, is taken from a decode from
+the start before anything is said: not every container can seek.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,21 +38,29 @@ _BESIDE = 3
 """Frames looked at before and after one: how far B-frames shift a time that is mistaken for another."""
 
 _MIN_CORRELATION = 0.7
-"""Of the lightness of two grids of one picture, one of them tone-mapped."""
+"""Lowest correlation of the lightness of two grids of one picture, one of them tone-mapped."""
 
 
 class Seen(NamedTuple):
-    """A source frame, and how those beside it look. size_px: at which size its colours are clipped, None: in cells."""
+    """A source frame, and the looks of those beside it."""
 
     frame: "VideoFrame"
+    """Decoded frame."""
     aspect: Fraction
+    """Aspect ratio of its pixels."""
     beside: list[Grid]
+    """Grids of the frames beside it."""
     n_beside: int
+    """Number of frames beside it so far."""
     size_px: tuple[int, int] | None
+    """(width, height) at which its colours are clipped; None: in cells."""
 
 
 def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) -> None:
-    """n_frames_decoded: of the whole file, as its audit counted them. Raises: Unusable, under what is wrong."""
+    """Audit all clips of one video. n_frames_decoded: of the whole file, as its audit counted them.
+
+    Raises: Unusable, under the name of the fault.
+    """
     with opened(path) as container:
         stream = moving_picture(container)
         assert stream is not None  # it was cut
@@ -69,10 +77,13 @@ def audit_clips(path: str, units: Sequence[Unit], n_frames_decoded: int | None) 
 def check_times(
     unit: Unit, stored: Sequence[int], base: Fraction, source: Sequence[int] | None, complete: bool
 ) -> None:
-    """The clip's frames are at their source's times, none is missing or new.
+    """Check that the clip's frames are at their source's times, and none is missing or new.
 
-    stored: ticks of `base` in the clip, ascending; source: times of the source's packets that are shown, in its ticks,
-    ascending; None where the container has none; complete: every one of them gives a frame. Raises: Unusable.
+    stored: ticks of `base` in the clip, ascending.
+    source: times of the source's packets that are shown, in its ticks, ascending; None where the container has none.
+    complete: every one of them gives a frame.
+
+    Raises: Unusable.
     """
     facts = unit.fields["json"]
     told: list[int] = facts["pts"]
@@ -111,8 +122,11 @@ def check_times(
 
 
 def clip_times(unit: Unit) -> tuple[list[int], Fraction]:
-    """Ticks of the frames that a stored clip shows, ascending, and the length of a tick in s: as its packet table says,
-    which was made of the stored file and which loaders read by; of a table of other bytes, as the clip says."""
+    """Return the ticks of the frames that a stored clip shows, ascending, and the length of a tick in s.
+
+    They are those of the clip's packet table, which was made of the stored file and which loaders read by. Where the
+    table is one of other bytes, they are the clip's own.
+    """
     mp4: Path = unit.fields["mp4"]
     table = read_packets(unit.fields[PACKETS_FIELD].read_bytes())
     data = mp4.read_bytes()
@@ -134,7 +148,7 @@ def _is_even(times: Sequence[int]) -> bool:
 
 
 def _check_pictures(path: str, unit: Unit) -> None:
-    """The first and the middle frame. Raises: Unusable."""
+    """Compare the first and the middle frame with their source. Raises: Unusable."""
     mp4 = unit.fields["mp4"].read_bytes()
     told: list[int] = unit.fields["json"]["pts"]
     numbers = sorted({0, len(told) // 2})
@@ -154,7 +168,7 @@ def _check_pictures(path: str, unit: Unit) -> None:
 
 
 def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str) -> None:
-    """Raises: Unusable."""
+    """Compare one frame with its source. Raises: Unusable."""
     if seen is None:
         raise finding(findings.WRONG_FRAME, f"{where}: the source shows no frame at its time")
     frame, turn = seen.frame, display_matrix(seen.frame)
@@ -184,12 +198,12 @@ def _check_picture(pixels: "np.ndarray[Any, Any]", seen: Seen | None, where: str
 
 
 def _squeezed(grid: Grid) -> Grid:
-    """Return what full-range code values look like that are stored as they are and read as limited, or stretched twice."""
+    """Return full-range code values as they look when read as limited, or stretched twice."""
     return np.clip((grid - 16) * 255 / 219, 0, 255)
 
 
 def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: str) -> None:
-    """(width, height) of what is stored against the shape of the source; each side may be rounded to an even number.
+    """Compare the stored (width, height) with the shape of the source; each side may be rounded to an even number.
 
     Raises: Unusable.
     """
@@ -203,7 +217,7 @@ def check_aspect(size_px: tuple[int, int], shape: tuple[float, float], where: st
 
 
 def check_structure(found: Grid, expected: Grid, where: str) -> None:
-    """For what changes its tones on purpose: light places stay light. Raises: Unusable."""
+    """Check that light places stay light, in a picture whose tones are changed on purpose. Raises: Unusable."""
     one, other = found.mean(axis=-1).ravel(), expected.mean(axis=-1).ravel()
     if min(one.std(), other.std()) < findings.SAME_LEVELS:
         return
@@ -229,7 +243,7 @@ def is_sideways(matrix: tuple[int, ...] | None) -> bool:
 
 
 def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
-    """Each cell put where the display matrix sends it: (x, y) to (a x + c y, b x + d y), ISO/IEC 14496-12, 6.2.2."""
+    """Put each cell where the display matrix sends it: (x, y) to (a x + c y, b x + d y), ISO/IEC 14496-12, 6.2.2."""
     if matrix is None:
         return grid
     (a, b), (c, d) = (np.sign(np.round(np.array(matrix[at : at + 2]) / 65536)) for at in (0, 3))
@@ -241,7 +255,7 @@ def upright(grid: Grid, matrix: tuple[int, ...] | None) -> Grid:
 
 
 def _sought(path: str, wanted: Sequence[int], size_px: tuple[int, int] | None) -> dict[int, Seen]:
-    """From the keyframe before the first; what is found of it."""
+    """Return the wanted frames that are found after a seek to the keyframe before the first."""
     import av
 
     with opened(path) as container:

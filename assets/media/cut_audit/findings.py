@@ -1,4 +1,4 @@
-"""What can be wrong with a unit, by name, and how two pictures are told apart."""
+"""Names of the faults of a unit, and the comparison of two pictures."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -37,22 +37,27 @@ FAR_LEVELS = 6.0
 
 
 class Reading(NamedTuple):
-    """What a picture would look like if `name` had gone wrong."""
+    """The looks of a picture if `name` had gone wrong."""
 
     name: str
+    """Name of the fault."""
     grid: Grid
+    """Picture with the fault."""
 
 
 def finding(name: str, said: str) -> Unusable:
-    """Return what is wrong, as the refusal of its object."""
+    """Return a fault as the refusal of its object."""
     return rejected(STAGE, name, said)
 
 
 def compare(
     found: Grid, expected: Grid, wrong: Iterable[Reading], where: str, far_levels: float = FAR_LEVELS
 ) -> None:
-    """Raises: Unusable when `found` is not the picture that is expected: under the name of the wrong reading that
-    explains it, if there is one that is less than half as far away."""
+    """Check that `found` is the expected picture.
+
+    Raises: Unusable, under the name of the wrong reading that explains the difference, if there is one that is less
+    than half as far away.
+    """
     error = distance(found, expected)
     if error <= SAME_LEVELS:
         return
@@ -67,10 +72,10 @@ def compare(
 
 
 def distance(one: Grid, other: Grid) -> float:
-    """Mean absolute difference in levels of 255."""
+    """Return the mean absolute difference in levels of 255."""
     return float(np.abs(one - other).mean())
 
 
 def turned(grid: Grid, quarter_turns: int, mirrored: bool) -> Grid:
-    """Mirrored left to right first, then turned clockwise."""
+    """Return the grid mirrored left to right first, then turned clockwise."""
     return np.rot90(grid[:, ::-1] if mirrored else grid, -quarter_turns)

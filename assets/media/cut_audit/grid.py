@@ -1,9 +1,9 @@
-"""A picture as 16 x 16 mean colours: what it shows, without its resolution, its aspect ratio or its coding noise.
+"""A picture as 16 x 16 mean colours: its content, without its resolution, its aspect ratio or its coding noise.
 
-Means commute with everything that is linear, so the planes are averaged first and only the 256 means are turned into
-colours: a 1080p frame costs three sums. What is clipped is not linear: of a picture with code values beyond black and
-white, or colours that no screen shows, it counts at which size they were clipped. `planes_of` can average less, then.
-Rec. ITU-T H.273, equations 39 to 58, for the YCbCr matrices.
+Means commute with everything that is linear. So the planes are averaged first and only the 256 means are turned into
+colours: a 1080p frame costs three sums. Clipping is not linear. For a picture with code values beyond black and white,
+or colours that no screen shows, it counts at which size they were clipped. `planes_of` can average less, then. Rec.
+ITU-T H.273, equations 39 to 58, for the YCbCr matrices.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,16 @@ _FULL = 2  # AVCOL_RANGE_JPEG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planes:
-    """Mean Y, Cb, Cr of each cell (or of each pixel of a smaller picture) in stored code values of `bits` bits, and how
-    they are to be read. means: float64 [rows, columns, 3]."""
+    """Mean Y, Cb, Cr of each cell, or of each pixel of a smaller picture, and the way to read them."""
 
     means: Grid
+    """float64 [rows, columns, 3]: stored code values."""
     bits: int
+    """Bits of a code value."""
     matrix: tuple[float, float]
+    """(Kr, Kb)."""
     full_range: bool
+    """True for full range, False for limited."""
 
     def rgb(self) -> Grid:
         """Return the colours that these code values mean, clipped, and averaged to cells."""
@@ -92,20 +95,19 @@ def _means(plane: np.ndarray[Any, Any], size_px: tuple[int, int] | None, index: 
 
 
 def grid_of(pixels: np.ndarray[Any, Any]) -> Grid:
-    """Of RGB [H, W, 3], 0 to 255."""
+    """Return the grid of RGB [H, W, 3], 0 to 255."""
     return np.stack([cell_means(pixels[..., channel]) for channel in range(3)], axis=-1)
 
 
 def cell_means(plane: np.ndarray[Any, Any], rows: int = CELLS, columns: int = CELLS) -> Plane:
-    """float64 [rows, columns]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
+    """Return float64 [rows, columns]: area means of a plane [H, W], exact where a cell's border cuts a pixel in two."""
     sums = _cell_sums(_cell_sums(plane, rows).T, columns).T
     means: Plane = sums * (rows * columns / plane.size)
     return means
 
 
 def _cell_sums(lines: np.ndarray[Any, Any], n_cells: int) -> Plane:
-    """float64 [n_cells, m]: sums of the lines [n, m] in each of the cells, of one that a border cuts in two its
-    share."""
+    """Return float64 [n_cells, m]: sums of the lines [n, m] of each cell, with its share of a line cut by a border."""
     edges = np.arange(n_cells + 1) * len(lines) / n_cells
     first = edges.astype(int)
     sums: Plane = np.empty((n_cells, lines.shape[1]))

@@ -1,8 +1,13 @@
 """Photos against their file: read by FFmpeg instead of Pillow, turned by the loader's own reader of EXIF and XMP.
 
-What FFmpeg does not read (L*a*b*, a HEIC or AVIF of several tiles), reads wrong (RGB in a TIFF of JPEG strips, a TIFF
-whose predictor has nothing to predict), or turns by itself, is compared in its shape only;
-a picture with a colour profile, or CMYK, in light and dark only, because another converter may round other colours.
+Three kinds of photos are compared in their shape only:
+
+- FFmpeg does not read them: L*a*b*, a HEIC or AVIF of several tiles.
+- FFmpeg reads them wrong: RGB in a TIFF of JPEG strips, a TIFF whose predictor has nothing to predict.
+- FFmpeg turns them by itself.
+
+A picture with a colour profile, or CMYK, is compared in light and dark only, because another converter may round other
+colours.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,20 +55,20 @@ WHITE, BLACK = 255.0, 0.0
 
 
 class Original(NamedTuple):
-    """size_px: (width, height) as stored.
-
-    turn: makes it upright; is_plain: its numbers are sRGB as they stand; is_readable: FFmpeg reads it, and turns
-    nothing.
-    """
+    """A photo as its file has it."""
 
     size_px: tuple[int, int]
+    """(width, height) as stored."""
     turn: Turn
+    """Turn that makes it upright."""
     is_plain: bool
+    """True where its numbers are sRGB as they stand."""
     is_readable: bool
+    """True where FFmpeg reads it right, and turns nothing."""
 
 
 def audit_photo(path: str, unit: Unit) -> None:
-    """Raises: Unusable, under what is wrong."""
+    """Compare a stored photo with its file. Raises: Unusable, under the name of the fault."""
     ground = _ground(unit)
     stored = _stored(unit, ground)
     original = _original(path)
@@ -88,9 +93,9 @@ def audit_photo(path: str, unit: Unit) -> None:
 def _check_decoders(
     path: str, found: Grid, expected: Grid, original: Original, ground: tuple[float, float, float]
 ) -> None:
-    """Of a photo that is not what FFmpeg reads: whether it is what Pillow reads, without anything of ours between.
+    """Check that a photo that is not as FFmpeg reads it is not as Pillow reads it either, without our code between.
 
-    Raises: Unusable, where the two decoders read two pictures: who of them is right, nobody here can say.
+    Raises: Unusable, where the two decoders read two pictures: neither is known to be right.
     """
     pillow = _by_pillow(path, ground)
     if pillow is None:
@@ -106,7 +111,7 @@ def _check_decoders(
 
 
 def _by_pillow(path: str, ground: tuple[float, float, float]) -> Grid | None:
-    """As stored, not turned; None of kinds that Pillow itself brings to eight bits of RGB in another way than we."""
+    """Return the file's grid, not turned; None of kinds that Pillow brings to 8 bits of RGB in another way than we."""
     from PIL import Image
 
     with photo(path) as opened_photo:
@@ -126,7 +131,7 @@ def _check_colours(
     original: Original,
     ground: tuple[float, float, float],
 ) -> None:
-    """Raises: Unusable, under what is wrong."""
+    """Compare the colours of two grids. Raises: Unusable, under the name of the fault."""
     if not original.is_plain:
         check_structure(found, expected, "the photo")
         return
@@ -152,13 +157,13 @@ def _check_colours(
 
 
 def _ground(unit: Unit) -> tuple[float, float, float]:
-    """RGB that transparency was laid on; where it was kept, what it is laid on here."""
+    """Return the RGB that transparency was laid on; where it was kept, the RGB that it is laid on here."""
     red, green, blue = unit.fields["json"].get("stored", {}).get("ground", (WHITE, WHITE, WHITE))
     return red, green, blue
 
 
 def _stored(unit: Unit, ground: tuple[float, float, float]) -> "np.ndarray[Any, Any]":
-    """Return what a training job will see; a photo whose alpha was kept is laid on `ground`."""
+    """Return the photo that a training job will see; a photo whose alpha was kept is laid on `ground`."""
     from loader.modalities import decoder_for
 
     (path,) = (value for name, value in unit.fields.items() if name in PHOTO_WORDS)
@@ -190,8 +195,10 @@ def _original(path: str) -> Original:
 
 
 def _has_idle_predictor(picture: "Image") -> bool:
-    """Whether a TIFF names a predictor for samples that are not compressed: it means nothing there (TIFF 6.0, section
-    14, has it for LZW), and FFmpeg adds up all the same."""
+    """Return whether a TIFF names a predictor for samples that are not compressed.
+
+    It means nothing there (TIFF 6.0, section 14, has it for LZW), and FFmpeg adds up all the same.
+    """
     tags: Any = getattr(picture, "tag_v2", {})
     return picture.info.get("compression") == "raw" and tags.get(_PREDICTOR, 1) != 1
 
@@ -222,7 +229,7 @@ def _upright(grid: Grid, turn: Turn) -> Grid:
 
 
 def _colours(frame: "VideoFrame", ground: tuple[float, float, float]) -> Grid:
-    """RGB means, laid on `ground` where the picture is transparent, 16 bits brought to 255."""
+    """Return RGB means, laid on `ground` where the picture is transparent, 16 bits brought to 255."""
     planes = planes_of(frame)
     if planes is not None:
         return planes.rgb()

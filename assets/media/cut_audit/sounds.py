@@ -1,7 +1,7 @@
 """Stored sound against its source: when it is heard, how long, how loud, with all of its channels.
 
 The source is decoded again from its start and laid out by its own timestamps in floating point, every channel for
-itself; what is stored is compared by correlation, at the stored rate. One unit of an object is compared.
+itself. The stored sound is compared with it by correlation, at the stored rate. One unit of an object is compared.
 """
 
 import math
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 MARGIN_S = Fraction(3, 2)
-"""How far around its place a sound is looked for."""
+"""Seconds around its place in which a sound is looked for."""
 
 MAX_OFFSET_S = 0.001
 JUMP_S = Fraction(2, 1000)
-"""Timestamps that are further off than this move the sound; nearer ones are rounded."""
+"""Seconds. Timestamps that are further off than this move the sound; nearer ones are rounded."""
 
 RESTART_S = Fraction(1, 4)
-"""A clock that goes back by more, in an Ogg, is that of the next link of a chain: it is heard behind the one before.
-FFmpeg gives the first packets of a link times of the old clock still."""
+"""Seconds. A clock that goes back by more, in an Ogg, is that of the next link of a chain: it is heard behind the one
+before. FFmpeg gives the first packets of a link times of the old clock still."""
 
 QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
 SILENT_SHARE = 0.05
-"""Of the loudest channel's level: a mix that is weaker holds nothing of it. Unlike channels weaken one another in a
-mix, and one of six has a sixth of it: what is hardly above `QUIET_RMS` in its source may lie below in the mix."""
+"""Share of the loudest channel's level: a weaker mix holds nothing of it. Unlike channels weaken one another in a mix,
+and a mix of six has a sixth of each. So a sound hardly above `QUIET_RMS` in its source may lie below in the mix."""
 
 SAME_CORRELATION = 0.8
-"""Of a stored mono sound and what it was mixed of; coders, resamplers and weights of channels cost less than this."""
+"""Lowest correlation of a stored mono sound and its source; coders, resamplers and weights of channels cost less."""
 
 LOUD_SHARE = 0.25  # of the loudest channel's level: a channel that must be heard
 HEARD_SHARE = 0.15
-"""Of the weight of the channel that weighs most: ITU-R BS.775 gives surrounds 0.7 of the front's."""
+"""Share of the largest weight of a channel: ITU-R BS.775 gives surrounds 0.7 of the front's."""
 
 MORE_CLIPPED = 0.001  # share of samples
 
 
 def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
-    """field: of the stored sound. Raises: Unusable, under what is wrong."""
+    """Audit the stored sound of one unit. field: of the stored sound. Raises: Unusable, under the name of the fault."""
     for unit in units:
         _check_length(unit, field)
     if units:
@@ -95,7 +95,10 @@ def _check_sound(path: str, unit: Unit, field: str) -> None:
 
 
 def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels: bool = False) -> None:
-    """mixed [n]; channels [c, margin + n + margin], both at `rate_hz`. Raises: Unusable."""
+    """Check that a mix is heard at its place, and holds the channels it must hold.
+
+    mixed [n]; channels [c, margin + n + margin], both at `rate_hz`. Raises: Unusable.
+    """
     margin = (channels.shape[1] - len(mixed)) // 2
     inside = channels[:, margin : margin + len(mixed)]
     levels = np.sqrt(np.square(inside).mean(axis=1)) if inside.size else np.zeros(len(channels))
@@ -129,7 +132,7 @@ def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels:
 
 
 def _weights(mixed: Samples, channels: Samples) -> Samples:
-    """float64 [c]: how much of each channel is in the mix, by least squares; equal channels share equally."""
+    """Return float64 [c]: how much of each channel is in the mix, by least squares; equal channels share equally."""
     # Without BLAS, whose threads wait in a loop for the next long product.
     gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
     found: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
@@ -137,7 +140,7 @@ def _weights(mixed: Samples, channels: Samples) -> Samples:
 
 
 def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
-    """(where in `source` `mixed` fits best, its normalised correlation there, and that in the middle)."""
+    """Return (place in `source` where `mixed` fits best, its normalised correlation there, and that in the middle)."""
     size = 1 << (len(source) + len(mixed) - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
     n_places = len(source) - len(mixed) + 1
@@ -150,7 +153,7 @@ def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
 
 
 def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
-    """Seconds on the source's clock (of a sound alone: after its first sample)."""
+    """Return the unit's start and end in s on the source's clock (of a sound alone: after its first sample)."""
     start, end = (_seconds(place) for place in (unit.start, unit.end))
     return start, end
 
@@ -161,7 +164,7 @@ def _seconds(place: str) -> Fraction:
 
 
 def decoded(file: Path) -> tuple[Samples, int]:
-    """float64 [channels, samples] of a stored sound, and its rate in Hz."""
+    """Return float64 [channels, samples] of a stored sound, and its rate in Hz."""
     with opened(str(file)) as container:
         stream = container.streams.audio[0]
         pieces = [as_float(frame) for frame in container.decode(stream)]
@@ -169,7 +172,7 @@ def decoded(file: Path) -> tuple[Samples, int]:
 
 
 class _Clock:
-    """When the next frame is heard. restarts: its timestamps may begin anew in the middle."""
+    """The time at which the next frame is heard. restarts: its timestamps may begin anew in the middle."""
 
     def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
         self.position_s = start_s
@@ -178,7 +181,7 @@ class _Clock:
         self._jumped_to_s = start_s
 
     def jumps_to(self, tagged_s: Fraction) -> bool:
-        """Go where this timestamp says; whether that is another place than behind what was heard last."""
+        """Go where this timestamp says; return whether that is another place than behind the sound heard last."""
         at_s = tagged_s + self._shift_s
         if self._restarts and self.position_s - at_s > RESTART_S:
             if self.position_s - self._jumped_to_s < RESTART_S:
@@ -194,10 +197,11 @@ class _Clock:
 class Source:
     """The source's own samples around [start_s, start_s + length_s), laid out by its timestamps.
 
-    start_s: on the container's clock, or after the first sample. channels: float64 [channels, n], from `first_s` on
-    at `rate_hz`, silent where there is nothing. is_heard: which channels a mix must hold (a bass effects channel may
-    be left out: ITU-R BS.775). stretches: what was decoded, frame by frame; is_uneven: some of it does not follow what
-    is before it, by its timestamps.
+    start_s: on the container's clock, or after the first sample.
+    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent where there is nothing.
+    is_heard: channels that a mix must hold (a bass effects channel may be left out: ITU-R BS.775).
+    stretches: decoded frames, one by one.
+    is_uneven: some of them do not follow the frame before, by their timestamps.
     """
 
     def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
@@ -246,7 +250,7 @@ class Source:
             self.channels[:, low:high] = values[:, low - begin : high - begin]
 
     def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
-        """float64 [channels, margin + n_samples + margin] at `rate_hz`.
+        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`.
 
         Linear between the source's samples; where the source has more than there are to be, they are averaged over the
         length of one first.
@@ -262,7 +266,7 @@ class Source:
         return np.stack([np.interp(times, own, channel) for channel in smooth])
 
     def clipped_share(self) -> float:
-        """Of the span's samples, at full scale."""
+        """Return the share of the span's samples that are at full scale."""
         margin = round(MARGIN_S * self.rate_hz)
         inside = self.channels[:, margin : self.channels.shape[1] - margin]
         return float((np.abs(inside) >= FULL_SCALE).mean()) if inside.size else 0.0

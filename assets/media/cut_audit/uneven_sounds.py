@@ -1,8 +1,8 @@
 """Stored sound against a source whose timestamps jitter: piece by piece, each about where they put it.
 
-A recorder's clock gives every frame a time that is some ms off. Who believes each of them tears the sound to pieces;
-who lays the frames end to end plays it. So the frames are laid end to end here, and every piece of what is stored has
-to be among those that are said to be heard at its time, give or take twice what their times jitter.
+A recorder's clock gives every frame a time that is some ms off. A reader that believes each of them tears the sound to
+pieces; a reader that lays the frames end to end plays it. So the frames are laid end to end here. Every piece of the
+stored sound has to be among those that are said to be heard at its time, give or take twice what their times jitter.
 """
 
 from collections.abc import Sequence
@@ -14,44 +14,46 @@ import numpy as np
 Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 PIECE_S = 0.02
-"""Most packets are as long, or longer."""
+"""Seconds of a piece; most packets are as long, or longer."""
 
 AROUND_S = 0.25
-"""What shifts for longer is no jitter: a gap, or sound that is left out."""
+"""Longest jitter in seconds; a longer shift is a gap, or sound that is left out."""
 
 ROUNDED_S = 0.004
-"""Two ways to round a time to a tick of a ms, or to leave it as it was, are less apart."""
+"""Seconds. Two ways to round a time to a tick of a ms, or to leave it as it was, are less apart."""
 
 SAME_CORRELATION = 0.8
 HEARD_SHARE = 0.7
-"""Of the pieces; some hold the place where a gap was filled."""
+"""Share of the pieces that must be found; some hold the place where a gap was filled."""
 
 QUIET_SHARE = 0.1
-"""Of the sound's level: quieter pieces are not compared."""
+"""Share of the sound's level; quieter pieces are not compared."""
 
 
 class Stretch(NamedTuple):
-    """A decoded frame. at_s: when it is heard; samples: float32 [channels, n]."""
+    """A decoded frame of sound."""
 
     at_s: Fraction
+    """Seconds at which it is heard."""
     samples: np.ndarray[Any, Any]
+    """float32 [channels, n]."""
 
 
 class Laid(NamedTuple):
-    """Frames end to end. sound: float64 [n] each, the sum of the channels and every one.
-
-    times_s: float64 [frames], when each is said to be heard; edges: int [frames + 1], its samples.
-    """
+    """Frames of sound end to end."""
 
     sound: list[Samples]
+    """float64 [n] each: the sum of the channels, and every channel."""
     times_s: Samples
+    """float64 [frames]: seconds at which each frame is said to be heard."""
     edges: Any
+    """int [frames + 1]: places of the frames in `sound`, in samples."""
 
 
 def laid_end_to_end(
     stretches: Sequence[Stretch], source_rate_hz: int, rate_hz: int, is_heard: Sequence[bool]
 ) -> Laid:
-    """Return the frames, of the channels that a mix must hold, at `rate_hz`."""
+    """Lay the frames of the channels that a mix must hold end to end, at `rate_hz`."""
     whole = np.concatenate([one.samples for one in stretches], axis=1)[list(is_heard)].astype(np.float64)
     width = max(1, round(source_rate_hz / rate_hz))
     own = np.arange(whole.shape[1]) / source_rate_hz - (0.5 / source_rate_hz if width % 2 == 0 else 0)
@@ -64,7 +66,10 @@ def laid_end_to_end(
 
 
 def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, laid: Laid) -> bool:
-    """Whether most of mixed [n], which is heard from `start_s` on, is where the source's timestamps put it."""
+    """Return whether most of mixed [n] is heard where the source's timestamps put it.
+
+    start_s: the time from which `mixed` is heard.
+    """
     slack_s = ROUNDED_S + 2 * _jitter_s(laid, rate_hz)
     size = max(16, round(PIECE_S * rate_hz))
     loud = QUIET_SHARE * float(np.sqrt(np.square(mixed).mean()))
@@ -82,7 +87,7 @@ def is_heard_in_place(mixed: Samples, rate_hz: int, start_s: Fraction, laid: Lai
 
 
 def _jitter_s(laid: Laid, rate_hz: int) -> float:
-    """By how much, at most, a frame's time is off those of the frames around it."""
+    """Return the most seconds by which a frame's time is off those of the frames around it."""
     late = laid.times_s - laid.edges[:-1] / rate_hz
     reach = max(1, round(AROUND_S * rate_hz * len(late) / max(1, laid.edges[-1])))
     padded = np.pad(late, reach, mode="edge")
@@ -91,8 +96,10 @@ def _jitter_s(laid: Laid, rate_hz: int) -> float:
 
 
 def _around(laid: Laid, rate_hz: int, at_s: float, until_s: float) -> tuple[int, int]:
-    """[first, stop) in samples: from the first frame that is heard within [at_s, until_s) to the last, and of these two
-    what lies inside."""
+    """Return the samples [first, stop) of the frames that are heard within [at_s, until_s).
+
+    Samples of the first and last frame that lie outside are left out.
+    """
     lengths = np.diff(laid.edges)
     near = np.flatnonzero((laid.times_s < until_s) & (laid.times_s + lengths / rate_hz > at_s))
     if not len(near):

@@ -1,4 +1,4 @@
-"""Which audit a unit gets, by its kind."""
+"""The choice of the audit for a unit, by its kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,11 @@ from .sounds import audit_sounds
 
 
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:
-    """All units of one raw object at `path`, whose row in the media table is `row`.
+    """Audit all units of one raw object at `path`, whose row in the media table is `row`.
 
-    Texts are stored as they are read and have nothing to compare. Raises: Unusable, stage `cut_audit`, its code one of
-    the names in `findings`.
+    Texts are stored as they are read and have nothing to compare.
+
+    Raises: Unusable, stage `cut_audit`, its code one of the names in `findings`.
     """
     if kind == "image":
         for unit in units:

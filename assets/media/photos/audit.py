@@ -1,4 +1,4 @@
-"""What a photo is: as stored, as tagged, decoded once to its last pixel."""
+"""Properties of a photo: as stored, as tagged, decoded once to its last pixel."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit_image(path: str) -> Row:
-    """Columns of the media table. Raises: Unusable."""
+    """Return the columns of the media table. Raises: Unusable."""
     with photo(path) as found:
         picture = found.picture
         turn = found.orientation
@@ -43,7 +43,10 @@ def audit_image(path: str) -> Row:
 
 
 def _luma_mean(found: Photo) -> float:
-    """0 to 255, of the pixels in sRGB, whatever they are transparent to. Raises: Unusable (no number is white)."""
+    """Return the mean luma in 0 to 255, of the pixels in sRGB, whatever they are transparent to.
+
+    Raises: Unusable (no number is white).
+    """
     small = found.picture
     if small.mode in ("L", "LA", "RGB", "RGBA", "CMYK"):
         small = _boxed(small)

@@ -1,4 +1,4 @@
-"""Photos: decoded whole, upright, sRGB, at the training resolution; or the source's bytes, where they show just that.
+"""Photos: decoded whole, upright, sRGB, at the training resolution; or the source's bytes, where they show the same.
 
 Upright by EXIF, XMP or the container; the colour space is applied and left out; transparency follows the policy; 16
 bits are scaled to 8. No metadata are kept: no EXIF, no comment, so no place and no serial number. (A reference photo
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_JPEG_PX = 65_500
-"""Of either side, in libjpeg (JPEG_MAX_DIMENSION of jmorecfg.h)."""
+"""Most pixels of either side, in libjpeg (JPEG_MAX_DIMENSION of jmorecfg.h)."""
 
 
 def cut_image(path: str, scratch: Path, policy: CutPolicy) -> list[Unit]:
-    """One unit with `json` and the photo: in the field `jpg` where the policy makes all of them JPEGs, else in `img` (a
-    photo whose alpha is kept or that is stored without loss is a PNG, a reference photo what it was).
+    """Return one unit with `json` and the photo.
 
-    Raises: Unusable for a truncated or otherwise unreadable file, for one that is too large, and for what the policy
-    leaves out: animations, transparency.
+    The photo is in the field `jpg` where the policy makes all photos JPEGs, else in `img`. In `img` a reference photo
+    is as it was; a photo whose alpha is kept or that is stored without loss is a PNG.
+
+    Raises: Unusable for a truncated or otherwise unreadable file, for one that is too large, and for animations and
+    transparency where the policy leaves them out.
     """
     rules = policy.image
     with photo(path) as found:
@@ -116,7 +118,7 @@ def _encoded(shown: "Image", alpha: Alpha, rules: ImagePolicy, because: str = ""
 
 
 def facts(found: Photo, data: bytes) -> dict[str, Any]:
-    """Return what a sample's `photo.json` says of the file that it came from. data: all of it."""
+    """Return the facts in a sample's `photo.json` about the file that it came from. data: all of the file."""
     width_px, height_px = found.size_px
     turn = found.orientation
     return {
@@ -133,7 +135,7 @@ def facts(found: Photo, data: bytes) -> dict[str, Any]:
 
 
 def _shrink(picture: "Image", short_side_px: int) -> "Image":
-    """Shorter side at most `short_side_px`, never enlarged."""
+    """Shrink to a shorter side of at most `short_side_px`, never enlarged."""
     from PIL import Image
 
     scale = min(1.0, short_side_px / min(picture.size))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 MAIN, EXIF, GPS, INTEROPERABILITY = 0, 0x8769, 0x8825, 0xA005
 
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, struct.error)
-"""What Pillow's reader of EXIF raises for damaged blocks."""
+"""Errors that Pillow's reader of EXIF raises for damaged blocks."""
 
 
 def directory(picture: "Image", tag: int) -> Mapping[int, object]:
-    """tag -> value of one of the directories above; empty where it is missing or damaged."""
+    """Return tag -> value of one of the directories above; empty where it is missing or damaged."""
     try:
         exif = picture.getexif()
         return dict(exif if tag == MAIN else exif.get_ifd(tag))
@@ -36,9 +36,9 @@ _END = b"\xff\xd9"
 
 
 def tells_place(picture: "Image", data: bytes) -> bool:
-    """Coordinates in EXIF, in XMP or other text, or in what lies behind a JPEG. data: the whole file.
+    """Return whether there are coordinates in EXIF, in XMP or other text, or behind the end of a JPEG.
 
-    Names of places (IPTC, XMP) are no coordinates, and are not looked for. Cost: O(bytes).
+    data: the whole file. Names of places (IPTC, XMP) are no coordinates, and are not looked for. Cost: O(bytes).
     """
     if set(directory(picture, GPS)) - {_VERSION}:
         return True

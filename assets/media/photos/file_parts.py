@@ -27,19 +27,18 @@ class BrokenParts(ValueError):
 
 
 class Part(NamedTuple):
-    """name: a marker's two hexadecimal digits in JPEG, a chunk's four letters else.
-
-    body: its payload; whole: all of its bytes as they lie in the file, the compressed data behind a JPEG's SOS
-    included.
-    """
+    """One segment or chunk of a file."""
 
     name: str
+    """A marker's two hexadecimal digits in JPEG, a chunk's four letters else."""
     body: bytes
+    """Payload."""
     whole: bytes
+    """All of its bytes as they lie in the file, the compressed data behind a JPEG's SOS included."""
 
 
 def jpeg_parts(data: bytes) -> Iterator[Part]:
-    """Yield the segments from SOI to EOI; what lies behind the first EOI is no part of the picture. Cost: O(bytes).
+    """Yield the segments from SOI to EOI; data behind the first EOI are no part of the picture. Cost: O(bytes).
 
     Raises: BrokenParts.
     """
@@ -76,8 +75,10 @@ def jpeg_parts(data: bytes) -> Iterator[Part]:
 
 
 def behind_end(data: bytes) -> int:
-    """How many bytes lie behind a JPEG's picture: a motion photo's film, a gain map, further pictures. 0 where the
-    parts cannot be told apart."""
+    """Return how many bytes lie behind a JPEG's picture: a motion photo's film, a gain map, further pictures.
+
+    0 where the parts cannot be told apart.
+    """
     try:
         return len(data) - sum(len(part.whole) for part in jpeg_parts(data))
     except BrokenParts:
@@ -85,10 +86,10 @@ def behind_end(data: bytes) -> int:
 
 
 def missing_scans(data: bytes) -> str | None:
-    """Return what a progressive JPEG's scans leave out, in words: each of its coefficients must come, to the last bit.
+    """Return the gaps that a progressive JPEG's scans leave, in words: each coefficient must come, to the last bit.
 
-    A file that was cut off and closed with an EOI decodes without a warning, blurred. None for all other files, and
-    for those whose parts cannot be told apart.
+    A file that was cut off and closed with an EOI decodes without a warning, blurred. None for all other files, and for
+    those whose parts cannot be told apart.
     """
     to_come: dict[int, list[int]] = {}
     try:
@@ -144,7 +145,7 @@ def webp_parts(data: bytes) -> Iterator[Part]:
 
 
 MAX_SCANS = 100
-"""Of a progressive JPEG, whose every scan is a pass over all pixels; encoders write about ten."""
+"""Most scans of a progressive JPEG, whose every scan is a pass over all pixels; encoders write about ten."""
 
 # What libjpeg warns of although every pixel may be right: bytes between segments, markers of unusual encoders. (Bytes
 # that a scan leaves over before a restart marker are another matter: its data are damaged.)
@@ -158,7 +159,7 @@ _RESTARTS = tuple(f"marker 0x{marker:02x}" for marker in range(0xD0, 0xD8))
 
 
 def check_jpeg(data: bytes) -> str | None:
-    """Return what libjpeg or the file's scans have to say of a picture whose pixels may all be right; None for nothing.
+    """Return a warning of libjpeg or the scans about a picture whose pixels may all be right; None for nothing.
 
     Decodes at an eighth of the size, so mostly the entropy coding. Raises: Unusable (damaged; too many scans).
     """

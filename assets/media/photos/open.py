@@ -20,7 +20,7 @@ MAX_PX = 80_000_000
 """A larger picture is taken for a decompression bomb; a 60 Mpx camera fits."""
 
 MAX_PAGES = 100
-"""Of a TIFF: how many pages are looked through for a second picture."""
+"""Most pages of a TIFF that are looked through for a second picture."""
 
 PHOTO_WORDS = ("jpg", "img")
 """The field of a stored photo: of a dataset whose photos are all JPEGs, and of one that has other formats as well."""
@@ -46,27 +46,31 @@ DAMAGE = (
     TypeError,  # TIFF pages without a size
     struct.error,
 )
-"""What Pillow's decoders and metadata readers raise for damaged files."""
+"""Errors that Pillow's decoders and metadata readers raise for damaged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Photo:
-    """picture: decoded, as stored (a TIFF or HEIC as its decoder turned it).
-
-    Kind, mode: Pillow's names of its format and of its pixels; size_px: (width, height) as stored; upright_size_px: as
-    seen; is_animated: it has more frames or pages than this first one; warning: what may have gone wrong although every
-    pixel may be right.
-    """
+    """An opened photo."""
 
     picture: "Image"
+    """Decoded picture, as stored (a TIFF or HEIC as its decoder turned it)."""
     kind: str
+    """Pillow's name of its format."""
     mode: str
+    """Pillow's name of its pixels."""
     size_px: tuple[int, int]
+    """(width, height) as stored."""
     upright_size_px: tuple[int, int]
+    """(width, height) as seen."""
     orientation: Orientation
+    """Way up, as told and as decided."""
     colour: Colour
+    """Colour space."""
     is_animated: bool
+    """True where it has more frames or pages than this first one."""
     warning: str | None
+    """Possible fault although every pixel may be right; None for nothing."""
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def photo(path: str) -> Iterator[Photo]:
     """Yield the photo at `path`, all its pixels decoded; of an animation or a TIFF of several pages, the first.
 
     Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_PX`, for high dynamic range
-    (dropped: nothing here makes it sRGB); inside the block too, for what Pillow raises there.
+    (dropped: nothing here makes it sRGB); inside the block too, for Pillow's errors there.
     """
     from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
@@ -137,7 +141,7 @@ def _check_size(picture: "Image") -> None:
 
 
 def _check_parts(picture: "Image", path: str) -> str | None:
-    """Return what Pillow overlooks: PNG chunks whose CRC is wrong, what libjpeg warns of.
+    """Return the damage that Pillow overlooks: PNG chunks whose CRC is wrong, warnings of libjpeg.
 
     Raises: Unusable; BrokenParts.
     """
@@ -154,7 +158,10 @@ def _check_parts(picture: "Image", path: str) -> str | None:
 
 
 def _has_more(picture: "Image") -> bool:
-    """Whether there are more frames or pages. What a phone stores behind a photo, and a page's thumbnail, are none."""
+    """Return whether there are more frames or pages.
+
+    Pictures that a phone stores behind a photo, and a page's thumbnail, are none.
+    """
     if picture.format in _STILL_WITH_MORE:
         return False
     if picture.format != "TIFF":

@@ -1,11 +1,11 @@
-"""Which way is up in a photo: what its EXIF, its XMP and its container say, and which of them decides.
+"""The way up of a photo, told by its EXIF, its XMP and its container, and the choice between them.
 
-- HEIC and AVIF turn by their container (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12); their decoders obey, and what
-  EXIF says there is a leftover (6.5.10 note).
-- Everywhere else EXIF decides (CIPA DC-008, 4.6.4), and XMP where EXIF does not say, or says something that is no
+- HEIC and AVIF turn by their container (irot, imir: ISO/IEC 23008-12, 6.5.10 and 6.5.12). Their decoders obey, and
+  EXIF's number there is a leftover (6.5.10 note).
+- Everywhere else EXIF decides (CIPA DC-008, 4.6.4). XMP decides where EXIF does not say, or says something that is no
   orientation. Editors that turn the pixels reset EXIF and forget XMP: where the two contradict, EXIF is right.
 
-What each said is kept in columns, so that contradictions can be looked at.
+The number of each is kept in columns, so that contradictions can be looked at.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -24,21 +24,22 @@ SIDEWAYS = (5, 6, 7, 8)
 
 
 class Orientation(NamedTuple):
-    """exif, xmp: 1 to 8 as told, None where nothing (sensible) is.
-
-    by: what decided, None when nobody said anything; told: what was decided, 1 to 8; pending: what is still to be done
-    to the decoded pixels, 1 for nothing.
-    """
+    """The orientation of a photo as told and as decided; numbers are EXIF's, 1 to 8."""
 
     exif: int | None
+    """Number in EXIF; None where there is none that makes sense."""
     xmp: int | None
+    """Number in XMP; None where there is none that makes sense."""
     by: Decider | None
+    """Source that decided; None when none said anything."""
     told: int
+    """Orientation that was decided."""
     pending: int
+    """Turn that the decoded pixels still need; 1 for none."""
 
 
 def orientation_of(picture: "Image") -> Orientation:
-    """Of a picture that is opened and not loaded yet: Pillow turns TIFFs while it loads them."""
+    """Return the orientation of a picture that is opened and not loaded yet: Pillow turns TIFFs while it loads them."""
     kind = picture.format
     if kind == "HEIF":  # libheif has turned it; pi_heif has set EXIF's number aside
         return Orientation(_valid(picture.info.get("original_orientation")), _xmp(picture), "container", 1, 1)
@@ -72,7 +73,7 @@ def upright(picture: "Image", pending: int) -> "Image":
 
 
 def _of_tiff(picture: "Image", xmp: int | None) -> Orientation:
-    """Pillow obeys tag 274, and most spellings of XMP where the tag is missing."""
+    """Return the orientation of a TIFF: Pillow obeys tag 274, and most spellings of XMP where the tag is missing."""
     exif = _valid(getattr(picture, "tag_v2", {}).get(_TAG))
     told = exif or xmp or 1
     by_pillow = picture.getexif().get(_TAG)
@@ -96,7 +97,7 @@ def _xmp(picture: "Image") -> int | None:
 
 
 def hex_exif(profile: object) -> bytes | None:
-    """EXIF as older ImageMagick wrote it into PNG: a text chunk of hexadecimal digits."""
+    """Return EXIF as older ImageMagick wrote it into PNG: a text chunk of hexadecimal digits."""
     if not isinstance(profile, str):
         return None
     try:

@@ -1,13 +1,17 @@
 """Reference photos: the bytes of the source, where a training job would see the same picture in them.
 
-What the loader would read otherwise (a wide colour space, CMYK, transparency that is to be laid on a ground, a format
-that it does not know) is to be stored as what it shows: upright, sRGB, at full size, without loss.
+The loader would read some photos otherwise: a wide colour space, CMYK, transparency that is to be laid on a ground, a
+format that it does not know. Such a photo is stored as it is to be seen: upright, sRGB, at full size, without loss.
 
 Photos without their metadata, pixel for pixel the same: parts of the file are copied or left out, none is decoded.
 
-What goes: EXIF with its position, serial numbers and thumbnail (which shows the picture before it was cropped), XMP,
-IPTC, comments, texts, colour profiles, maker's segments, and whatever lies behind the picture's end: a motion photo's
-film, a gain map, further pictures. What stays: what the pixels need, and which way is up, as a new EXIF of one entry.
+These parts go:
+
+- EXIF with its position, serial numbers and thumbnail (which shows the picture before it was cropped),
+- XMP, IPTC, comments, texts, colour profiles, maker's segments,
+- everything behind the picture's end: a motion photo's film, a gain map, further pictures.
+
+These stay: parts that the pixels need, and which way is up, as a new EXIF of one entry.
 
 Only for pictures whose numbers are sRGB: a profile that says more than that must not be left out.
 """
@@ -112,7 +116,7 @@ def _webp(data: bytes, orientation: int) -> bytes:
 
 
 def _without_flags(part: Part, has_exif: bool) -> bytes:
-    """VP8X announces what other chunks are there (RFC 9649, 2.7.1)."""
+    """Return VP8X without the flags of chunks that are gone: it announces the others (RFC 9649, 2.7.1)."""
     if part.name != "VP8X":
         return part.whole
     flags = part.body[0] & _WEBP_ALPHA | (_WEBP_EXIF if has_exif else 0)
@@ -128,11 +132,14 @@ _SAME_LEVELS = 8
 def reference_bytes(
     data: bytes, found: Photo, shown: "Image", alpha: Alpha, strip: bool
 ) -> tuple[bytes, str]:
-    """(bytes, ""), or (b"", why the source's bytes will not do).
+    """Return (bytes, ""), or (b"", why the source's bytes will not do).
 
-    data: the source's file; shown: its picture upright in sRGB, as it is to be seen, with what became of its alpha;
-    strip: without metadata. The loader has then read the bytes and seen the same, and without metadata not one value
-    else than with them.
+    data: the source's file.
+    shown: its picture upright in sRGB, as it is to be seen.
+    alpha: treatment of its transparency.
+    strip: without metadata.
+
+    The loader has then read the bytes and seen the same, and without metadata not one value else than with them.
     """
     kind = found.kind
     why = _unfit(kind, found, alpha)
@@ -163,7 +170,7 @@ def _unfit(kind: str, found: Photo, alpha: Alpha) -> str:
 
 
 def _read(data: bytes) -> "np.ndarray[Any, Any]":
-    """As the loader does. Raises: DecodeFailed."""
+    """Decode as the loader does. Raises: DecodeFailed."""
     from loader.modalities import decoder_for
 
     pixels: Any = decoder_for("img")(data, None)
@@ -171,7 +178,7 @@ def _read(data: bytes) -> "np.ndarray[Any, Any]":
 
 
 def _is_same(seen: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> bool:
-    """Compared by rows, so that no third copy of the picture is made."""
+    """Compare by rows, so that no third copy of the picture is made."""
     return seen.shape == expected.shape and all(
         int(np.abs(one.astype(np.int16) - other).max()) <= _SAME_LEVELS
         for one, other in zip(seen, expected, strict=True)

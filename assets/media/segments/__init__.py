@@ -1,1 +1,1 @@
-"""Segments given beside an object (`_segments.*`): which stretches become units."""
+"""Segments given beside an object (`_segments.*`): the stretches of it that become units."""

@@ -1,8 +1,8 @@
-"""How large the pages of a Parquet file become when they are read, told by the pages themselves.
+"""Sizes of the pages of a Parquet file when they are read, told by the pages themselves.
 
-A footer may say anything, and Arrow makes room for what a page's own header says: a file of a few kB can ask for
-gigabytes. So headers are read first. They are structs in Thrift's compact protocol, of which this reads what
-stands in them: https://github.com/apache/parquet-format.
+A footer may say anything, and Arrow makes room for the size in a page's own header: a file of a few kB can ask for
+gigabytes. So headers are read first. They are structs in Thrift's compact protocol, of which this reads the fields in
+use: https://github.com/apache/parquet-format.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 DELTA_BYTE_ARRAY = 7
-"""An encoding in which a value repeats the beginning of the one before: a page says nothing of what it becomes."""
+"""An encoding in which a value repeats the beginning of the one before: a page does not tell its size when read."""
 
 _MAX_FIELDS = 64  # of a header in all; there are about 20
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
@@ -21,14 +21,16 @@ _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8  # fields of a header; inside, the encodi
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """nbytes: when it is read; encoding: of its values, -1 of a dictionary."""
+    """One page of a Parquet file."""
 
     nbytes: int
+    """Bytes of the page when it is read."""
     encoding: int
+    """Encoding of its values; -1 for a dictionary."""
 
 
 def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> Iterator[Page]:
-    """Every page of these columns, without reading any. Raises: ValueError where there is no page header."""
+    """Yield every page of these columns, without reading any. Raises: ValueError where there is no page header."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for number in range(row_group.num_columns):
@@ -55,13 +57,13 @@ def pages(data: bytes, metadata: pq.FileMetaData, columns: frozenset[str]) -> It
 
 
 class _Header:
-    """A struct from a position on. at: behind what was read."""
+    """A struct from a position on. at: position behind the bytes read so far."""
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
         self._data, self.at, self._end, self._left = data, at, end, _MAX_FIELDS
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Field number -> value; of doubles and binary None. Raises: ValueError."""
+        """Return field number -> value; None for doubles and binary. Raises: ValueError."""
         found: dict[int, Any] = {}
         number = 0
         while head := self._byte():

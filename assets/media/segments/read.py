@@ -2,7 +2,7 @@
 
 `_segments.csv`, `_segments.jsonl` or `_segments.parquet` in the landing place, one row per clip: `key` (the object),
 `start_s` and `end_s` in seconds after the first frame or sample, and, where wanted, `label` and `caption`. Segments may
-overlap. What a row says is checked when its object lands: a row that makes no sense is a reason to reject that object.
+overlap. A row is checked when its object lands: a row that makes no sense is a reason to reject that object.
 """
 
 import math
@@ -23,35 +23,41 @@ from .tables import TEXTS, rows_of
 TABLES = ("_segments.csv", "_segments.jsonl", "_segments.parquet")
 MIN_S, MAX_S = 0.02, 600.0
 MAX_SEGMENTS = 100_000
-"""Of one object."""
+"""Most segments of one object."""
 MAX_TABLE_BYTES = 256 * 2**20
-"""Of the table as it lies there."""
+"""Bytes of the largest table, as it lies there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """[start_s, end_s) after the first frame or sample. caption: of the unit; without it the object's own counts."""
+    """One given segment of an object."""
 
     start_s: float
+    """Start in seconds after the first frame or sample."""
     end_s: float
+    """End in seconds after the first frame or sample, exclusive."""
     label: str = ""
+    """Label of the unit; "" for none."""
     caption: str = ""
+    """Caption of the unit; "" leaves the object's own."""
 
     def span_s(self) -> tuple[Fraction, Fraction]:
-        """Return the decimal numbers that were written, exactly: 0.1 is a tenth."""
+        """Return the start and end as the decimal numbers that were written, exactly: 0.1 is a tenth."""
         return Fraction(str(self.start_s)), Fraction(str(self.end_s))
 
     def plain(self) -> dict[str, Any]:
-        """For a table."""
+        """Return the segment as a row of a table."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSegments:
-    """by_key: of each object, by their start; problems: why those of an object are not believed, the first row's."""
+    """Given segments of some objects, and objects whose segments are wrong."""
 
     by_key: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
+    """Key of an object -> its segments, by their start."""
     problems: Mapping[str, str] = field(default_factory=dict)
+    """Key of an object -> the fault of its first wrong row."""
 
 
 SEGMENTS = pa.list_(
@@ -98,7 +104,10 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
 
 
 def _table_of(landing: Store) -> tuple[str, bytes | None]:
-    """Its name and bytes; None without one. Raises: Corrupt when there are several, or it is too large."""
+    """Return the table's name and bytes; None for no bytes.
+
+    Raises: Corrupt when there are several, or it is too large.
+    """
     found = {}
     for name in TABLES:
         try:
@@ -120,7 +129,7 @@ def _table_of(landing: Store) -> tuple[str, bytes | None]:
 
 
 def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[str, Any] | ValueError) -> None:
-    """Raises: Corrupt."""
+    """Add the segment of one row to those of its object. Raises: Corrupt."""
     if isinstance(row, ValueError):
         raise Corrupt(f"{where}: {row}")
     segment = _segment(where, row)
@@ -133,7 +142,7 @@ def _add(others: dict[tuple[float, float], Segment], where: str, row: Mapping[st
 
 
 def _segment(where: str, row: Mapping[str, Any]) -> Segment:
-    """Raises: Corrupt."""
+    """Return the segment of one row. Raises: Corrupt."""
     start_s, end_s = _seconds(where, "start_s", row["start_s"]), _seconds(where, "end_s", row["end_s"])
     if not MIN_S <= end_s - start_s <= MAX_S:
         raise Corrupt(

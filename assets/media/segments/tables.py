@@ -1,7 +1,8 @@
 """The rows of a table of segments, as CSV, JSON Lines or Parquet, read in bounded memory whatever the file is.
 
-Who may put a photo into a landing place may put such a table there. A few kB of Parquet can become gigabytes, by its
-compression, its dictionaries, or a footer that lies; deep brackets end Arrow's reader of JSON, and the process with it.
+Anybody who may put a photo into a landing place may put such a table there. A few kB of Parquet can become gigabytes,
+by its compression, its dictionaries, or a footer that lies. Deep brackets end Arrow's reader of JSON, and the process
+with it.
 """
 
 import io
@@ -21,21 +22,22 @@ NEEDED = ("key", "start_s", "end_s")
 TEXTS = ("label", "caption")
 MAX_ROWS = 10_000_000
 MAX_DECODED_BYTES = 512 * 2**20
-"""Of the pages of a Parquet file as they are read, and of the rows of a batch's objects."""
+"""Most bytes of the pages of a Parquet file as they are read, and of the rows of a batch's objects."""
 MAX_TEXT_BYTES = 64 * 2**10
-"""Of one value."""
+"""Most bytes of one value."""
 
 _BATCH_ROWS = 65_536
 _BLOCK_BYTES = 16 * 2**20  # of CSV; a row is shorter
 Row = Mapping[str, Any] | ValueError
-"""By name of column; an error for one that cannot be had."""
+"""Name of column -> value; an error for a row that cannot be read."""
 
 
 def rows_of(name: str, data: bytes, keys: Collection[str]) -> Iterator[tuple[int, str, Row]]:
-    """Yield (number from 1, key, row) of those rows whose key is one of `keys`.
+    """Yield (number from 1, key, row) of the rows whose key is one of `keys`.
 
-    Numbers are as they are written; in csv every value is text, so that a message can say what stands there.
-    Raises: ValueError and what Arrow raises for a table that cannot be read, or becomes larger than accepted.
+    Numbers are as they are written; in csv every value is text, so that a message can quote it.
+
+    Raises: ValueError and Arrow's errors for a table that cannot be read, or becomes larger than accepted.
     """
     if name.endswith(".jsonl"):
         yield from _json_rows(data, frozenset(keys))
@@ -92,7 +94,7 @@ def _csv_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Texts as dictionaries: a million times the same one is there once."""
+    """Yield batches with texts as dictionaries: a million times the same one is there once."""
     schema = pa.parquet.read_schema(io.BytesIO(data))
     _check_columns(schema.names)
     names = [name for name in (*NEEDED, *TEXTS) if name in schema.names]
@@ -113,7 +115,7 @@ def _parquet_batches(data: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _check_columns(names: Collection[str]) -> None:
-    """Raises: ValueError."""
+    """Check that the needed columns are there. Raises: ValueError."""
     if missing := [column for column in NEEDED if column not in names]:
         raise ValueError(
             f"it has no column {', '.join(missing)}; needed are key, start_s, end_s (and, where wanted, label, "
@@ -122,7 +124,7 @@ def _check_columns(names: Collection[str]) -> None:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Raises: ValueError for a column whose values can be of any size, or a list of columns of one name."""
+    """Check that a column holds text or numbers, whose size is bounded. Raises: ValueError."""
     of = kind.value_type if pa.types.is_dictionary(kind) else kind
     known = (_is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     if not any(is_one(of) for is_one in known):
@@ -134,7 +136,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _matching(column: pa.Array, wanted: pa.Array) -> list[int]:
-    """Positions of the wanted keys. Of keys that are all digits a table may make numbers."""
+    """Return the positions of the wanted keys; keys that are all digits may be numbers in a table."""
     if pa.types.is_dictionary(column.type):
         found = pa.compute.is_in(column.dictionary.cast(pa.string()), value_set=wanted).take(column.indices)
     else:
@@ -144,7 +146,7 @@ def _matching(column: pa.Array, wanted: pa.Array) -> list[int]:
 
 
 def _row(batch: pa.RecordBatch, at: int) -> tuple[str, Row, int]:
-    """(key, row, bytes of its texts)."""
+    """Return (key, row, bytes of its texts)."""
     row: dict[str, Any] = {}
     nbytes = 0
     key = str(_cell(batch.column("key"), at).as_py())

@@ -21,15 +21,15 @@ FULL_SCALE = 0.9999
 """A sample at or beyond this share of full scale counts as clipped: 32765 of 32768 in 16 bits."""
 
 SILENCE_RMS = 0.001
-"""-60 dBFS."""
+"""Root mean square below which sound is silent: -60 dBFS."""
 
 WINDOW_S = 0.02
 
 
 class Loudness:
-    """Takes decoded frames in order. O(samples); holds a block of about 65,536.
+    """Measurement of decoded frames, in order. O(samples); holds a block of about 65,536.
 
-    n_samples: decoded so far, per channel. ends: where the file says that its sound ends (`sound.ends_in`).
+    n_samples: decoded so far, per channel. ends: end of the sound as the file tells it (`decode.ends_in`).
     """
 
     def __init__(self, ends: Ends | None = None) -> None:
@@ -44,9 +44,10 @@ class Loudness:
         return self.heard.n_source
 
     def add(self, frame: "AudioFrame") -> None:
-        """Raises: Unusable when the rate or the number of channels changes in mid-stream.
+        """Add a frame.
 
-        For timestamps that make no sense, and samples that are no numbers.
+        Raises: Unusable when the rate or the number of channels changes in mid-stream, for timestamps that make no
+        sense, and for samples that are no numbers.
         """
         try:
             self._take(self.heard.add(frame))
@@ -84,7 +85,7 @@ class Loudness:
         self._left = power[n_windows * window :]
 
     def facts(self, picture_start_s: Fraction | None = None) -> Row:
-        """Columns, once, behind the last frame.
+        """Return the columns, once, behind the last frame.
 
         A rest shorter than a window counts for the clipped and not for the silent. Raises: Unusable as `add`.
         """
@@ -118,12 +119,12 @@ class Loudness:
 
 
 def as_float(frame: "AudioFrame") -> Floats:
-    """float32 [channels, samples], full scale = 1."""
+    """Return float32 [channels, samples], full scale = 1."""
     return floats(frame)
 
 
 def audit_audio(path: str) -> Row:
-    """Columns of the media table. Raises: Unusable for what cannot be decoded to its end."""
+    """Return the columns of the media table. Raises: Unusable for a file that cannot be decoded to its end."""
     with opened(path) as container:
         stream = first_audio(container)
         loudness = Loudness(ends_in(container, stream))

@@ -27,15 +27,16 @@ CAPTION_FIELD = "caption.txt"
 
 
 def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Units with the fields `flac` (a file in `scratch`) and `json`, and for a given segment that has one
-    `caption.txt`. Only given segments may overlap, and no sample is lost without being told: a unit's `left_out` are
-    the stretches before it (and, of the last one, behind it) that are in no unit, in samples; with fixed segments
-    there are none.
+    """Return units with the fields `flac` (a file in `scratch`) and `json`, and a given segment's `caption.txt`.
+
+    Only given segments may overlap. No sample is lost without being told: a unit's `left_out` are the stretches that
+    are in no unit, in samples. They lie before it, and for the last unit behind it too; with fixed segments there are
+    none.
 
     The sound lies in `scratch` as float32 while it is cut: memory does not grow with its length.
 
-    Raises: Unusable for a file that cannot be opened or decoded to its end, is silent of samples, whose channels
-    cannot be had as the policy wants them, or of which a given segment lies outside; StoreError.
+    Raises: Unusable for a file that cannot be opened or decoded to its end, holds no samples, whose channels cannot be
+    had as the policy wants them, or of which a given segment lies outside; StoreError.
     """
     with opened(path) as container:
         stream = first_audio(container)
@@ -53,7 +54,7 @@ def cut_audio(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _end_s(timeline: Timeline) -> float:
-    """On the container's clock, with the padding: what headers announce may count it."""
+    """Return the end on the container's clock, with the padding: durations in headers may count it."""
     heard = timeline.heard
     return float((heard.start or 0) + Fraction(heard.n_samples + heard.n_padding, heard.rate_hz))
 
@@ -76,7 +77,7 @@ class _Spooled:
         self.frame, self.levels = meter.frame, meter.finish()
 
     def samples(self) -> Floats:
-        """float32 [channels, samples], mapped."""
+        """Return float32 [channels, samples], mapped."""
         return np.memmap(self.path, "<f4", mode="r", shape=(self.n_samples, self.n_channels)).T
 
 
@@ -121,7 +122,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece]:
-    """In order of their starts. Raises: Unusable."""
+    """Return the pieces in order of their starts. Raises: Unusable."""
     if policy.segments == "given":
         given = [(_given(segment, spooled, policy), segment) for segment in known.segments]
         if not given:
@@ -134,7 +135,7 @@ def _pieces(spooled: _Spooled, policy: AudioPolicy, known: Known) -> list[_Piece
 
 
 def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
-    """Raises: Unusable for one that lies outside of the sound."""
+    """Return the span of a given segment. Raises: Unusable for a segment that lies outside of the sound."""
     start_s, end_s = segment.span_s()
     start, end = round(start_s * policy.sample_rate_hz), round(end_s * policy.sample_rate_hz)
     if start >= spooled.n_samples or end > spooled.n_samples + TAIL_S * policy.sample_rate_hz:
@@ -149,7 +150,7 @@ def _given(segment: Segment, spooled: _Spooled, policy: AudioPolicy) -> Span:
 
 
 def _left_out(spans: list[Span], n_samples: int) -> list[list[Span]]:
-    """For each span what of [0, n_samples) is in none and lies before it, or, for the last, anywhere behind."""
+    """Return for each span the parts of [0, n_samples) before it that are in none; for the last, those behind too."""
     told: list[list[Span]] = [[] for _ in spans]
     for start, end in complement(joined(spans), n_samples):
         told[next((n for n, span in enumerate(spans) if span[0] >= end), len(spans) - 1)].append((start, end))
@@ -183,7 +184,7 @@ def _unit(
 
 
 def segments_of(levels: Levels, frame: int, n_samples: int, policy: AudioPolicy) -> list[Span]:
-    """[start, end) in samples of every segment, in order. levels: of frames of `frame` samples, dBFS."""
+    """Return [start, end) in samples of every segment, in order. levels: of frames of `frame` samples, dBFS."""
     if policy.segments == "fixed":
         return _fixed(n_samples, policy)
     limits = Limits(

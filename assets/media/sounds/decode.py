@@ -1,8 +1,8 @@
 """Sound on the container's timeline: the channels and the rate that a policy asks for, every sample at its place.
 
-The first audio stream's decoded frames are laid end to end by their timestamps (`loader.modalities.audio.timeline`),
-brought
-to the wanted channels and resampled, all in float32: sample n of the result is heard n / rate_hz s after the first.
+The first audio stream's decoded frames are laid end to end by their timestamps (`loader.modalities.audio.timeline`).
+They are brought to the wanted channels and resampled, all in float32: sample n of the result is heard n / rate_hz s
+after the first.
 """
 
 import mmap
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 class Timeline:
     """Decodes a stream to float32 [channels, samples] at `rate_hz`, full scale = 1. Iterate once; then all is final.
 
-    heard: what was laid, with its counts; start: seconds at which the first sample is heard, on the container's
-    clock, None before the first piece; mix: how the source's channels became the wanted ones; mono_sum: what a sum
-    of two channels does to them. O(samples); holds a block of about 65,536 samples.
+    heard: decoded sound in its places, with its counts.
+    start: seconds at which the first sample is heard, on the container's clock, None before the first piece.
+    mix: how the source's channels became the wanted ones.
+    mono_sum: level of a sum of two channels.
+
+    O(samples); holds a block of about 65,536 samples.
     """
 
     def __init__(
@@ -58,16 +61,19 @@ class Timeline:
 
     @property
     def n_filled(self) -> int:
-        """Silent ones put into gaps, at the source's rate."""
+        """Silent samples put into gaps, at the source's rate."""
         return self.heard.n_filled
 
     @property
     def n_left_out(self) -> int:
-        """Overlapping ones, and padding at the end, at the source's rate."""
+        """Overlapping samples, and padding at the end, at the source's rate."""
         return self.heard.n_overlapping + self.heard.n_padding
 
     def __iter__(self) -> Iterator[Floats]:
-        """Raises: Unusable for sound that cannot be decoded to its end, or whose channels cannot be had so."""
+        """Yield the sound in blocks.
+
+        Raises: Unusable for sound that cannot be decoded to its end, or whose channels cannot be had so.
+        """
         resampler: Resampler | None = None
         for piece in laid(self._container, self._stream, self.heard):
             if resampler is None:
@@ -113,7 +119,7 @@ def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> It
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
-    """Raises: UndecodableSound."""
+    """Yield the decoded frames of a stream. Raises: UndecodableSound."""
     import av
 
     prepare(stream)
@@ -125,24 +131,24 @@ def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["Aud
 
 
 class UndecodableSound(Exception):
-    """FFmpeg's words about it."""
+    """Sound that FFmpeg cannot decode, in its words."""
 
 
 def prepare(stream: "AudioStream") -> None:
-    """Before the first packet: one thread, and FLAC's checksums are looked at, which FFmpeg by itself does not."""
+    """Prepare a stream before its first packet: one thread, and FLAC's checksums, which FFmpeg leaves unchecked."""
     stream.codec_context.thread_count = 1
     if stream.codec_context.name == "flac":
         stream.codec_context.options = {"err_detect": "crccheck+explode"}
 
 
 def ends_in(container: "InputContainer", stream: "AudioStream") -> Ends:
-    """Where the file says that its sound ends."""
+    """Return the end of the sound as the file tells it."""
     with _mapped(container.name) as data:
         return ends_of(container, stream, data)
 
 
 def check_length(container: "InputContainer", stream: "AudioStream", heard: Heard) -> None:
-    """Raises: Unusable for a FLAC, WAV, MP3 or MP4 with fewer samples than its header announces."""
+    """Check that a FLAC, WAV, MP3 or MP4 has the samples that its header announces. Raises: Unusable."""
     name = container.format.name
     with _mapped(container.name) as data:
         promise = announced(name, data)
@@ -174,7 +180,7 @@ def _finite(pieces: Iterator[Floats]) -> Iterator[Floats]:
 
 
 def check_overlaps(heard: Heard) -> None:
-    """Raises: Unusable when most of what is decoded would be left out: the timestamps make no sense."""
+    """Check that timestamps make sense. Raises: Unusable when most decoded samples would be left out."""
     if 2 * heard.n_overlapping > heard.n_source:
         raise rejected(
             "decode",
@@ -184,7 +190,7 @@ def check_overlaps(heard: Heard) -> None:
 
 
 def check_gaps(n_source: int, n_filled: int) -> None:
-    """Raises: Unusable when a file of sound holds more holes than sound: its timestamps or its frames are wrong."""
+    """Check that a file of sound holds more sound than holes. Raises: Unusable: its timestamps or frames are wrong."""
     if n_filled > n_source:
         raise rejected(
             "decode", "gaps", f"{n_source} samples are decoded, and {n_filled} missing between them"
@@ -194,12 +200,14 @@ def check_gaps(n_source: int, n_filled: int) -> None:
 def pieces_at(
     timeline: Timeline, spans: list[tuple[Fraction, Fraction]], rate_hz: int
 ) -> Iterator[tuple[Floats, int]]:
-    """For each [start, end) in s of the container's clock: its samples, and how many of them are real.
+    """Yield for each [start, end) in s of the container's clock its samples, and how many of them are real.
 
     Samples are float32 [channels, n]. Where the stream has nothing there is silence. A span's first sample is the one
-    nearest to its start: at most half a sample off. Spans are in order of their starts and may overlap; one without
-    any real sample is all silence. Each is given as soon as it is complete: only those are held that overlap, and a
-    block. Raises: Unusable.
+    nearest to its start: at most half a sample off. Spans are in order of their starts and may overlap; a span without
+    any real sample is all silence. Each is given as soon as it is complete: only overlapping spans are held, and a
+    block.
+
+    Raises: Unusable.
     """
     waiting = [_Piece(start, round((end - start) * rate_hz)) for start, end in spans]
     first = position = 0
@@ -230,11 +238,11 @@ class _Piece:
         self._n_real = 0
 
     def end(self, zero: Fraction, rate_hz: int) -> int:
-        """Return number of the timeline's sample behind its last."""
+        """Return the number of the timeline's sample behind its last."""
         return round((self.start - zero) * rate_hz) + self._n
 
     def add(self, block: Floats, at: int) -> None:
-        """The block's first sample is the piece's sample number `at`."""
+        """Add a block whose first sample is the piece's sample number `at`."""
         low, high = max(0, at), min(self._n, at + block.shape[1])
         if low >= high:
             return

@@ -1,11 +1,13 @@
-"""Where something is heard in a sound: stretches that are louder than its background, found by their energy.
+"""Audible stretches of a sound: louder than its background, found by their energy.
 
-The level is the mean square over 20 ms. The background is followed: the tenth percentile of the levels of 30 s around.
-A stretch begins where the level rises 10 dB above the background and ends where it falls below 6 dB above it, but what
-is within 12 dB of the loud parts (what is reached for half a second in all) is heard in any case: of a steady sound,
-noise or a tone, nothing is left out. Pauses that are too short are bridged, stretches that are too short
-left out, the others padded; one that is too long is divided at its quietest place. Where the background grows louder of
-a sudden it is taken for sound for some 13 s: rather too much is kept than too little.
+- The level is the mean square over 20 ms.
+- The background is the tenth percentile of the levels of 30 s around.
+- A stretch begins where the level rises 10 dB above the background and ends where it falls below 6 dB above it.
+- The loud parts are at the level reached for half a second in all. Levels within 12 dB of them are heard in any case,
+  so of a steady sound, noise or a tone, nothing is left out.
+- Pauses that are too short are bridged, stretches that are too short left out, the others padded. A stretch that is too
+  long is divided at its quietest place.
+- A background that grows louder of a sudden is taken for sound for some 13 s: rather too much is kept than too little.
 
 Everything is O(frames), 50 per second: 1.4 MB for an hour.
 """
@@ -25,7 +27,7 @@ AROUND_S = 30.0
 ON_DB, OFF_DB = 10.0, 6.0
 LOUD_DB = 12.0
 FLOOR_DBFS = -70.0
-"""Nothing below is heard: the noise of 16 bits is 30 dB further down."""
+"""Level in dBFS below which nothing is heard: the noise of 16 bits is 30 dB further down."""
 
 _LOUD_FRAMES = 25
 _BLOCK = 50  # frames: percentiles are taken of seconds
@@ -40,7 +42,7 @@ class Meter:
         self._left = np.zeros(0, np.float32)
 
     def add(self, samples: Floats) -> None:
-        """float32 [channels, samples]: the mean over the channels of their squares counts."""
+        """Add float32 [channels, samples]: the mean over the channels of their squares counts."""
         squares = np.square(samples, dtype=np.float64)  # a sample may be huge
         power = np.concatenate([self._left, squares.mean(axis=0)])
         n_whole = len(power) // self.frame
@@ -48,7 +50,7 @@ class Meter:
         self._left = power[n_whole * self.frame :]
 
     def finish(self) -> Levels:
-        """float32 [frames], dBFS; the last frame may be a shorter one."""
+        """Return float32 [frames], dBFS; the last frame may be a shorter one."""
         if len(self._left):
             self._levels.append(_db(self._left.mean(keepdims=True)))
         return np.concatenate(self._levels) if self._levels else np.zeros(0, np.float32)
@@ -61,21 +63,22 @@ def _db(power: np.ndarray[Any, Any]) -> Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """In frames. longest: of a stretch.
-
-    pause: the shortest that ends one; padding: before and behind; shortest: of what counts, before padding; tail: the
-    shortest piece that a long stretch is divided into.
-    """
+    """Limits of stretches, in frames."""
 
     longest: int
+    """Longest stretch."""
     pause: int
+    """Shortest pause that ends a stretch."""
     padding: int
+    """Padding before and behind a stretch."""
     shortest: int
+    """Shortest stretch that counts, before padding."""
     tail: int
+    """Shortest piece that a long stretch is divided into."""
 
 
 def heard_spans(levels: Levels, limits: Limits) -> list[Span]:
-    """[start, end) in frames, in order, apart from each other or touching where one was divided."""
+    """Return [start, end) in frames, in order, apart from each other or touching where a stretch was divided."""
     on, off = thresholds(levels)
     spans = _bridged(_stretches(levels, on, off), limits.pause)
     spans = [(start, end) for start, end in spans if end - start >= limits.shortest]
@@ -86,7 +89,7 @@ def heard_spans(levels: Levels, limits: Limits) -> list[Span]:
 
 
 def thresholds(levels: Levels) -> tuple[Levels, Levels]:
-    """float32 [frames] each: where a stretch begins, and where it ends."""
+    """Return float32 [frames] each: the levels at which a stretch begins, and at which it ends."""
     if not len(levels):
         return levels, levels
     n_blocks = -(-len(levels) // _BLOCK)
@@ -105,7 +108,7 @@ def thresholds(levels: Levels) -> tuple[Levels, Levels]:
 
 
 def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
-    """From the first frame above `on` back to where `off` was crossed, and on to where it is crossed again."""
+    """Return stretches from the crossing of `off` before the first frame above `on` to the next crossing of `off`."""
     above = np.concatenate([[False], levels > off, [False]])
     edges = np.flatnonzero(above[1:] != above[:-1])
     starts, ends = edges[::2], edges[1::2]
@@ -116,7 +119,7 @@ def _stretches(levels: Levels, on: Levels, off: Levels) -> list[Span]:
 
 
 def _bridged(spans: list[Span], pause: int) -> list[Span]:
-    """Spans less than `pause` apart become one."""
+    """Join spans less than `pause` apart."""
     bridged: list[Span] = []
     for start, end in spans:
         if bridged and start - bridged[-1][1] < max(1, pause):
@@ -127,7 +130,7 @@ def _bridged(spans: list[Span], pause: int) -> list[Span]:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """Return what is in any of the spans, which are in order of their starts."""
+    """Return the union of the spans, which are in order of their starts."""
     return _bridged(spans, 0)
 
 
@@ -146,6 +149,6 @@ def divided(levels: Levels, span: Span, limits: Limits) -> list[Span]:
 
 
 def complement(spans: list[Span], n: int) -> list[Span]:
-    """Return what of [0, n) is in no span."""
+    """Return the parts of [0, n) that are in no span."""
     edges = [0, *(edge for span in spans for edge in span), n]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]

@@ -60,7 +60,7 @@ def write_flac(
 
 
 def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """int32 of the same shape in `bits` bits: exact for what came from so many bits, with a gain of 1."""
+    """Return int32 of the same shape in `bits` bits: exact for samples of so many bits, with a gain of 1."""
     full = 2 ** (bits - 1)
     wide = np.rint(samples.astype(np.float64) * (full * gain))
     whole: np.ndarray[Any, np.dtype[np.int32]] = np.clip(wide, -full, full - 1).astype(np.int32)
@@ -68,10 +68,7 @@ def as_int(samples: Floats, bits: int, gain: float = 1.0) -> np.ndarray[Any, np.
 
 
 def safe_gain(peak: float) -> float:
-    """Return what to multiply a sound with whose largest sample is `peak`, so that none is beyond full scale.
-
-    At most 1.
-    """
+    """Return the factor, at most 1, for a sound of largest sample `peak`, so that none is beyond full scale."""
     return min(1.0, 1 / max(peak, 1e-9))
 
 

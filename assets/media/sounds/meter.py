@@ -1,5 +1,7 @@
-"""Loudness and true peak of a sound, measured while it passes (ITU-R BS.1770-4 and EBU R128, by FFmpeg), and the level
-of a stereo sound whose channels are added."""
+"""Loudness and true peak of a sound while it passes, and the level of a stereo sound whose channels are added.
+
+ITU-R BS.1770-4 and EBU R128, by FFmpeg.
+"""
 
 import math
 from collections.abc import Iterator
@@ -12,30 +14,33 @@ from loader.modalities.audio.resample import Resampler
 from loader.modalities.audio.timeline import Floats
 
 CANCELS_DB = -10.0
-"""A sum that is weaker by more is said to cancel: the channels' correlation is then below -0.8."""
+"""Level in dB below which a sum cancels: the channels' correlation is then below -0.8."""
 
 
 class MonoSum:
-    """Add the blocks of a stereo sound. O(samples)."""
+    """The sum of a stereo sound's channels, block by block. O(samples)."""
 
     def __init__(self) -> None:
         self._sum = self._mean = 0.0
 
     def add(self, samples: Floats) -> None:
-        """float32 [2, samples]."""
+        """Add float32 [2, samples]."""
         left, right = samples.astype(np.float64)
         self._sum += float(np.square((left + right) / 2).sum())
         self._mean += float((np.square(left).sum() + np.square(right).sum()) / 2)
 
     def db(self) -> float | None:
-        """Power of (left + right) / 2 against the mean power of both: 0 for two equal channels, -3.01 for unlike
-        ones, -infinity (as -200) for inverted ones. None for silence, or where there were not two channels."""
+        """Return the power of (left + right) / 2 against the mean power of both, in dB.
+
+        0 for two equal channels, -3.01 for unlike ones, -infinity (as -200) for inverted ones. None for silence, or
+        where there were not two channels.
+        """
         if not self._mean:
             return None
         return max(-200.0, 10 * math.log10(max(self._sum / self._mean, 1e-20)))
 
     def cancels(self) -> bool | None:
-        """None where `db` is."""
+        """Return whether the sum cancels; None where `db` is."""
         db = self.db()
         return None if db is None else db < CANCELS_DB
 
@@ -51,13 +56,13 @@ class Unmeasurable(ValueError):
 
 
 class Meter:
-    """Add blocks float32 [channels, samples], full scale = 1; then finish() once, and read.
+    """Meter of blocks float32 [channels, samples], full scale = 1: add them, then finish() once, and read.
 
     loudness_lufs: integrated, gated; one channel is measured as one (3 LU less than the same on two). None when no
-    block of 400 ms is louder than -70 LUFS. range_lu: loudness range of EBU Tech 3342, which
-    says little of less than a minute; None with loudness_lufs.
-    true_peak_dbtp: of the four times oversampled signal (twice above 48 kHz, as it is above 96 kHz: BS.1770-4, annex
-    2, asks for 192 kHz), never below the largest sample; None for digital silence.
+    block of 400 ms is louder than -70 LUFS.
+    range_lu: loudness range of EBU Tech 3342, which says little of less than a minute; None with loudness_lufs.
+    true_peak_dbtp: of the signal oversampled four times, never below the largest sample; None for digital silence.
+    Twice above 48 kHz, as it is above 96 kHz: BS.1770-4, annex 2, asks for 192 kHz.
 
     About 300 times as fast as a stereo sound at 48 kHz plays. Raises: Unmeasurable.
     """
@@ -115,7 +120,7 @@ class Meter:
         return graph
 
     def _read(self) -> None:
-        """What the last frame says that the graph can give now."""
+        """Read the values in the last frame that the graph can give now."""
         import av
 
         last = None

@@ -1,4 +1,4 @@
-"""The sound beside a picture, measured on the way: what cannot be used of it costs the sound and not the picture."""
+"""The sound beside a picture, measured on the way: a fault of it costs the sound and not the picture."""
 
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
@@ -28,7 +28,7 @@ class SoundBeside:
         prepare(stream)
 
     def add(self, packet: "Packet[Any]") -> None:
-        """The next packet; nothing is decoded behind an error."""
+        """Add the next packet; nothing is decoded behind an error."""
         import av
 
         if self._error:
@@ -42,7 +42,7 @@ class SoundBeside:
             self._error = f"{unusable.code}: {unusable.reason}"
 
     def facts(self, picture_start_s: Fraction) -> Row:
-        """Columns: what was measured, or why not."""
+        """Return the columns: measurements, or the reason for none."""
         header = sound_facts(self._stream)
         measured: Row = {}
         if not self._error:
@@ -53,7 +53,7 @@ class SoundBeside:
         return {**header, "audio_error": self._error} if self._error else {**header, **measured}
 
     def _measured(self, picture_start_s: Fraction) -> Row:
-        """Raises: Unusable for what the cutter could make no sound of."""
+        """Return the measurements. Raises: Unusable for sound that the cutter cannot use."""
         if not self._loudness.n_samples:
             raise rejected("decode", "no_samples", "the audio stream holds no samples")
         measured = self._loudness.facts(picture_start_s)

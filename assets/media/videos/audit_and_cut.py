@@ -1,9 +1,8 @@
 """Clips made on the way: the audit decodes every frame anyway, and most clips can be encoded in the same pass.
 
-They wait in the root until the batch is cut, and are gone then.
-
-A clip made so has the bytes that cutting gives. Whatever does not fit - other stretches, an object that cannot be cut,
-a file that is missing or damaged - is no error: the object is cut from its source, as if nothing were there.
+They wait in the root until the batch is cut, and are gone then. A clip made so has the bytes that cutting gives. A clip
+that does not fit (other stretches, an object that cannot be cut, a missing or damaged file) is no error. The object is
+cut from its source, as if nothing were there.
 """
 
 import hashlib
@@ -34,15 +33,18 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _FACTS, _PACK = "clips.json", "clips.bin"
-"""What is known of the clips; a clip and its packet table, and the next ones', end to end: an object costs a store more
-than its bytes do."""
+"""Facts of the clips; and each clip and its packet table, end to end. An object costs a store more than its bytes
+do."""
 
 
 class Ahead:
     """Beside an audit: takes its frames, gives up at the first trouble, which is the cutter's to tell.
 
-    Made are canonical clips: of windows and given segments, which are known from the packets alone, and of all shots,
-    as they are found. clips: after `finish`; extent: first tick and end of the video, as its packets say.
+    Clips are canonical. Those of windows and given segments are known from the packets alone; those of all shots are
+    made as the shots are found.
+
+    clips: after `finish`.
+    extent: first tick and end of the video, as its packets say.
     """
 
     def __init__(self, policy: VideoPolicy, segments: Sequence[Segment], scratch: Path) -> None:
@@ -53,7 +55,7 @@ class Ahead:
         self._maker: ClipMaker | ShotMaker | None = None
 
     def begin(self, stream: "VideoStream", index: PacketIndex, settled: Settled) -> None:
-        """Before the first frame. settled: what is known of the scene cuts, whenever it is asked."""
+        """Begin, before the first frame. settled: returns the scene cuts known so far, whenever it is called."""
         self.extent, self._index = (index.start_pts, index.end_pts), index
         if self._policy.mode != "canonical":
             return
@@ -65,7 +67,7 @@ class Ahead:
             self._maker = ShotMaker(*work, settled)
 
     def add(self, shown: Shown) -> None:
-        """The next frame. Raises: StoreError when the disk is full."""
+        """Add the next frame. Raises: StoreError when the disk is full."""
         import av
 
         if self._maker is None:
@@ -77,7 +79,10 @@ class Ahead:
             check_scratch(error, self._scratch)
 
     def finish(self, cuts: Sequence[int]) -> None:
-        """After the last frame of a sound video. cuts: its scene cuts. Raises: StoreError when the disk is full."""
+        """Finish, after the last frame of a sound video.
+
+        cuts: its scene cuts. Raises: StoreError when the disk is full.
+        """
         import av
 
         if self._maker is None or self._index is None:
@@ -94,13 +99,13 @@ class Ahead:
         self.clips = clips if good_enough(clips) else []
 
     def abandon(self) -> None:
-        """Close what is open, for a video that is refused."""
+        """Close the open clips, for a video that is refused."""
         maker, self._maker = self._maker, None
         if maker is not None:
             maker.abandon()
 
     def _spans(self, index: PacketIndex, cuts: Sequence[int]) -> list[Span]:
-        """Those that the cutter will cut; none for what it will refuse."""
+        """Return the spans that the cutter will cut; none for a video that it will refuse."""
         try:
             if self._policy.units == "windows":
                 return windows(index, self._policy)
@@ -114,10 +119,9 @@ class Ahead:
 def put_clips(
     staging: ClipStaging, clips: Sequence[Clip | None], extent: tuple[int, int], scratch: Path
 ) -> None:
-    """Upload the clips, and last what is known of them.
+    """Upload the clips, and last their facts; their files are gone then.
 
-    Their files are gone then. extent: first tick and end of the video as it was then known. Raises: StoreError; OSError
-    of the scratch disk.
+    extent: first tick and end of the video as it was then known. Raises: StoreError; OSError of the scratch disk.
     """
     pack = scratch / f"clip-{_PACK}"
     with open(pack, "wb") as out:
@@ -129,7 +133,7 @@ def put_clips(
 
 
 def _packed(clip: Clip, out: BinaryIO) -> Mapping[str, Any]:
-    """Return what is known of a clip, whose files are moved to the end of `out`."""
+    """Move the files of a clip to the end of `out`, and return its facts."""
     offset = out.tell()
     files = [clip.path, clip.packets]
     bodies = [file.read_bytes() for file in files]
@@ -170,7 +174,10 @@ def get_clips(
 
 
 def _clip(staging: ClipStaging, place: int, facts: Mapping[str, Any], span: Span, scratch: Path) -> Clip:
-    """Raises: ObjectNotFound; ValueError when it is another one; KeyError, TypeError for facts that are none."""
+    """Return one clip in scratch files.
+
+    Raises: ObjectNotFound; ValueError when it is another clip; KeyError, TypeError for facts that are none.
+    """
     if facts["span"] != [span.start, span.end, span.shot]:
         raise ValueError("a clip of another stretch")
     target = scratch / f"clip-{place:04d}.mp4"

@@ -1,8 +1,8 @@
-"""Videos: which stretches become clips, the clips themselves, and the fields that belong to each.
+"""Videos: the choice of stretches, the clips of them, and the fields that belong to each.
 
 Beside every clip lies its packet table, with which a reader fetches single frames. A clip whose span has sound carries
 it as `sound.flac`: its first sample at the clip's first frame, as long as the clip. See `spans` for the stretches,
-`canonical` and `reference_clip` for the picture.
+`canonical` and `reference` for the picture.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ CAPTION_FIELD = "caption.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Video:
-    """The source of clips. facts: what each clip's `json` says of it."""
+    """The source of clips. facts: part of each clip's `json` about it."""
 
     index: PacketIndex
     spans: list[Span]
@@ -37,11 +37,14 @@ class _Video:
 
 
 def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHING) -> list[Unit]:
-    """Units with the fields `mp4`, `mp4.packets`, `json` (source pts of every frame), where there is sound
-    `sound.flac`, and for a given segment that has one `caption.txt`.
+    """Return units with the fields `mp4`, `mp4.packets` and `json` (source pts of every frame).
 
-    known: without an audit the video is decoded to its end (for shots, audited first). Raises: Unusable for a file
-    that cannot be opened or decoded, has no usable timestamps, or is not what the policy takes; StoreError.
+    Where there is sound they have `sound.flac`, and for a given segment with a caption `caption.txt`.
+
+    known: without an audit the video is decoded to its end (for shots, audited first).
+
+    Raises: Unusable for a file that cannot be opened or decoded, has no usable timestamps, or is not taken by the
+    policy; StoreError.
     """
     if policy.video.units == "shots" and "scene_cuts" not in known.audit:
         known = replace(known, audit=audit_video(path, policy.video))
@@ -53,8 +56,10 @@ def cut_video(path: str, scratch: Path, policy: CutPolicy, known: Known = NOTHIN
 
 
 def _index(path: str, audit: Mapping[str, Any]) -> PacketIndex:
-    """From when to when its frames are shown, as the audit found, or else as its packets say: not every packet of a
-    broken start gives a frame. Raises: Unusable."""
+    """Return the packet index as the audit found it, or else as the packets say. Raises: Unusable.
+
+    Not every packet of a broken start gives a frame.
+    """
     if audit.get("end_pts") is not None:
         return PacketIndex(
             n_packets=audit["n_packets"],

@@ -29,7 +29,7 @@ class Coder:
 
 
 def load(path: Path, dtype: torch.dtype, place: str) -> Coder:
-    """Raises: InvalidWeights; MissingDependency."""
+    """Load an AutoencoderKL. Raises: InvalidWeights; MissingDependency."""
     try:
         from diffusers import AutoencoderKL
     except ImportError as error:

@@ -16,7 +16,7 @@ from ..weights import said
 
 
 class Pictures:
-    """An `Embedder` (see `..embedding`) of pictures alone: what the model hands to its classifier."""
+    """An `Embedder` (see `..embedding`) of pictures alone: the input of the model's classifier."""
 
     def __init__(self, model: Any, stated: Mapping[str, Any], path: Path) -> None:
         self.model, self.path = model, path
@@ -30,11 +30,11 @@ class Pictures:
         return out
 
     def texts(self, **tokens: Tensor) -> Tensor:
-        """Raises: InvalidWeights."""
+        """Refuse texts. Raises: InvalidWeights."""
         raise self._no_texts()
 
     def tokens(self, text: str) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
-        """Raises: InvalidWeights."""
+        """Refuse texts. Raises: InvalidWeights."""
         raise self._no_texts()
 
     def _no_texts(self) -> InvalidWeights:
@@ -42,7 +42,7 @@ class Pictures:
 
 
 def load(path: Path, dtype: torch.dtype, place: str) -> Pictures:
-    """Raises: InvalidWeights; MissingDependency."""
+    """Load an image model. Raises: InvalidWeights; MissingDependency."""
     try:
         import timm
     except ImportError as error:

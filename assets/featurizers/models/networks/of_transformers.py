@@ -17,7 +17,7 @@ from ..weights import said
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-"""Of CLIP's training pictures."""
+"""Mean and standard deviation of CLIP's training pictures, by channel."""
 
 _CAPTIONERS = {
     "vision-encoder-decoder": "VisionEncoderDecoderModel",
@@ -70,7 +70,7 @@ class Clip:
 
 
 def load_clip(path: Path, dtype: torch.dtype, place: str) -> Clip:
-    """Raises: InvalidWeights; MissingDependency."""
+    """Load a CLIPModel and its tokenizer. Raises: InvalidWeights; MissingDependency."""
     _check_type(path, {"clip": "CLIPModel"})
     library = transformers()
     model = _loaded(library.CLIPModel, path, dtype, place)
@@ -123,7 +123,7 @@ class Captioner:
 
 
 def load_captioner(path: Path, dtype: torch.dtype, place: str) -> Captioner:
-    """Raises: InvalidWeights; MissingDependency."""
+    """Load a model that writes captions, and its tokenizer. Raises: InvalidWeights; MissingDependency."""
     kind = _check_type(path, _CAPTIONERS)
     library = transformers()
     tokenizer = _tokenizer(library, path)
@@ -148,7 +148,7 @@ def _check_type(path: Path, accepted: Mapping[str, str]) -> str:
 
 
 def _loaded(kind: Any, path: Path, dtype: torch.dtype, place: str) -> Any:
-    """Raises: InvalidWeights."""
+    """Load a model of this class. Raises: InvalidWeights."""
     try:
         model, told = kind.from_pretrained(
             path, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
@@ -171,7 +171,7 @@ def _tokenizer(library: Any, path: Path) -> Any:
 
 
 def _mean_std(path: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of preprocessor_config.json, by channel; CLIP's where there is none."""
+    """Return (mean, standard deviation) by channel of preprocessor_config.json; CLIP's where there is none."""
     stated = path / "preprocessor_config.json"
     told = json.loads(stated.read_bytes()) if stated.is_file() else {}
     return tuple(told.get("image_mean", MEAN)), tuple(told.get("image_std", STD))

@@ -1,4 +1,4 @@
-"""What becomes of a photo's transparency: laid on a colour, kept, or a reason to leave the photo out.
+"""A photo's transparency: laid on a colour, kept, or a reason to leave the photo out.
 
 Pictures are laid on their ground as web browsers do, on the 8-bit numbers of sRGB and not on linear light.
 """
@@ -15,9 +15,10 @@ Alpha = Literal["none", "opaque", "flattened", "kept"]
 
 
 def apply_alpha(picture: "Image", rule: str) -> tuple["Image", Alpha]:
-    """Return an RGB or RGBA picture under a rule of `ALPHA_RULES`, as RGB, or as RGBA where it is kept.
+    """Return an RGB or RGBA picture under a rule of `ALPHA_RULES`, and its treatment.
 
-    And what became of it: 'none' (no alpha channel), 'opaque' (one that hides nothing), 'flattened', 'kept'.
+    The picture is RGB, or RGBA where transparency is kept. The treatment is 'none' (no alpha channel), 'opaque' (it
+    hides nothing), 'flattened' or 'kept'.
 
     Raises: Unusable (the rule is 'drop', and something is transparent).
     """

@@ -11,7 +11,7 @@ _UNSPECIFIED = 2
 
 
 def code_points_of(picture: "Image", path: str) -> tuple[int, int] | None:
-    """(primaries, transfer) of the opened picture at `path`, None where the format or the file has none.
+    """Return (primaries, transfer) of the opened picture at `path`, None where the format or the file has none.
 
     Raises: BrokenParts for a damaged PNG.
     """
@@ -39,7 +39,7 @@ def _of_png(path: str) -> tuple[int, int] | None:
 
 
 def _of_avif(path: str) -> tuple[int, int] | None:
-    """As FFmpeg reads them, from the container or else from the AV1 stream: Pillow does not tell."""
+    """Return them as FFmpeg reads them, from the container or else from the AV1 stream: Pillow does not tell."""
     import av
     from av.error import FFmpegError
 

@@ -1,7 +1,12 @@
-"""Colour spaces of photos: what an ICC profile says of itself, and profiles made of primaries and a curve.
+"""Colour spaces of photos: the model named in an ICC profile, and profiles made of primaries and a curve.
 
-Files name their space in other ways than a profile, too: by code points (ITU-T H.273, in AVIF, HEIC and PNG), by a
-gamma and primaries (PNG), by two letters (EXIF). Each becomes a matrix profile here, so that one converter does all.
+Files name their space in other ways than a profile, too:
+
+- by code points (ITU-T H.273, in AVIF, HEIC and PNG),
+- by a gamma and primaries (PNG),
+- by two letters (EXIF).
+
+Each becomes a matrix profile here, so that one converter does all.
 """
 
 import struct
@@ -25,18 +30,23 @@ _WHITES = ((0.25, 0.5), (0.25, 0.5))  # x and y, from far beyond blue daylight t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """An RGB space: CIE 1931 xy of its primaries and white; gamma: of its curve, None for the curve of sRGB."""
+    """An RGB space; points are CIE 1931 xy."""
 
     red: Point
+    """Red primary."""
     green: Point
+    """Green primary."""
     blue: Point
+    """Blue primary."""
     white: Point = D65
+    """White point."""
     gamma: float | None = None
+    """Gamma of its curve; None for the curve of sRGB."""
 
 
 SRGB = Space(red=(0.64, 0.33), green=(0.30, 0.60), blue=(0.15, 0.06))
 ADOBE_RGB = Space(red=(0.64, 0.33), green=(0.21, 0.71), blue=(0.15, 0.06), gamma=563 / 256)
-"""Adobe RGB (1998), 4.3: what DCF calls the optional colour space."""
+"""Adobe RGB (1998), 4.3: DCF's optional colour space."""
 
 _P3 = {"red": (0.680, 0.320), "green": (0.265, 0.690), "blue": (0.150, 0.060)}
 _PRIMARIES: dict[int, dict[str, Point]] = {  # ITU-T H.273, table 2
@@ -65,7 +75,7 @@ def space_of_code_points(primaries: int, transfer: int) -> Space | None:
 
 
 def is_plausible(space: Space) -> bool:
-    """Whether numbers of an RGB space can mean colours: a white among whites, three primaries that mix to it."""
+    """Return whether numbers of an RGB space can mean colours: a white among whites, primaries that mix to it."""
     points = (space.red, space.green, space.blue, space.white)
     if not all(0 <= x <= 1 and 0 < y <= 1 and x + y <= 1 for x, y in points):
         return False
@@ -103,7 +113,7 @@ def profile_of(space: Space) -> bytes:
 
 
 def colour_model(profile: bytes) -> str:
-    """Return what numbers a profile takes: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
+    """Return the model of a profile's numbers: 'RGB', 'GRAY', 'CMYK', 'Lab' ...; '' when it is too short to say."""
     return profile[16:20].decode("ascii", "replace").strip() if len(profile) >= 128 else ""
 
 
@@ -121,7 +131,7 @@ def transfer_of(profile: bytes) -> int | None:
 
 
 def _to_d50(space: Space) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """[3, 3]: XYZ relative to D50 of linear R, G, B, as columns."""
+    """Return [3, 3]: XYZ relative to D50 of linear R, G, B, as columns."""
     columns = np.array([_xyz_of(point) for point in (space.red, space.green, space.blue)]).T
     white = _xyz_of(space.white)
     columns = columns * np.linalg.solve(columns, white)

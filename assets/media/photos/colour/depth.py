@@ -20,9 +20,9 @@ _PREMULTIPLIED = {"RGBa": "RGBA", "La": "LA"}
 
 
 def eight_bits(picture: "Image", area: tuple[int, int, int, int]) -> "Image":
-    """(left, top, right, bottom) of a picture, as L, LA, RGB, RGBA, CMYK or LAB; a transparent colour becomes alpha.
+    """Return the area (left, top, right, bottom) of a picture in 8 bits, as L, LA, RGB, RGBA, CMYK or LAB.
 
-    Raises: Unusable (floats and signed numbers: which of them is white nobody says).
+    A transparent colour becomes alpha. Raises: Unusable (floats and signed numbers: their white is not known).
     """
     band = picture.crop(area)
     mode = picture.mode
@@ -47,12 +47,12 @@ def eight_bits(picture: "Image", area: tuple[int, int, int, int]) -> "Image":
 
 
 def has_alpha(picture: "Image") -> bool:
-    """Whether anything of it may be transparent."""
+    """Return whether anything of it may be transparent."""
     return picture.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in picture.info
 
 
 def bit_depth(picture: "Image") -> int:
-    """Of a stored component, where Pillow's mode or the file's header tells it."""
+    """Return the bits of a stored component, where Pillow's mode or the file's header tells them; else 8."""
     if picture.mode == "1":
         return 1
     bits = getattr(picture, "tag_v2", {}).get(_BITS_PER_SAMPLE)
@@ -66,7 +66,7 @@ def bit_depth(picture: "Image") -> int:
 
 
 def _from_sixteen(picture: "Image", band: "Image") -> "Image":
-    """Gray of 9 to 16 bits: the full scale of its depth becomes 255, rounded."""
+    """Return gray of 9 to 16 bits in 8: the full scale of its depth becomes 255, rounded."""
     from PIL import Image
 
     wide = np.asarray(band).astype(np.uint32)
@@ -95,7 +95,7 @@ def _key_of_eight(picture: "Image", clear: object) -> object:
 
 
 def _with_key(band: "Image", clear: object) -> "Image":
-    """Pixels of exactly the colour `clear` (PNG, 11.3.1.1) are transparent, and only these."""
+    """Return a band with alpha: pixels of exactly the colour `clear` (PNG, 11.3.1.1) are transparent, no others."""
     from PIL import Image
 
     if clear is None:

@@ -1,11 +1,16 @@
-"""The colours of a photo: which space its numbers are in, and those numbers in sRGB.
+"""The colours of a photo: the space of its numbers, and those numbers in sRGB.
 
-The space is, in this order: that of an ICC profile; code points (AVIF, HEIC, and PNG, where they come first); PNG's
-gamma and primaries; Adobe RGB where EXIF says so by DCF's "R03"; else sRGB. littleCMS converts, relative colorimetric
-with black point compensation: colours that sRGB has stay themselves, others go to its edge, black stays black. CMYK
-without a profile becomes RGB by plain arithmetic.
+The space is the first of these that there is:
 
-Pictures are converted in bands of rows, so that a large one is never there three times.
+- the space of an ICC profile,
+- code points (AVIF, HEIC, and PNG, where they come first),
+- PNG's gamma and primaries,
+- Adobe RGB where EXIF says so by DCF's "R03",
+- sRGB.
+
+littleCMS converts, relative colorimetric with black point compensation: colours that sRGB has stay themselves, others
+go to its edge, black stays black. CMYK without a profile becomes RGB by plain arithmetic. Pictures are converted in
+bands of rows, so that a large one is never there three times.
 """
 
 import io
@@ -32,20 +37,22 @@ _MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
 
 class Colour(NamedTuple):
-    """by: what names the space ('srgb': PNG's chunk.
-
-    'icc_unusable': a profile that is broken, or for other numbers than these, read as if there were none; 'assumed':
-    nothing does); profile: that space, None for sRGB; hdr: its range is high, and no profile makes it sRGB.
-    """
+    """The colour space of a photo."""
 
     by: ColourBy
+    """Source that names the space. 'srgb' is PNG's chunk, 'assumed' that nothing names it. 'icc_unusable' is a profile
+    that is broken, or for other numbers than these; it is read as if there were none."""
     profile: bytes | None = None
+    """ICC profile of the space; None for sRGB."""
     hdr: bool = False
+    """True for high dynamic range, which no profile makes sRGB."""
 
 
 def colour_of(picture: "Image", code_points: tuple[int, int] | None) -> Colour:
-    """Return the space of an opened picture. code_points: primaries and transfer of ITU-T H.273, where its file has
-    them."""
+    """Return the colour space of an opened picture.
+
+    code_points: primaries and transfer of ITU-T H.273, where its file has them.
+    """
     if code_points is not None and picture.format == "PNG":  # PNG, third edition, 4.3: cICP has precedence
         return _of_code_points(*code_points)
     profile = picture.info.get("icc_profile")
@@ -63,7 +70,7 @@ def colour_of(picture: "Image", code_points: tuple[int, int] | None) -> Colour:
 
 
 def to_srgb(picture: "Image", colour: Colour) -> "Image":
-    """8-bit RGB, or RGBA (not premultiplied) where the picture has an alpha channel or a transparent colour.
+    """Return 8-bit RGB, or RGBA (not premultiplied) where the picture has an alpha channel or a transparent colour.
 
     No metadata are left on the result. Raises: Unusable (numbers without a meaning, such as floats).
     """
@@ -84,7 +91,7 @@ def to_srgb(picture: "Image", colour: Colour) -> "Image":
 
 
 def is_srgb(profile: bytes) -> bool:
-    """Whether converting from this RGB profile changes no 8-bit value by more than 1: it is sRGB in other words."""
+    """Return whether this RGB profile is sRGB: converting changes no 8-bit value by more than 1."""
     from PIL import Image
 
     steps = np.linspace(0, 255, 9).astype(np.uint8)
@@ -116,7 +123,7 @@ def _converter(picture: "Image", profile: bytes | None) -> Callable[["Image"], "
 
 
 def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
-    """Raises: PyCMSError, OSError for a profile that littleCMS cannot use."""
+    """Return the conversion from a profile to sRGB. Raises: PyCMSError, OSError for a profile littleCMS cannot use."""
     from PIL import ImageCms
 
     flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
@@ -139,7 +146,7 @@ def _transform(profile: bytes, mode: str) -> Callable[["Image"], "Image"]:
 
 
 def from_lab(picture: "Image") -> "Image":
-    """CIE L*a*b* as sRGB, which Pillow's own `convert` does not do."""
+    """Convert CIE L*a*b* to sRGB, which Pillow's own `convert` does not do."""
     from PIL import ImageCms
 
     lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
@@ -176,7 +183,7 @@ def _of_code_points(primaries: int, transfer: int) -> Colour:
 
 
 def _of_png(info: Mapping[Any, Any]) -> Colour:
-    """gAMA and cHRM, unless sRGB stands beside them (PNG, third edition, 4.3)."""
+    """Return the space of gAMA and cHRM, unless sRGB stands beside them (PNG, third edition, 4.3)."""
     if "srgb" in info:
         return Colour("srgb")
     gamma, points = info.get("gamma"), info.get("chromaticity")
@@ -198,7 +205,10 @@ def _is_near_srgb(points: tuple[float, ...]) -> bool:
 
 
 def _is_adobe_rgb(picture: "Image") -> bool:
-    """EXIF's ColorSpace is "uncalibrated" and its interoperability index "R03" (CIPA DC-008, 4.6.6 and DCF)."""
+    """Return whether EXIF names Adobe RGB: an "uncalibrated" ColorSpace and the interoperability index "R03".
+
+    CIPA DC-008, 4.6.6 and DCF.
+    """
     exif = picture.getexif().get_ifd(_EXIF_IFD)
     if exif.get(_COLOUR_SPACE) != 0xFFFF:
         return False

@@ -18,7 +18,7 @@ from .maker import ClipMaker, good_enough
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """What is to be cut."""
+    """Work of one decode."""
 
     path: str
     spans: Sequence[Span]
@@ -56,7 +56,7 @@ def canonical_clips(
 def _encoded(
     order: _Order, audit: Mapping[str, Any], quality: Mapping[str, str], seeks: bool
 ) -> list[Clip | None]:
-    """Raises: Unusable; CannotSeek."""
+    """Decode the video once and encode its clips. Raises: Unusable; CannotSeek."""
     import av
 
     with opened(order.path) as container:

@@ -1,16 +1,16 @@
 """The canonical clip: small, quick to decode, and near to its source by a measured amount.
 
-x264 veryfast crf 21, tune fastdecode, a keyframe every 12 frames, no B-frames, yuv420p, faststart, display
-orientation and square pixels, limited-range BT.601 and tagged so with the primaries and transfer that the samples have;
-every frame at its source's timestamp, and the last one as long as the source shows it within the clip.
+x264 veryfast crf 21, tune fastdecode, a keyframe every 12 frames, no B-frames, yuv420p, faststart, display orientation
+and square pixels. Limited-range BT.601, and tagged so with the primaries and transfer that the samples have. Every
+frame is at its source's timestamp, and the last one lasts as long as the source shows it within the clip.
 
-`mbtree=0`: with it x264 gives other bytes for the same frames now and then, on one thread too (4 of 100 encodes of
-one clip), and the same video must give the same clip. Without it crf 21 has the bytes of crf 20 with it and 5 %
-more, and 0.2 dB more; rate control is no longer misled at hard cuts either.
+`mbtree=0`: with it x264 gives other bytes for the same frames now and then, on one thread too (4 of 100 encodes of one
+clip). The same video must give the same clip. Without it crf 21 has the bytes of crf 20 with it and 5 % more, and 0.2
+dB more. Rate control is no longer misled at hard cuts either.
 
-`qmax` bounds the error: by rate control alone single frames fell to 34 dB; now the worst frame of the media this
-was tried on is at 36.5 dB. How near a clip came is measured by the encoder, which knows what a decoder will see
-bit for bit, and told in `Fidelity`.
+`qmax` bounds the error: by rate control alone single frames fell to 34 dB; now the worst frame of the media this was
+tried on is at 36.5 dB. The encoder, which knows bit for bit what a decoder will see, measures how near a clip came;
+`Fidelity` tells it.
 """
 
 import contextlib
@@ -34,24 +34,26 @@ QUALITIES = ({"crf": "21", "qmax": "28"}, {"crf": "16", "qmax": "22"}, {"crf": "
 """A video of which a frame falls below `MIN_PSNR_DB` is cut again with the next; none of the media tried needed it."""
 
 MIN_PSNR_DB = 35.0
-"""What every frame of every clip reaches."""
+"""PSNR that every frame of every clip reaches."""
 
 _X264 = {"preset": "veryfast", "tune": "fastdecode", "g": "12", "bf": "0", "x264-params": "mbtree=0"}
 _MPEG_RANGE, _SMPTE170M = 1, 6  # AVCOL_RANGE_MPEG, AVCOL_SPC_SMPTE170M
 _ERRORS = struct.Struct("<8x3Q")
 _BEST_DB = 99.0
-"""Told for a picture without any error."""
+"""PSNR in dB of a picture without any error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
     """PSNR in dB of a clip against its source's frames brought to the clip's size, over all samples of Y, U, V.
 
-    psnr_db: of the clip's mean squared error; worst_db: of its worst frame. `_BEST_DB` stands for no error.
+    `_BEST_DB` stands for no error.
     """
 
     psnr_db: float
+    """PSNR of the clip's mean squared error."""
     worst_db: float
+    """PSNR of its worst frame."""
 
 
 class ClipEncoder:
@@ -98,7 +100,7 @@ class ClipEncoder:
         self._write(self._encoder.encode(picture))
 
     def finish(self, end: int) -> None:
-        """Write what the encoder still holds. end: when the last frame ends, in the source's ticks."""
+        """Write the frames that the encoder still holds. end: when the last frame ends, in the source's ticks."""
         self._write(self._encoder.encode(None))
         if self._held is not None:  # of the others the next one's time says how long they are shown
             self._held.duration = end - self.pts[-1]
@@ -106,21 +108,21 @@ class ClipEncoder:
         self.close()
 
     def close(self) -> None:
-        """Write what the muxer still holds. Nothing the second time."""
+        """Write the packets that the muxer still holds; the second time do nothing."""
         output, self._output = self._output, None
         self._held = None
         if output is not None:
             output.close()
 
     def abandon(self) -> None:
-        """Close a clip that is not wanted any more: what goes wrong now is of no interest."""
+        """Close a clip that is not wanted any more, whatever goes wrong."""
         import av
 
         with contextlib.suppress(av.error.FFmpegError):
             self.close()
 
     def fidelity(self) -> Fidelity:
-        """Of a finished clip."""
+        """Fidelity of a finished clip."""
         samples = self.size_px[0] * self.size_px[1] * 3 // 2
         return Fidelity(
             psnr_db=psnr_db(sum(self._errors), samples * len(self._errors)),
@@ -161,7 +163,7 @@ class ClipEncoder:
 
 
 def psnr_db(squared_error: float, n_samples: int) -> float:
-    """10 log10(255^2 / MSE) of 8-bit samples."""
+    """Return 10 log10(255^2 / MSE) of 8-bit samples."""
     if squared_error <= 0:
         return _BEST_DB
     return min(_BEST_DB, 10 * math.log10(255**2 * n_samples / squared_error))

@@ -45,7 +45,7 @@ class ClipMaker:
         self._clips: list[Clip | None] = [None] * len(spans)
 
     def add(self, shown: Shown) -> None:
-        """The next frame; one at the time of the frame before has no place.
+        """Add the next frame; a frame at the time of the frame before has no place.
 
         Raises: Unusable; av.error.FFmpegError, also for a full disk.
         """
@@ -64,7 +64,7 @@ class ClipMaker:
         return self._clips
 
     def abandon(self) -> None:
-        """Close what is open: what goes wrong now is of no interest."""
+        """Close the open clips, whatever goes wrong."""
         for encoder in self._open.values():
             encoder.abandon()
 
@@ -129,6 +129,6 @@ def finished(
 
 
 def good_enough(clips: Sequence[Clip | None]) -> bool:
-    """Whether every frame of every clip is as near to its source as is promised."""
+    """Return whether every frame of every clip is as near to its source as is promised."""
     worst = [float(clip.metadata["worst_psnr_db"] or 0) for clip in clips if clip is not None]
     return min(worst, default=MIN_PSNR_DB) >= MIN_PSNR_DB

@@ -11,14 +11,16 @@ PACKETS_FIELD, PACKETS_GROUP = "mp4.packets", "media_index"
 
 
 class PacketTables:
-    """Writes the tables of clips that were made in one way: pictures are compared in the first of them, and in every
-    one of which a decoder is told something else."""
+    """Writer of the tables of clips that were made in one way.
+
+    Pictures are compared in the first clip, and in every clip of which a decoder is told something else.
+    """
 
     def __init__(self) -> None:
         self._tried: StreamFacts | None = None
 
     def write(self, mp4: Path) -> Path:
-        """Return the file with the packet table of a clip, beside the clip.
+        """Write the packet table of a clip beside it, and return the file.
 
         Raises: Unusable, for a clip that a loader could not read; OSError of the scratch disk.
         """

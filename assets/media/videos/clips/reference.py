@@ -1,11 +1,15 @@
 """Reference clips: whole GOPs of the source, packet for packet, in a plain mp4 whose index is in front.
 
-A clip holds the GOPs that its span touches (those inside, for a clip of a shot), at the source's times; which of its
-frames were asked for is told in `Clip.wanted`. The frames are bit for bit those of the source: source and clip are
-decoded and compared, frame by frame, before a clip is given out. Containers that cannot seek become mp4 on the way.
+A clip holds the GOPs that its span touches (those inside, for a clip of a shot), at the source's times; `Clip.wanted`
+tells the frames that were asked for. The frames are bit for bit those of the source: source and clip are decoded and
+compared, frame by frame, before a clip is given out. Containers that cannot seek become mp4 on the way.
 
-Refused, with a reason: what the clip's reader would have to change (pixels that are not square, fields, more than 8
-bits, HDR, wide primaries), packets without display times, codecs that mp4 does not take, GOPs that are open or long.
+Refused, with a reason:
+
+- Frames that a reader would have to change: pixels that are not square, fields, more than 8 bits, HDR, wide primaries.
+- Packets without display times.
+- Codecs that mp4 does not take.
+- GOPs that are open or long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +56,9 @@ def reference_clips(
 ) -> list[Clip | str]:
     """Return a clip per span, in their order, or in a word why there is none.
 
-    Two demuxes of the file, a decode of the stretches, and one of the clips. Raises: Unusable for a file that cannot be
-    decoded; StoreError when the disk is full.
+    Two demuxes of the file, a decode of the stretches, and one of the clips.
+
+    Raises: Unusable for a file that cannot be decoded; StoreError when the disk is full.
     """
     with opened(path) as container:
         stream = _stream(container)
@@ -93,7 +98,7 @@ def _stream(container: "InputContainer") -> "VideoStream":
 
 
 def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape | str:
-    """Return what the first frame says, or why its packets cannot be shown as they are. Raises: Unusable."""
+    """Return the shape that the first frame tells, or why its packets cannot be shown as they are. Raises: Unusable."""
     import av
 
     with opened(path) as container:
@@ -117,7 +122,7 @@ def _shape(path: str, policy: VideoPolicy, audit: Mapping[str, Any]) -> _Shape |
 
 
 def _extent(cut: Cut, packets: Packets) -> Span:
-    """From the first frame of a cut to the end of its last."""
+    """Return the span from the first frame of a cut to the end of its last."""
     if cut.stop < len(packets.pts):
         return Span(start=packets.pts[cut.first], end=packets.pts[cut.stop])
     last = max(range(cut.first, cut.stop), key=lambda number: packets.pts[number])
@@ -125,7 +130,7 @@ def _extent(cut: Cut, packets: Packets) -> Span:
 
 
 def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> Mapping[int, int]:
-    """CRC-32 by pts of the source's frames within the spans. Raises: Unusable."""
+    """Return CRC-32 by pts of the source's frames within the spans. Raises: Unusable."""
     if not spans:
         return {}
     try:
@@ -137,7 +142,7 @@ def _source_crcs(path: str, spans: Sequence[Span], audit: Mapping[str, Any]) -> 
 def _decoded_crcs(
     path: str, spans: Sequence[Span], audit: Mapping[str, Any], *, seeks: bool
 ) -> Mapping[int, int]:
-    """Raises: Unusable; CannotSeek."""
+    """Decode the spans once, and return CRC-32 by pts. Raises: Unusable; CannotSeek."""
     import av
 
     with opened(path) as container:
@@ -154,7 +159,7 @@ def _decoded_crcs(
 
 
 def _same(target: Path, pts: Sequence[int], base: Fraction, expected: Mapping[int, int]) -> bool:
-    """Whether the clip shows exactly the source's frames, at their times."""
+    """Return whether the clip shows exactly the source's frames, at their times."""
     import av
 
     wanted = [((at - pts[0]) * base, expected.get(at)) for at in pts]

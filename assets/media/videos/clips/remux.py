@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class NotForMp4(Exception):
-    """Why packets cannot be put into an mp4, in a word."""
+    """Packets that cannot be put into an mp4, with the reason in a word."""
 
 
 def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) -> None:
-    """Each cut into a file of its own, its first frame at 0; cuts may overlap. One pass over the source.
+    """Write each cut into a file of its own, its first frame at 0; cuts may overlap. One pass over the source.
 
     Raises: NotForMp4; Unusable; StoreError when the disk is full.
     """
@@ -59,8 +59,10 @@ def copy_packets(path: str, packets: Packets, cuts: Sequence[tuple[Cut, Path]]) 
 
 
 def _try_header(stream: "VideoStream") -> None:
-    """Raises what an mp4 file of this stream would raise at its beginning: PyAV 18 leaves such a file open for good.
-    av.error.FFmpegError; ValueError."""
+    """Raise the error that an mp4 file of this stream would raise at its beginning.
+
+    PyAV 18 leaves such a file open for good. Raises: av.error.FFmpegError; ValueError.
+    """
     import av
 
     with av.open(io.BytesIO(), "w", format="mp4") as output:
@@ -95,7 +97,7 @@ class _Copy:
         self._stream.time_base = self._base = base
 
     def add(self, data: bytes, number: int) -> None:
-        """Raises: av.error.FFmpegError; ValueError."""
+        """Write a packet. Raises: av.error.FFmpegError; ValueError."""
         import av
 
         assert self._output is not None  # until it is closed
@@ -111,13 +113,13 @@ class _Copy:
         self._output.mux(packet)
 
     def close(self) -> None:
-        """Write what the muxer still holds. Nothing the second time. Raises: av.error.FFmpegError."""
+        """Write the packets that the muxer still holds; the second time do nothing. Raises: av.error.FFmpegError."""
         output, self._output = self._output, None
         if output is not None:
             output.close()
 
     def abandon(self) -> None:
-        """Close a file that is not wanted any more: what goes wrong now is of no interest."""
+        """Close a file that is not wanted any more, whatever goes wrong."""
         import av
 
         with contextlib.suppress(av.error.FFmpegError, ValueError):

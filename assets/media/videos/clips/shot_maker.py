@@ -1,7 +1,7 @@
-"""Canonical clips of shots, made while the shots are being found: pictures wait until it is certain where they belong.
+"""Canonical clips of shots, made while the shots are being found: pictures wait until their place is certain.
 
-What is certain comes from the detector some dozen frames late, and in pieces of some hundred frames; that many small
-pictures are held. Given the same cuts, the clips are those of `spans.shots` over the whole video.
+The detector settles cuts some dozen frames late, and in pieces of some hundred frames; that many small pictures are
+held. Given the same cuts, the clips are those of `spans.shots` over the whole video.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ class ShotMaker:
         self._clips: dict[Span, Clip] = {}
 
     def add(self, shown: Shown) -> None:
-        """The next frame. Raises: Unusable; TooMuchToHold; av.error.FFmpegError, also for a full disk."""
+        """Add the next frame. Raises: Unusable; TooMuchToHold; av.error.FFmpegError, also for a full disk."""
         if not self._n:
             self._shrink.begin(shown.frame)
         self._n += 1
@@ -86,7 +86,7 @@ class ShotMaker:
     def finish(self, cuts: Sequence[int], spans: Sequence[Span]) -> list[Clip | None] | None:
         """Return a clip per span, None for one in which no frame begins.
 
-        Nothing where the clips are not those of the spans. cuts, spans: those of the whole video. Raises: as `add`.
+        None at all where the clips are not those of the spans. cuts, spans: those of the whole video. Raises: as `add`.
         """
         self._hold(self._whole.rest())
         end = self._index.end_pts
@@ -97,7 +97,7 @@ class ShotMaker:
         return [self._clips.get(span) for span in spans]
 
     def abandon(self) -> None:
-        """Close what is open: what goes wrong now is of no interest."""
+        """Close the open clips, whatever goes wrong."""
         if self._encoder is not None:
             self._encoder.abandon()
 
@@ -125,7 +125,7 @@ class ShotMaker:
     def _turn_to(self, pts: int, cuts: Sequence[int], end: int | None) -> None:
         """Close and open clips so that the picture at `pts` goes where it belongs.
 
-        Where the end of its stretch is not known yet, it is at least `min_clip_s` away: that is what `add` waits for.
+        Where the end of its stretch is not known yet, it is at least `min_clip_s` away: `add` waits for that.
         """
         while pts >= (stop := self._stop(cuts, end)):
             self._close(stop)
@@ -141,7 +141,7 @@ class ShotMaker:
                 self._n_deinterlaced = 0
 
     def _stop(self, cuts: Sequence[int], end: int | None) -> int:
-        """Where the stretch from `_begin` on ends at the latest."""
+        """Return the latest end of the stretch from `_begin` on."""
         known = [self._begin + self._longest, *cuts[self._shot : self._shot + 1]]
         return min(known if end is None else [*known, end])
 

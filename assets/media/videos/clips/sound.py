@@ -1,4 +1,4 @@
-"""The sound of clips: of each the samples of its span, from the video's first audio stream."""
+"""The sound of clips: the samples of each clip's span, from the video's first audio stream."""
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -17,11 +17,12 @@ Columns = Mapping[str, MetadataValue]
 def write_sounds(
     path: str, spans: Sequence[tuple[Fraction, Fraction]], targets: Sequence[Path], rate_hz: int
 ) -> list[Columns]:
-    """Write the sound of each [start, end) in s of the container's clock to its target, where there is any: one
-    channel, mixed by ITU-R BS.775, lowered where it would exceed full scale.
+    """Write the sound of each [start, end) in s of the container's clock to its target, where there is any.
 
-    The columns that say so, in the order of the spans; sound_missing_s: of how much of the span the source has no
-    sound. Raises: Unusable; StoreError when the disk is full.
+    The sound is one channel, mixed by ITU-R BS.775, lowered where it would exceed full scale. Returned are the columns
+    of each span, in the order of the spans. sound_missing_s: seconds of the span of which the source has no sound.
+
+    Raises: Unusable; StoreError when the disk is full.
     """
     found: list[Columns] = [{"has_sound": False, "sound_missing_s": None} for _ in spans]
     with opened(path) as container:

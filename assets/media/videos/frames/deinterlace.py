@@ -18,7 +18,7 @@ _BWDIF = "mode=send_frame:parity=auto:deint=interlaced"
 class Deinterlacer:
     """Passes frames on until one is interlaced; from there on a frame comes out when the next has come in.
 
-    What counts is when a frame is shown, not its own timestamp: bwdif changes that.
+    Times are those at which frames are shown, not their own timestamps: bwdif changes these.
     """
 
     def __init__(self, stream: "VideoStream") -> None:
@@ -42,7 +42,7 @@ class Deinterlacer:
         yield from self._ready()
 
     def rest(self) -> Iterator[tuple[Shown, bool]]:
-        """Yield what is left after the last frame."""
+        """Yield the frames that are left after the last one."""
         if self._graph is not None:
             self._graph.push(None)
             yield from self._ready()

@@ -1,4 +1,4 @@
-"""What comes with a decoded frame: how it is turned, what its light means. As the loader reads it, refusals by name."""
+"""Side data of a decoded frame: its turn, the meaning of its light. As the loader reads it, refusals by name."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def side_data(frame: "VideoFrame") -> "Mapping[str, Buffer]":
-    """By FFmpeg's name of its kind. Raises: Unusable, where some of it cannot be told."""
+    """Return the side data by FFmpeg's name of its kind. Raises: Unusable, where some of it cannot be told."""
     with _refused():
         return side_data_of(frame)
 
 
 def display_matrix(frame: "VideoFrame") -> tuple[int, ...] | None:
-    """a b u c d v x y w, or None. Raises: Unusable."""
+    """Return the display matrix a b u c d v x y w, or None. Raises: Unusable."""
     with _refused():
         return matrix_of(frame)
 

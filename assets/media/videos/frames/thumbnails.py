@@ -1,4 +1,4 @@
-"""Frames at 64 x 36 pixels, and what is measured of each of them: whole numbers, so that they are exact."""
+"""Frames at 64 x 36 pixels, and measurements of each of them: whole numbers, so that they are exact."""
 
 from typing import Any, NamedTuple
 
@@ -13,19 +13,18 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Levels(NamedTuple):
-    """Of n frames, in levels of 255. total: sums over the pixels.
-
-    std: their standard deviations; change: sums of the absolute differences to the frame before, 0 of a frame without
-    one.
-    """
+    """Measurements of n frames, in levels of 255."""
 
     total: Whole
+    """Sums over the pixels."""
     std: Floats
+    """Standard deviations."""
     change: Whole
+    """Sums of the absolute differences to the frame before; 0 for a frame without one."""
 
 
 def levels_of(frames: Frames, before: Frames | None) -> Levels:
-    """frames: uint8 [n, height, width] of less than 2^16 pixels; before: the one before them, if any."""
+    """Measure frames, uint8 [n, height, width] of less than 2^16 pixels; before: the one before them, if any."""
     pixels = frames.shape[1] * frames.shape[2]
     flat = frames.reshape(len(frames), pixels)
     earlier = np.concatenate([flat[:1] if before is None else before.reshape(1, -1), flat[:-1]])

@@ -19,16 +19,19 @@ _REORDER_FRAMES = 16
 
 
 def has_display_times(container: "InputContainer") -> bool:
-    """Whether the container stores when a frame is shown."""
+    """Return whether the container stores when a frame is shown."""
     return container.format.name not in _WITHOUT_PTS
 
 
 class Shown(NamedTuple):
-    """tagged: the frame's own timestamp; pts: when it is shown."""
+    """A decoded frame with its time."""
 
     frame: "VideoFrame"
+    """Decoded frame."""
     tagged: int
+    """Timestamp of the frame's own."""
     pts: int
+    """Time at which it is shown."""
 
 
 class Clock:
@@ -68,7 +71,7 @@ class Clock:
 
 
 def shown(container: "InputContainer", frames: Iterator["VideoFrame"]) -> Iterator[Shown]:
-    """All of `frames` with their times. Raises: Unusable."""
+    """Yield all of `frames` with their times. Raises: Unusable."""
     clock = Clock(container)
     for frame in frames:
         yield from clock.take(frame)

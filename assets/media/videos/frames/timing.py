@@ -1,4 +1,4 @@
-"""When a video's frames are shown, as its timestamps say."""
+"""Times at which a video's frames are shown, by its timestamps."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -9,7 +9,7 @@ from ...unit import rejected
 from .timestamps import Shown
 
 MAX_MISPLACED = 0.5
-"""Of the frames, the share that may lie at or before the time of one that is shown before them."""
+"""Largest share of frames that may lie at or before the time of a frame that is shown before them."""
 
 
 class Timing:
@@ -24,7 +24,7 @@ class Timing:
         self._newest: int | None = None
 
     def add(self, shown: Shown) -> int:
-        """Return the gap before this frame, in ticks; 0 for the first and for one that is not behind the last."""
+        """Return the gap before this frame, in ticks; 0 for the first and for a frame that is not behind the last."""
         self._n += 1
         newest = self._newest
         if newest is not None:
@@ -44,7 +44,7 @@ class Timing:
         return gap
 
     def facts(self, time_base: Fraction) -> Mapping[str, Any]:
-        """Variable when gaps differ by more than a tick, or than 2 ms where ticks are finer than that.
+        """Return the columns: variable when gaps differ by more than a tick, or than 2 ms where ticks are finer.
 
         Raises: Unusable for timestamps that cannot be true.
         """

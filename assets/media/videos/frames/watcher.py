@@ -1,4 +1,4 @@
-"""Somebody who is shown every frame of a video while the audit decodes it, such as the maker of its clips."""
+"""Watchers that are shown every frame of a video while the audit decodes it, such as the maker of its clips."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -11,20 +11,23 @@ if TYPE_CHECKING:
     from ...container import PacketIndex
 
 Settled = Callable[[], tuple[list[int], int | None]]
-"""(pts of scene cuts, pts of a frame): the cuts before that frame, and nothing will change there."""
+"""(pts of scene cuts, pts of a frame): all cuts before that frame, which are final."""
 
 
 class FrameWatcher(Protocol):
     """Called in this order: `begin`, `add` for each frame, then `finish` or `abandon`."""
 
     def begin(self, stream: "VideoStream", index: "PacketIndex", settled: Settled) -> None:
-        """Before the first frame. settled: what is known of the scene cuts, whenever it is asked."""
+        """Begin, before the first frame. settled: returns the scene cuts known so far, whenever it is called."""
 
     def add(self, shown: Shown) -> None:
-        """The next frame. Raises: StoreError when the disk is full."""
+        """Add the next frame. Raises: StoreError when the disk is full."""
 
     def finish(self, cuts: Sequence[int]) -> None:
-        """After the last frame of a sound video. cuts: its scene cuts. Raises: StoreError when the disk is full."""
+        """Finish, after the last frame of a sound video.
+
+        cuts: its scene cuts. Raises: StoreError when the disk is full.
+        """
 
     def abandon(self) -> None:
-        """The video is not sound: nothing that was made of it is kept."""
+        """Drop everything that was made of a video that is not sound."""

@@ -1,4 +1,4 @@
-"""A video decoded once from its first frame to its last: what came, when, and what it looks like in small."""
+"""A video decoded once from its first frame to its last: its frames, their times, and its look in small."""
 
 import random
 from collections.abc import Mapping
@@ -48,11 +48,12 @@ keyframes. The others wait for a keyframe."""
 
 
 def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher | None = None) -> Row:
-    """Columns of the media table. watcher: is shown every frame as well.
-
-    Raises: Unusable for what cannot be decoded to its end, and for HDR and deep colour that the policy does not take.
+    """Return the columns of the media table. watcher: is shown every frame as well.
 
     Time grows with the number of frames, memory does not.
+
+    Raises: Unusable for a file that cannot be decoded to its end, and for HDR and deep colour that the policy does not
+    take.
     """
     with opened(path) as container:
         stream = moving_picture(container)
@@ -78,7 +79,7 @@ def audit_video(path: str, policy: VideoPolicy = _POLICY, watcher: FrameWatcher 
 def _decode(
     container: "InputContainer", stream: "VideoStream", pictures: "_Pictures"
 ) -> tuple[Row, Mapping[int, int]]:
-    """Columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
+    """Return the columns, and CRC-32 by pts of the frames to seek for later. Raises: Unusable."""
     import av
 
     waits = strictly(stream)
@@ -110,10 +111,10 @@ def _decode(
 
 
 def strictly(stream: "VideoStream") -> bool:
-    """Prepare a decoder: one thread, and errors for what it would hide. Before its first packet.
+    """Prepare a decoder before its first packet: one thread, and errors for damage that it would hide.
 
-    Whether it has to begin with a keyframe: what a recording that begins in the middle has before its first one gives
-    no frame, and is no damage.
+    Returned is whether it has to begin with a keyframe. Packets before the first keyframe, of a recording that begins
+    in the middle, give no frame then, and are no damage.
     """
     stream.thread_count = 1
     options = STRICT.get(stream.codec_context.codec.name)
@@ -123,10 +124,10 @@ def strictly(stream: "VideoStream") -> bool:
 
 
 class _Pictures:
-    """What is known of the frames, and which of them to seek for later.
+    """Measurements of the frames, and the choice of frames to seek for later.
 
-    Those are `N_SEEKS` at random, the last, the first where an edit list hides others before it, and the one behind
-    the longest gap: places where containers are known to go wrong.
+    Sought are `N_SEEKS` frames at random and the last. Two more are at places where containers are known to go wrong:
+    the first where an edit list hides others before it, and the one behind the longest gap.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class _Pictures:
             self._wanted.add(0)
 
     def add(self, shown: Shown) -> None:
-        """Raises: Unusable for HDR and deep colour that are not taken."""
+        """Add the next frame. Raises: Unusable for HDR and deep colour that are not taken."""
         frame = shown.frame
         if not self.n:
             rendering_of(frame, self._policy)
@@ -172,7 +173,7 @@ class _Pictures:
             self._watcher.add(shown)
 
     def _check_size(self, frame: "VideoFrame") -> None:
-        """Raises: Unusable where it is not that of the first: a clip has one."""
+        """Check that the size is that of the first frame: a clip has one. Raises: Unusable."""
         before = self._first["width_px"], self._first["height_px"]
         if (frame.width, frame.height) != before:
             sizes = f"from {before[0]}x{before[1]} to {frame.width}x{frame.height}"
@@ -193,11 +194,11 @@ class _Pictures:
         return self._hashes | self._behind_gap | last
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return what is known of the scene cuts: see `ShotDetector.settled`."""
+        """Return the scene cuts known so far: see `ShotDetector.settled`."""
         return self._look.settled()
 
     def facts(self) -> Row:
-        """Raises: Unusable without a frame, and for damaged ones."""
+        """Return the columns. Raises: Unusable without a frame, and for damaged frames."""
         index = self._index
         if not self.n:
             raise rejected("decode", "no_frames", f"{index.n_packets} packets give no frame")

@@ -1,8 +1,8 @@
-"""What a video looks like, measured on the way through its frames: at 64 x 36 pixels, and now and then at 512 x 288.
+"""The look of a video, measured on the way through its frames: at 64 x 36 pixels, and now and then at 512 x 288.
 
-Frames are kept until there are enough of them to be measured together: numpy's cost per call is then shared by
-256 frames, and everything here takes some 0.1 ms a frame of 720p, most of it FFmpeg's scaling. Memory does not grow
-with the video's length.
+Frames are kept until there are enough of them to be measured together: numpy's cost per call is then shared by 256
+frames. Everything here takes some 0.1 ms a frame of 720p, most of it FFmpeg's scaling. Memory does not grow with the
+video's length.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ BLACK_LEVEL, BLACK_SHARE = 26, 0.98  # FFmpeg's blackdetect: 98 % of the pixels 
 FROZEN_LEVELS = 0.255  # FFmpeg's freezedetect: mean absolute difference of a thousandth
 
 SHARP_PX, SHARP_EVERY = (512, 288), 12
-"""Sharpness is measured on the luma brought to this size, of every twelfth frame from the first."""
+"""Size in px of the luma that sharpness is measured on, and the distance of the frames that are measured."""
 
 MAX_HASHES = 64
 """Keyframe hashes that are kept; of more keyframes every second is left out, as often as it takes."""
@@ -47,7 +47,7 @@ class Look:
         self._shots = ShotDetector()
 
     def add(self, frame: "VideoFrame", pts: int) -> None:
-        """The next frame in display order, and when it is shown."""
+        """Add the next frame in display order. pts: when it is shown."""
         if self._n % SHARP_EVERY == 0:
             large = self._large.reformat(frame, *SHARP_PX, "gray", interpolation=self._area, threads=1)
             self._sharpness += sharpness(_luma(large))
@@ -63,11 +63,11 @@ class Look:
             self._measure()
 
     def settled(self) -> tuple[list[int], int | None]:
-        """Return what is known of the scene cuts: see `ShotDetector.settled`."""
+        """Return the scene cuts known so far: see `ShotDetector.settled`."""
         return self._shots.settled()
 
     def facts(self) -> Mapping[str, Any]:
-        """Columns. Raises: ZeroDivisionError without a frame."""
+        """Return the columns. Raises: ZeroDivisionError without a frame."""
         self._measure()
         letterbox, pillarbox = bars(self._brightest)
         return {
@@ -104,7 +104,7 @@ class Look:
 
 
 def _luma(picture: "VideoFrame") -> Frames:
-    """uint8 [height, width] of a frame in gray, without a copy."""
+    """Return uint8 [height, width] of a frame in gray, without a copy."""
     plane = picture.planes[0]
     return np.ndarray((picture.height, picture.width), np.uint8, memoryview(plane), 0, (plane.line_size, 1))
 
@@ -117,7 +117,7 @@ class Thinned:
         self._every, self._n = 1, 0
 
     def add(self, pts: int, text: str) -> None:
-        """The next keyframe's."""
+        """Add the hash of the next keyframe."""
         if self._n % self._every == 0:
             if len(self.kept) == MAX_HASHES:
                 self.kept = self.kept[::2]
@@ -128,7 +128,7 @@ class Thinned:
 
 
 def sharpness(luma: Frames) -> float:
-    """Variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
+    """Return the variance of the Laplacian (4 neighbours) of uint8 [height, width], in squared levels of 255.
 
     Both sides below 2048 pixels, so that the squares of a line, each at most 1020^2, add up in 32 bits.
     """
@@ -145,7 +145,10 @@ def sharpness(luma: Frames) -> float:
 
 
 def bars(brightest: Frames) -> tuple[float, float]:
-    """(share of the height, share of the width) at the edges that is black in every frame, to a 36th and a 64th."""
+    """Return (share of the height, share of the width) at the edges that is black in every frame.
+
+    To a 36th and a 64th.
+    """
     return _dark_edges(brightest.max(axis=1)), _dark_edges(brightest.max(axis=0))
 
 
@@ -157,9 +160,10 @@ def _dark_edges(line: Frames) -> float:
 
 
 def picture_hashes(luma: Frames) -> list[str]:
-    """64 bits in hex for each of uint8 [n, 36, 64]: which of the 8 x 8 lowest DCT coefficients exceed their median.
+    """Return 64 bits in hex for each of uint8 [n, 36, 64]: a bit for each of the 8 x 8 lowest DCT coefficients.
 
-    Of a recompressed copy some 4 bits differ, of another picture some 32.
+    It says whether the coefficient exceeds their median. Of a recompressed copy some 4 bits differ, of another picture
+    some 32.
     """
     down, right = _dct(SMALL_PX[1]), _dct(SMALL_PX[0])
     columns = np.einsum("ki,nij->nkj", down, luma.astype(np.float64))  # as in `sharpness`: without BLAS

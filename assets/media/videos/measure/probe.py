@@ -1,4 +1,4 @@
-"""What a container and its first frame say about a video, as columns of the media table."""
+"""Columns of the media table that a container and its first frame tell about a video."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def packet_facts(index: PacketIndex) -> dict[str, Any]:
-    """Columns from one full demux."""
+    """Return the columns from one full demux."""
     return {
         "time_base_num": index.time_base[0],
         "time_base_den": index.time_base[1],
@@ -29,7 +29,7 @@ def packet_facts(index: PacketIndex) -> dict[str, Any]:
 
 
 def frame_facts(stream: "VideoStream", frame: "VideoFrame") -> dict[str, Any]:
-    """Columns from the first decoded frame: its bitstream's word counts, the container's where that is silent."""
+    """Return the columns from the first decoded frame: by its bitstream, by the container where that is silent."""
     turn, flipped = orientation(display_matrix(frame))
     aspect = stream.sample_aspect_ratio or Fraction(1)
     width_px, height_px = round(frame.width * aspect), frame.height
@@ -62,7 +62,7 @@ _UNKNOWN_LEVEL = -99  # AV_LEVEL_UNKNOWN
 
 
 def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
-    """Return what a decoder is set up with."""
+    """Return the settings of a decoder."""
     codec = stream.codec_context
     extradata = codec.extradata or b""
     level = int(codec.level)
@@ -75,9 +75,10 @@ def _decoder_facts(stream: "VideoStream") -> dict[str, Any]:
 
 
 def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
-    """(clockwise degrees: 0, 90, 180 or 270; mirrored) that make a picture with this display matrix upright.
+    """Return (clockwise degrees, mirrored) that make a picture with this display matrix upright.
 
-    The mirror (left and right change places) comes first. The matrix is that of `picture_filter.turns_of`.
+    Degrees are 0, 90, 180 or 270. The mirror (left and right change places) comes first. The matrix is that of
+    `picture_filter.turns_of`.
     """
     if matrix is None:
         return 0, False
@@ -86,6 +87,3 @@ def orientation(matrix: tuple[int, ...] | None) -> tuple[int, bool]:
     if flipped:
         a, b = -a, -b  # x' = a x + ...: take the mirror of x out
     return round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360, flipped
-
-
-"""FFmpeg's words for channels whose places the file does not tell."""

@@ -1,4 +1,4 @@
-"""Whether frames that are sought for by pts are the frames that a decode from the start gives, bit for bit."""
+"""The check that frames sought by pts are those that a decode from the start gives, bit for bit."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ SKIPPING = ("h264",)
 
 
 def frame_crc(frame: "VideoFrame") -> int:
-    """CRC-32 of the visible samples of every plane."""
+    """Return the CRC-32 of the visible samples of every plane."""
     crc = 0
     for plane in frame.planes:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
@@ -36,7 +36,10 @@ def _row_bytes(frame: "VideoFrame", width: int) -> int:
 
 
 def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
-    """Whether each of these frames (CRC-32 by pts) comes back bit for bit after a seek to its pts. Raises: Unusable."""
+    """Return whether each of these frames comes back bit for bit after a seek to its pts.
+
+    hashes: CRC-32 by pts. Raises: Unusable.
+    """
     import av
 
     with opened(path) as container:
@@ -54,7 +57,10 @@ def seek_ok(path: str, hashes: Mapping[int, int], index: PacketIndex) -> bool:
 def _found(
     container: "InputContainer", stream: "VideoStream", pts: int, crc: int, index: PacketIndex
 ) -> bool:
-    """Seek, decode up to the frame; all before it, and from further back, when it does not come back so."""
+    """Return whether a seek and a decode up to the frame give it.
+
+    Where they do not, all frames before it are decoded, and then from further back.
+    """
     second = max(1, round(1 / Fraction(*index.time_base)))
     heeds = stream.codec_context.name in SKIPPING
     for back in (0, second, 4 * second, pts - index.start_pts + second):

@@ -1,11 +1,16 @@
 """The decoded frames of some stretches of a video: in one pass from its start, or by seeking to each.
 
-Seeking saves decoding what nobody wants, and is trusted only so far: the audit has seen that this container seeks
-(`seek_ok`), frames come in order, and what is made of one depends on no other (deinterlacing does, and the curve of
-an HDR video, which its first frame decides). Then a stretch is decoded from the last keyframe before it, which must
-come back as a keyframe at its own time, sound, and be followed by exactly the frames that the packets announce; what
-was decoded before that keyframe is thrown away. By the rules of the codecs such frames are those of a decode from the
-start. Anything else is `CannotSeek`, and the caller decodes in order.
+Seeking saves decoding frames that nobody wants, and is trusted only where all of these hold:
+
+- The audit has seen that this container seeks (`seek_ok`).
+- Frames come in order.
+- The picture made of a frame depends on no other. Deinterlacing does, and so does the curve of an HDR video, which its
+  first frame decides.
+
+Then a stretch is decoded from the last keyframe before it. It must come back as a keyframe at its own time, sound, and
+be followed by exactly the frames that the packets announce. Frames decoded before that keyframe are thrown away. By the
+rules of the codecs such frames are those of a decode from the start. Anything else is `CannotSeek`, and the caller
+decodes in order.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,19 +29,21 @@ if TYPE_CHECKING:
 
 
 class CannotSeek(Exception):
-    """What came back after a seek is not what the packets announce."""
+    """Frames after a seek that are not those that the packets announce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Of one stream, ascending ticks. shown: of every frame that is shown; keys: of every keyframe."""
+    """Times of one stream, in ascending ticks."""
 
     shown: Sequence[int]
+    """Ticks of every frame that is shown."""
     keys: Sequence[int]
+    """Ticks of every keyframe."""
 
 
 def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
-    """One demux of the stream."""
+    """Return the times of a stream, by one demux."""
     shown_at, keys = [], []
     for packet in container.demux(stream):
         if packet.pts is not None and packet.size:
@@ -48,7 +55,7 @@ def times_of(container: "InputContainer", stream: "VideoStream") -> Times:
 
 
 def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
-    """Whether what the audit found speaks for it."""
+    """Return whether the audit's findings allow seeking."""
     in_order = audit.get("n_pts_backward") == 0 and audit.get("n_pts_dup") == 0
     alone = audit.get("interlaced_ratio") == 0 and not audit.get("hdr")
     plain = audit.get("n_discard_packets") == 0 and has_display_times(container)
@@ -56,7 +63,10 @@ def may_seek(container: "InputContainer", audit: Mapping[str, Any]) -> bool:
 
 
 def prepare(stream: "VideoStream", audit: Mapping[str, Any]) -> None:
-    """Before the first packet: one thread; and where no audit has decoded it before, errors for what decoders hide."""
+    """Prepare a decoder before the first packet: one thread.
+
+    Where no audit has decoded the stream before, damage that decoders hide is an error.
+    """
     stream.thread_count = 1
     if not audit:
         strictly(stream)
@@ -70,7 +80,7 @@ def frames_of(
     *,
     seeks: bool,
 ) -> Iterator[Shown]:
-    """Return the frames of all spans, and maybe others. seeks: to seek where what the audit found speaks for it.
+    """Return the frames of all spans, and maybe others. seeks: to seek where the audit's findings allow it.
 
     Without an audit every frame is decoded. The container has not been read from. Raises: Unusable; CannotSeek;
     av.error.FFmpegError.
@@ -83,7 +93,7 @@ def frames_of(
 def frames_in_order(
     container: "InputContainer", stream: "VideoStream", stop: int | None = None
 ) -> Iterator[Shown]:
-    """Every frame from the first on, or those shown before `stop`. Raises: Unusable for a damaged one."""
+    """Yield every frame from the first on, or those shown before `stop`. Raises: Unusable for a damaged one."""
     for number, one in enumerate(shown(container, container.decode(stream))):
         if one.frame.is_corrupt:
             raise rejected("decode", "corrupt", f"frame {number} is damaged")
@@ -118,7 +128,7 @@ def frames_sought(
 
 
 def stretches(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return what the spans cover together, in order."""
+    """Return the union of the spans as [start, end), in order."""
     found: list[tuple[int, int]] = []
     for span in sorted(spans, key=lambda one: one.start):
         if found and span.start <= found[-1][1]:

@@ -1,9 +1,9 @@
-"""Colour as a video is tagged, and what a canonical clip makes of it.
+"""Colour as a video is tagged, and the colour of its canonical clips.
 
-SDR of 8 bits keeps its primaries and transfer, and tags them; only the matrix and the range become those of every
-clip (BT.601, limited), which changes how colours are written down and not which they are. What is not tagged is
-taken for BT.601 limited range with BT.709 primaries and transfer, as common decoders do, and `assumed` says so.
-HDR, deep colour and wide primaries need a policy or arithmetic; what contradicts itself is not taken at all.
+SDR of 8 bits keeps its primaries and transfer, and tags them. Only the matrix and the range become those of every clip
+(BT.601, limited): that changes how colours are written down and not which they are. Untagged video is taken for BT.601
+limited range with BT.709 primaries and transfer, as common decoders do, and `assumed` says so. HDR, deep colour and
+wide primaries need a policy or arithmetic. Tags that contradict each other are not taken at all.
 """
 
 import struct
@@ -38,7 +38,7 @@ SPACES: Mapping[int, str] = {
 UNTAGGED = 2
 _BT709, _BT601, _BT2020 = 1, 6, 9
 _MATRICES = (0, 1, 2, 4, 5, 6, 7, 9)
-"""Those that FFmpeg's scaler converts; it takes any other for BT.601."""
+"""Matrices that FFmpeg's scaler converts; it takes any other for BT.601."""
 _NARROW_PRIMARIES = (1, 2, 4, 5, 6, 7, 8, 22)
 _CAMERA_CURVES = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 15)
 """SDR transfers near enough to a display's curve; linear and logarithmic ones are not."""
@@ -51,32 +51,33 @@ Treatment = Literal["", "reduced", "gamut", "pq", "hlg"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """How frames become 8-bit SDR, and what the clip's tags say then (numbers of ITU-T H.273).
-
-    treatment: "" (as they are), "reduced" (more than 8 bits rounded to 8), "gamut" (wide primaries become BT.709), "pq"
-    or "hlg" (tone-mapped). signal: what the arithmetic of `tone_map` needs; None where it is not used. assumed: a
-    matrix, primaries or a transfer are not tagged.
-    """
+    """The way from frames to 8-bit SDR, and the tags of the clip (numbers of ITU-T H.273)."""
 
     treatment: Treatment
+    """"" (as they are), "reduced" (more than 8 bits rounded to 8), "gamut" (wide primaries become BT.709), "pq" or
+    "hlg" (tone-mapped)."""
     signal: Signal | None
+    """Signal for the arithmetic of `tone_map`; None where it is not used."""
     primaries: int
+    """Primaries of the clip."""
     transfer: int
+    """Transfer of the clip."""
     assumed: bool
+    """True where a matrix, primaries or a transfer are not tagged."""
 
     @property
     def tags(self) -> tuple[str, int, int]:
-        """What may not change within a clip."""
+        """Properties that may not change within a clip."""
         return self.treatment, self.primaries, self.transfer
 
 
 def bit_depth(frame: "VideoFrame") -> int:
-    """Bits per component of a decoded frame."""
+    """Return the bits per component of a decoded frame."""
     return max(component.bits for component in frame.format.components)
 
 
 def is_hdr(frame: "VideoFrame") -> bool:
-    """Whether the frame's bitstream says HDR: PQ, HLG, or HDR10 or Dolby Vision metadata beside 10 bits.
+    """Return whether the frame's bitstream says HDR: PQ, HLG, or HDR10 or Dolby Vision metadata beside 10 bits.
 
     The decoded frame is asked, not the container, whose tags are wrong in some files.
     """
@@ -86,7 +87,10 @@ def is_hdr(frame: "VideoFrame") -> bool:
 
 
 def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
-    """Raises: Unusable (dropped) for what the policy does not take, and for what its tags leave unclear."""
+    """Return the rendering of a frame.
+
+    Raises: Unusable (dropped) for colours that the policy does not take, or that its tags leave unclear.
+    """
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
     if is_hdr(frame):
@@ -119,7 +123,7 @@ def rendering_of(frame: "VideoFrame", policy: VideoPolicy) -> Rendering:
 
 
 def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
-    """Raises: Unusable."""
+    """Check that HDR is taken and its tags fit together. Raises: Unusable."""
     matrix, primaries, transfer = int(frame.colorspace), int(frame.color_primaries), int(frame.color_trc)
     bits = bit_depth(frame)
     curve = TRANSFERS.get(transfer, "untagged")
@@ -138,7 +142,7 @@ def _check_hdr(frame: "VideoFrame", policy: VideoPolicy) -> None:
 
 
 def _check_sdr(matrix: int, primaries: int, transfer: int) -> None:
-    """Raises: Unusable for what cannot be converted to right colours."""
+    """Check that SDR can be converted to right colours. Raises: Unusable."""
     if matrix not in _MATRICES:
         raise dropped(
             "probe", "matrix", f"the colour matrix {SPACES.get(matrix, matrix)} cannot be converted"
@@ -167,7 +171,7 @@ def _signal(frame: "VideoFrame") -> Signal:
 
 
 def is_full_range(frame: "VideoFrame") -> bool:
-    """As tagged, or as the pixel format says; untagged is limited."""
+    """Return whether a frame is full range, as tagged, or as the pixel format says; untagged is limited."""
     return RANGES.get(int(frame.color_range)) == "pc" or frame.format.name.startswith("yuvj")
 
 
@@ -177,8 +181,11 @@ def _has_hdr_metadata(frame: "VideoFrame") -> bool:
 
 
 def _peak_cd(frame: "VideoFrame") -> float:
-    """Of the display that the video was mastered on (AVMasteringDisplayMetadata: ten rationals of two int32, the
-    tenth the brightest light, and two flags, of which the second says that it is there)."""
+    """Return the peak in cd/m² of the display that the video was mastered on.
+
+    AVMasteringDisplayMetadata is ten rationals of two int32, the tenth the brightest light, and two flags. The second
+    flag says that the light is there.
+    """
     found = side_data(frame).get("MASTERING_DISPLAY_METADATA")
     if found is None:
         return ASSUMED_PEAK_CD

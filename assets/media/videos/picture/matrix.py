@@ -1,7 +1,7 @@
 """From one colour matrix and range to limited BT.601, on small pictures.
 
 FFmpeg's scaler goes through RGB of 8 bits for another matrix, and green comes out 1.1 to 1.7 levels too dark on
-average; its step from full to limited range leaves chroma half a level too high. Between two matrices of the same
+average. Its step from full to limited range leaves chroma half a level too high. Between two matrices of the same
 primaries the step is linear: chroma depends on chroma alone, because grey stays grey, and luma changes by a share of
 both chromas.
 """
@@ -28,13 +28,13 @@ BT601 = 6
 NAMES: Mapping[int, str] = {
     1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020",
 }  # fmt: skip
-"""What FFmpeg's scale filter calls them."""
+"""Names of the matrices in FFmpeg's scale filter."""
 
 Samples = npt.NDArray[np.float32]
 
 
 def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
-    """[3, 3]: R'G'B' of Y' (0 to 1) and Cb, Cr (-0.5 to 0.5): ITU-T H.273, equations 38 to 40 turned round."""
+    """Return [3, 3]: R'G'B' of Y' (0 to 1) and Cb, Cr (-0.5 to 0.5), by H.273's equations 38 to 40 turned round."""
     kr, kb = LUMA[matrix]
     kg = 1 - kr - kb
     return np.array(
@@ -48,7 +48,7 @@ def to_rgb(matrix: int) -> npt.NDArray[np.float64]:
 
 @cache
 def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
-    """[3, 3] on 8-bit samples: limited range has 219 levels of luma and 224 of chroma, full range 255.
+    """Return [3, 3] on 8-bit samples: limited range has 219 levels of luma and 224 of chroma, full range 255.
 
     Of 10 bits shifted to 8 it has 1023 / 4.
     """
@@ -60,7 +60,7 @@ def step_to_bt601(matrix: int, full_range: bool, bits: int) -> Samples:
 
 
 def to_bt601(picture: "VideoFrame", step: Samples) -> "VideoFrame":
-    """yuv420p as the same picture in limited BT.601; step: of its matrix and range. O(pixels)."""
+    """Return yuv420p as the same picture in limited BT.601; step: of its matrix and range. O(pixels)."""
     import av
 
     samples = converted(np.asarray(picture.to_ndarray()), picture.height, step)
@@ -70,7 +70,7 @@ def to_bt601(picture: "VideoFrame", step: Samples) -> "VideoFrame":
 
 
 def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDArray[np.uint8]:
-    """uint8 [3/2 height, width] as PyAV lays yuv420p out, likewise."""
+    """Convert uint8 [3/2 height, width] as PyAV lays yuv420p out, likewise."""
     width = samples.shape[1]
     luma = samples[:height].astype(np.float32).reshape(height // 2, 2, width // 2, 2)
     chroma = samples[height:].reshape(2, height // 2, width // 2).astype(np.float32) - 128
@@ -88,7 +88,7 @@ def converted(samples: npt.NDArray[Any], height: int, step: Samples) -> npt.NDAr
 
 
 def _bytes(values: Samples) -> npt.NDArray[np.uint8]:
-    """Rounded; what no display shows anyway is clipped."""
+    """Round the values; those that no display shows are clipped."""
     np.rint(values, out=values)
     np.clip(values, 0, 255, out=values)
     return values.astype(np.uint8)

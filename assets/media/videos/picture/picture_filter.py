@@ -1,4 +1,4 @@
-"""From a decoded frame to what a viewer sees, small: orientation, square pixels, size, colour."""
+"""From a decoded frame to the small picture that a viewer sees: orientation, square pixels, size, colour."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _SCALER = "flags=bicubic+accurate_rnd"
 _ROUNDED = f"{_SCALER}:sws_dither=none"
-"""Where more than 8 bits become 8: the same sample is the same everywhere, without a dither's pattern. Of 8 bits the
-result is the same with and without, and takes 15 % longer."""
+"""Scaler where more than 8 bits become 8: the same sample is the same everywhere, without a dither's pattern. Of 8 bits
+the result is the same with and without, and takes 15 % longer."""
 
 _OUT = f"{_ROUNDED}:out_color_matrix=bt601:out_range=tv"
 _AS_BT601 = (5, 6)
@@ -30,7 +30,7 @@ _MAX_ASPECT = 16
 
 
 class _Look(NamedTuple):
-    """What a graph is made for."""
+    """Properties of frames that one graph is made for."""
 
     width: int
     height: int
@@ -51,18 +51,20 @@ class PictureFilter:
         self.rendering: Rendering | None = None
 
     def begin(self, frame: "VideoFrame") -> None:
-        """The first frame of the video, whether it is applied or not: an HDR video's curve is decided by what it says.
+        """Take the first frame of the video, applied or not: its metadata decide an HDR video's curve.
 
-        Raises: Unusable for what the policy does not take.
+        Raises: Unusable for a frame that the policy does not take.
         """
         signal = rendering_of(frame, self._policy).signal
         self._peak_cd = None if signal is None else signal.peak_cd
 
     def apply(self, frame: "VideoFrame") -> "VideoFrame":
-        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited, shorter side at most the
-        policy's, both sides even. `rendering` then says how its colours came about.
+        """Return the frame upright, square-pixelled, 8-bit SDR, yuv420p BT.601 limited.
 
-        Raises: Unusable for what the policy does not take, or what cannot be shown right.
+        The shorter side is at most the policy's, and both sides are even. `rendering` then says how its colours came
+        about.
+
+        Raises: Unusable for a frame that the policy does not take, or that cannot be shown right.
         """
         now = _look(frame)
         if self._small is None or self._made_for != now:
@@ -82,7 +84,7 @@ class PictureFilter:
         return replace(found, signal=replace(found.signal, peak_cd=self._peak_cd))
 
     def _mapped(self, picture: "VideoFrame", signal: Signal) -> "VideoFrame":
-        """yuv444p16 as SDR yuv420p."""
+        """Return yuv444p16 as SDR yuv420p."""
         import av
 
         samples = np.asarray(picture.to_ndarray(), np.uint16)
@@ -125,9 +127,9 @@ class PictureFilter:
 
 
 class _Chain:
-    """FFmpeg's filters one behind the other: a picture in, a picture out. source: what PyAV's `add_buffer` takes.
+    """FFmpeg's filters one behind the other: a picture in, a picture out.
 
-    filters: names and options.
+    source: arguments of PyAV's `add_buffer`; filters: names and options.
     """
 
     def __init__(self, source: Mapping[str, Any], filters: list[tuple[str, str]]) -> None:
@@ -144,7 +146,7 @@ class _Chain:
         self._first, self._last = nodes[0], nodes[-1]
 
     def apply(self, picture: "VideoFrame") -> "VideoFrame":
-        """Raises: av.error.FFmpegError."""
+        """Filter a picture. Raises: av.error.FFmpegError."""
         self._first.push(picture)
         return cast("VideoFrame", self._last.pull())
 
@@ -161,7 +163,7 @@ def fit(width_px: float, height_px: float, short_side_px: int) -> tuple[int, int
 
 
 def turns_of(matrix: tuple[int, ...] | None) -> tuple[list[tuple[str, str]], bool]:
-    """Filters that apply a display matrix (a b u c d v x y w), and whether width and height change places.
+    """Return filters for a display matrix (a b u c d v x y w), and whether width and height change places.
 
     a, b, c, d as in x' = a x + c y, y' = b x + d y, y pointing down. Multiples of 90 degrees and mirrors, to a
     hundredth; the scale is ignored as long as it is the same both ways. Raises: Unusable for any other.

@@ -1,9 +1,9 @@
 """HDR and wide-gamut pictures as SDR BT.709, by the formulas of the ITU, on whole pictures in float32.
 
 1. Displayed light of a PQ (ITU-R BT.2100-2, table 4) or HLG (table 5, for a display of 1000 cd/m²) signal.
-2. Its highlights bent down to a peak of 203 cd/m², the level of diffuse white in HDR programmes (ITU-R BT.2408-7,
-   table 1), by the EETF of ITU-R BT.2390-11, 5.4.1, on the largest of R, G and B, which keeps the hue.
-3. Primaries converted in linear light; what lies outside of BT.709 is clipped (ITU-R BT.2407-0, section 2).
+2. Its highlights bent down to a peak of 203 cd/m², the level of diffuse white in HDR programmes (ITU-R BT.2408-7, table
+1). The EETF of ITU-R BT.2390-11, 5.4.1, is applied to the largest of R, G and B, which keeps the hue.
+3. Primaries converted in linear light; colours outside of BT.709 are clipped (ITU-R BT.2407-0, section 2).
 4. 203 cd/m² is SDR's white; ITU-R BT.1886 with a black of 0 the other way round (gamma 2.4).
 
 The curve of a video is the same in all its frames.
@@ -25,7 +25,7 @@ SDR_WHITE_CD = 203.0
 PQ_PEAK_CD = 10_000.0
 HLG_PEAK_CD = 1_000.0
 ASSUMED_PEAK_CD = 1_000.0
-"""Of the mastering display, where a PQ video does not name it."""
+"""Peak of the mastering display in cd/m², where a PQ video does not name it."""
 
 _M1, _M2 = 2610 / 16384, 2523 / 4096 * 128
 _C1, _C2, _C3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
@@ -48,22 +48,24 @@ PQ, HLG = 16, 18  # transfer characteristics of ITU-T H.273
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """What the samples of a picture mean: ITU-T H.273's numbers of matrix, primaries and transfer (PQ, HLG.
-
-    Any other is SDR), the bits that they had before they were shifted to 16, and the peak of the display that a PQ
-    picture was mastered on, in cd/m².
-    """
+    """Meaning of the samples of a picture, by ITU-T H.273's numbers."""
 
     matrix: int
+    """Matrix."""
     primaries: int
+    """Primaries."""
     transfer: int
+    """Transfer: PQ or HLG; any other is SDR."""
     full_range: bool
+    """True for full range, False for limited."""
     bits: int
+    """Bits that samples had before they were shifted to 16."""
     peak_cd: float = ASSUMED_PEAK_CD
+    """Peak of the display that a PQ picture was mastered on, in cd/m²."""
 
 
 def pq_light(signal: Floats) -> Floats:
-    """cd/m² of a PQ signal, 0 to 1: the EOTF."""
+    """Return the cd/m² of a PQ signal, 0 to 1: the EOTF."""
     power = np.power(np.clip(signal, 0, 1), 1 / _M2)
     light: Floats = PQ_PEAK_CD * np.power(np.maximum(power - _C1, 0) / (_C2 - _C3 * power), 1 / _M1)
     return light
@@ -77,7 +79,7 @@ def pq_signal(light_cd: Floats | np.float64) -> Floats:
 
 
 def hlg_scene(signal: Floats) -> Floats:
-    """Scene light, 0 to 1, of an HLG signal: the inverse of the OETF."""
+    """Return scene light, 0 to 1, of an HLG signal: the inverse of the OETF."""
     signal = np.clip(signal, 0, 1)
     bright = (np.exp((np.maximum(signal, 0.5) - _C) / _A) + _B) / 12
     scene: Floats = np.where(signal <= 0.5, signal**2 / 3, bright)
@@ -85,14 +87,14 @@ def hlg_scene(signal: Floats) -> Floats:
 
 
 def hlg_light(scene: Floats) -> Floats:
-    """cd/m² that a display of 1000 cd/m² shows of scene light [..., 3] in BT.2020 primaries: the OOTF."""
+    """Return the cd/m² that a display of 1000 cd/m² shows of scene light [..., 3] in BT.2020 primaries: the OOTF."""
     luminance = scene @ np.array([0.2627, 0.6780, 0.0593], scene.dtype)
     light: Floats = HLG_PEAK_CD * np.power(luminance, _HLG_GAMMA - 1)[..., None] * scene
     return light
 
 
 def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Floats:
-    """Return the EETF: light of a display with `peak_cd` as one with `white_cd` shows it; both have a black of 0."""
+    """Return light of a display with `peak_cd` as one with `white_cd` shows it: the EETF; both have a black of 0."""
     if peak_cd <= white_cd:
         return np.minimum(light_cd, white_cd)
     top = pq_signal(np.float64(peak_cd))
@@ -107,13 +109,13 @@ def bent(light_cd: Floats, peak_cd: float, white_cd: float = SDR_WHITE_CD) -> Fl
 
 
 def converter(primaries: int) -> Floats:
-    """float32 [3, 3] that takes linear RGB of these primaries to BT.709. Raises: KeyError."""
+    """Return float32 [3, 3] that takes linear RGB of these primaries to BT.709. Raises: KeyError."""
     found: Floats = (np.linalg.inv(_to_xyz(1)) @ _to_xyz(primaries)).astype(np.float32)
     return found
 
 
 def _to_xyz(primaries: int) -> Floats:
-    """SMPTE RP 177: the matrix whose columns are the primaries, scaled so that white is D65."""
+    """Return the matrix of SMPTE RP 177: its columns are the primaries, scaled so that white is D65."""
     columns = np.array([(x / y, 1, (1 - x - y) / y) for x, y in _CHROMATICITIES[primaries]]).T
     x, y = _D65
     white = np.array([x / y, 1, (1 - x - y) / y])
@@ -122,7 +124,10 @@ def _to_xyz(primaries: int) -> Floats:
 
 
 def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
-    """R'G'B', 0 to 1, float32 [H, W, 3], of Y'CbCr shifted to 16 bits (ITU-T H.273, equations 38 to 46, inverted)."""
+    """Return R'G'B', 0 to 1, float32 [H, W, 3], of Y'CbCr shifted to 16 bits.
+
+    ITU-T H.273, equations 38 to 46, inverted.
+    """
     kr, kb = LUMA[signal.matrix]
     if signal.full_range:
         top = (1 << 16) - (1 << 16 - signal.bits)
@@ -139,7 +144,7 @@ def rgb_signal(samples: npt.NDArray[np.uint16], signal: Signal) -> Floats:
 
 
 def to_sdr(samples: npt.NDArray[np.uint16], signal: Signal) -> npt.NDArray[np.uint16]:
-    """Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], as R'G'B' of SDR BT.709 at 16 bits, full range.
+    """Return Y'CbCr 4:4:4 shifted to 16 bits, uint16 [H, W, 3], as R'G'B' of SDR BT.709, 16 bits, full range.
 
     O(pixels): powers are looked up. About 10 ms for 456 x 256 px on one core.
     """
@@ -168,7 +173,7 @@ def _every_code() -> Floats:
 
 @cache
 def _pq_table() -> Floats:
-    """Light of every PQ code, in SDR whites."""
+    """Return the light of every PQ code, in SDR whites."""
     table: Floats = (pq_light(_every_code()) / SDR_WHITE_CD).astype(np.float32)
     return table
 
@@ -187,7 +192,7 @@ def _sdr_table() -> Floats:
 
 @cache
 def _gain_table(peak_cd: float) -> Floats:
-    """By which factor light is dimmed whose largest component has this PQ code."""
+    """Return the factors that dim light whose largest component has this PQ code."""
     light = pq_light(_every_code())
     table: Floats = np.ones(_CODES, np.float32)
     table[1:] = bent(light[1:], peak_cd) / light[1:]

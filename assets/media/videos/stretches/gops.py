@@ -1,4 +1,4 @@
-"""Where a video can be cut without decoding it, from its packets alone."""
+"""Places where a video can be cut without decoding it, from its packets alone."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -18,25 +18,30 @@ Reason = Literal["no_timestamps", "edit_list", "long_gop", "open_gop", "no_gop_i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """Of one stream, in decode order: pts and duration in ticks, key: a keyframe as the container says, hidden: not
-    shown, as an edit list says."""
+    """Packets of one stream, in decode order."""
 
     pts: Sequence[int]
+    """Times in ticks."""
     duration: Sequence[int]
+    """Durations in ticks."""
     key: Sequence[bool]
+    """True for a keyframe as the container says."""
     hidden: Sequence[bool]
+    """True for a frame that an edit list does not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Packets [first, stop) in decode order hold the frames of whole GOPs and nothing else."""
+    """Packets in decode order that hold the frames of whole GOPs and nothing else."""
 
     first: int
+    """Number of the first packet."""
     stop: int
+    """Number of the packet behind the last."""
 
 
 def packets_of(container: "InputContainer", stream: "VideoStream") -> Packets | None:
-    """One demux; None when a packet does not say when it is shown."""
+    """Return the packets by one demux; None when a packet does not say when it is shown."""
     rows = [
         (packet.pts, packet.duration or 0, packet.is_keyframe, packet.is_discard)
         for packet in container.demux(stream)
@@ -55,7 +60,7 @@ class Gops:
     """
 
     def __init__(self, packets: Packets, shortest: int) -> None:
-        """shortest: clip of a shot, in ticks."""
+        """Find the cut points. shortest: clip of a shot, in ticks."""
         self._packets, self._shortest = packets, shortest
         pts, n = packets.pts, len(packets.pts)
         latest = [pts[0] - 1, *accumulate(pts, max)]  # of those before
@@ -66,9 +71,9 @@ class Gops:
         self._shown = sorted(at for at, hidden in zip(pts, packets.hidden, strict=True) if not hidden)
 
     def cut(self, span: Span, policy: VideoPolicy) -> Cut | Reason:
-        """Return the whole GOPs around a span, within `max_overhead_ratio`.
+        """Return the whole GOPs around a span, within `max_overhead_ratio`; for a clip of a shot, those inside it.
 
-        For a clip of a shot those inside it, so that it stays within its shot. O(log n), and O(packets of the span).
+        So the clip stays within its shot. O(log n), and O(packets of the span).
         """
         low, high = bisect_left(self._shown, span.start), bisect_left(self._shown, span.end)
         if low == high:
@@ -85,7 +90,7 @@ class Gops:
         return found
 
     def _around(self, points: "_Points", low: int, high: int) -> Cut | None:
-        """low, high: numbers of frames in the order shown."""
+        """Return the cut around frames [low, high), numbered in the order shown."""
         first = bisect_right(points.pts, self._shown[low]) - 1
         stop = bisect_left(points.pts, self._shown[high]) if high < len(self._shown) else len(points.pts)
         if first < 0:

@@ -1,14 +1,14 @@
-"""Where one shot of a video ends and the next begins, from its frames at 64 x 36 pixels.
+"""Boundaries between the shots of a video, from its frames at 64 x 36 pixels.
 
 Four kinds of change are told apart:
 
 - A hard cut: a frame that differs from the one before by far more than the frames around it do (mean absolute
-  difference), is not the same picture moved, lit differently or dimmed (correlation, best of small shifts), and
-  is not undone within a third of a second (a flash).
-- A fade through black, white or any flat colour: frames without contrast between two pictures that are not the
-  same. The new shot begins with the first frame that has contrast again.
-- A dissolve: a frame that is the mean of two others which lie as far before it as behind it, and which have
-  nothing in common. The new shot begins in the middle.
+  difference). It is not the same picture moved, lit differently or dimmed (correlation, best of small shifts). It is
+  not undone within a third of a second (a flash).
+- A fade through black, white or any flat colour: frames without contrast between two pictures that are not the same.
+  The new shot begins with the first frame that has contrast again.
+- A dissolve: a frame that is the mean of two others which lie as far before it as behind it, and which have nothing in
+  common. The new shot begins in the middle.
 - Everything else (pans, things that pass, lights that go on) is no boundary.
 """
 
@@ -51,7 +51,7 @@ class _Dissolve(NamedTuple):
 class ShotDetector:
     """Takes frames in display order, in pieces of any length: how they are split has no influence.
 
-    Holds a few dozen frames and what was found: memory grows with the number of boundaries alone.
+    Holds a few dozen frames and the boundaries found: memory grows with their number alone.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ShotDetector:
         self._decided: deque[int] = deque(maxlen=_SETTLED)  # pts of the last frames that were decided on
 
     def feed(self, frames: Frames, pts: Sequence[int]) -> Levels:
-        """frames: uint8 [n, 36, 64], luma, full range; pts: n times. What was measured of each of them."""
+        """Feed frames: uint8 [n, 36, 64], luma, full range; pts: n times. Return the measurements of each of them."""
         levels = levels_of(frames, self._frames[-1] if len(self._frames) else None)
         if not self._first and not self._pts and pts:
             self._start = pts[0]
@@ -81,16 +81,17 @@ class ShotDetector:
         return levels
 
     def finish(self) -> list[int]:
-        """pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
+        """Return the pts of the first frame of every shot but the first, ascending. Feed nothing after it."""
         n_frames = self._first + len(self._frames)
         self._decide(n_frames)
         return self._kept({*self._cuts, *self._fades.finish()}, n_frames)
 
     def settled(self) -> tuple[list[int], int | None]:
-        """(pts of boundaries, pts of a frame): of what `finish` will say these are all before that frame, whatever is
-        fed; None while nothing is settled. O(boundaries).
+        """Return (pts of boundaries, pts of a frame): all boundaries of `finish` before that frame.
 
-        A fade is judged a few frames behind its end, a dissolve gives way to a cut within its length, and moves as long
+        They are final, whatever is fed; the frame is None while nothing is settled. O(boundaries).
+
+        A fade is judged a few frames behind its end. A dissolve gives way to a cut within its length, and moves as long
         as mixed frames follow one another.
         """
         if len(self._decided) < _SETTLED:
@@ -102,7 +103,7 @@ class ShotDetector:
         return [pts for pts in found if pts < front], front
 
     def _kept(self, sharp: set[tuple[int, int]], n_frames: int) -> list[int]:
-        """Times of the boundaries between shots of `_SHORTEST` frames or more.
+        """Return the times of the boundaries between shots of `_SHORTEST` frames or more.
 
         A frame that is shown no later than one before it, as damaged timestamps say, begins no shot.
         """
@@ -141,7 +142,7 @@ class ShotDetector:
         self._first += drop
 
     def _merge(self, found: _Dissolve) -> None:
-        """Of the frames of one dissolve, which follow one another, the most balanced is kept."""
+        """Keep the most balanced of the frames of one dissolve, which follow one another."""
         same = bool(self._dissolves) and found.at - self._mixed <= max(self._dissolves[-1].lag, found.lag)
         self._mixed = found.at
         if not same:
@@ -166,11 +167,11 @@ class _Fades:
 
     @property
     def idle(self) -> bool:
-        """Whether no run waits for its end or its judgement."""
+        """True where no run waits for its end or its judgement."""
         return self._old is None
 
     def add(self, number: int, pts: int, frame: Frames, is_flat: bool) -> None:
-        """The next frame."""
+        """Add the next frame."""
         if is_flat:
             self._judge()
             if self._before:
@@ -198,7 +199,7 @@ class _Fades:
 
 
 def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) -> Iterator[int]:
-    """Places in [begin, end) whose frame begins a shot at once."""
+    """Yield the places in [begin, end) whose frame begins a shot at once."""
     change = changed / seen[0].size
     for place in np.flatnonzero(change[begin:end] >= _CUT_LEVELS) + begin:
         if min(std[place - 1], std[place]) < _FLAT_STD:
@@ -213,7 +214,7 @@ def _hard_cuts(seen: Frames, std: Floats, changed: Whole, begin: int, end: int) 
 
 
 def _is_new(one: Frames, other: Frames) -> bool:
-    """Whether the second is another picture than the first, by its levels and by where they are."""
+    """Return whether the second is another picture than the first, by its levels and by where they are."""
     bins = [np.bincount((frame // _LEVELS_PER_BIN).ravel(), minlength=32) for frame in (one, other)]
     changed = float(np.abs(bins[0] - bins[1]).sum()) / 2 / one.size
     if changed < _CUT_HISTOGRAM and _levels_apart(one, other) < _CUT_HARD_LEVELS:
@@ -222,21 +223,21 @@ def _is_new(one: Frames, other: Frames) -> bool:
 
 
 def _levels_apart(one: Frames, other: Frames) -> float:
-    """Mean absolute difference, in levels of 255."""
+    """Return the mean absolute difference, in levels of 255."""
     return int(levels_of(other[None], one).change[0]) / one.size
 
 
 def _is_among(frame: Frames, others: Frames) -> bool:
-    """Whether one of the others is nearly the same picture, so that the change between was undone."""
+    """Return whether one of the others is nearly the same picture, so that the change between was undone."""
     return bool(len(others)) and float(all_moved(frame, others).max()) >= _UNDONE
 
 
 def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tuple[int, int, float]]:
-    """(place in [begin, end), half length, share of the lesser picture), in order, of frames that are a mixture.
+    """Yield (place in [begin, end), half length, share of the lesser picture), in order, of mixed frames.
 
-    With A the frame `lag` before M and B the one `lag` after it: the a, b that bring a A + b B nearest to M (least
-    squares; all three without their means, so that a fade's darkening does not count, and at a quarter of the size,
-    so that small movement does not).
+    M is a frame, A the one `lag` before it, B the one `lag` after it. The weights a, b bring a A + b B nearest to M by
+    least squares. All three are without their means, so that a fade's darkening does not count. They are at a quarter
+    of the size, so that small movement does not count either.
     """
     coarse = _quarter(seen)
     plain = coarse - coarse.mean(axis=1, keepdims=True)
@@ -265,7 +266,10 @@ def _dissolves(seen: Frames, std: Floats, begin: int, end: int) -> Iterator[tupl
 
 
 def _quarter(frames: Frames) -> Floats:
-    """[n, 9 * 16]: the means of blocks of 4 x 4 pixels. Their sums are whole, and added where they lie side by side."""
+    """Return [n, 9 * 16]: the means of blocks of 4 x 4 pixels.
+
+    Their sums are whole, and added where they lie side by side.
+    """
     height, width = frames.shape[1] // _COARSE, frames.shape[2]
     rows = frames.reshape(len(frames), height, _COARSE, width).sum(axis=2, dtype=np.uint16)
     blocks = sum(rows[:, :, place::_COARSE] for place in range(1, _COARSE)) + rows[:, :, ::_COARSE]
@@ -279,7 +283,7 @@ def moved(one: Frames, other: Frames) -> float:
 
 
 def all_moved(one: Frames, others: Frames) -> Floats:
-    """Return the same (Pearson's; 0 for a flat one), [n], of uint8 [height, width] and each of [n, height, width].
+    """Return `moved` (Pearson's; 0 for a flat frame), [n], of uint8 [height, width] and each of [n, height, width].
 
     For every shift the sums over where the two overlap: of products from one against the other padded with zeros, of
     levels and their squares from sums over all rectangles. All of them are whole numbers below 2^53.
@@ -302,7 +306,7 @@ def all_moved(one: Frames, others: Frames) -> Floats:
 
 
 def _overlaps(x: Floats, down: Whole, right: Whole) -> Floats:
-    """[..., shifts]: sums of [..., height, width] over the part that overlaps another picture when it is shifted so."""
+    """Return [..., shifts]: sums of [..., height, width] over the part that overlaps a picture shifted so."""
     height, width = x.shape[-2:]
     sums = np.zeros((*x.shape[:-2], height + 1, width + 1))
     sums[..., 1:, 1:] = x.cumsum(axis=-2).cumsum(axis=-1)

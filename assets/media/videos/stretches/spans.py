@@ -1,4 +1,4 @@
-"""Which stretches of a video become clips: windows, clips of shots, or given segments. Ticks of its time base."""
+"""Stretches of a video that become clips: windows, clips of shots, or given segments, in ticks of its time base."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,27 +14,34 @@ from ...unit import dropped, rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """[start, end) in ticks. shot: the number of its shot, from 0; segment: the given one."""
+    """A stretch of a video."""
 
     start: int
+    """Start in ticks."""
     end: int
+    """End in ticks, exclusive."""
     shot: int | None = None
+    """Number of its shot, from 0; None outside of shots."""
     segment: Segment | None = None
+    """Given segment that it is; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shots:
-    """What the scene cuts make of a video. n_short: shots, and ends of shots, that are too short for a clip."""
+    """Clips of the shots of a video."""
 
     spans: list[Span]
+    """Stretches that become clips."""
     n_shots: int
+    """Number of shots."""
     n_short: int
+    """Number of shots, and ends of shots, that are too short for a clip."""
 
 
 def windows(index: PacketIndex, policy: VideoPolicy) -> list[Span]:
-    """Whole clips end to end, or `max_clips` of them evenly spread.
+    """Return whole clips end to end, or `max_clips` of them evenly spread.
 
-    A video shorter than one clip is one clip; what is left behind the last whole clip is not taken.
+    A video shorter than one clip is one clip; a rest behind the last whole clip is not taken.
     """
     ticks = _ticks(policy.clip_s, index)
     possible = max(1, (index.end_pts - index.start_pts) // ticks)
@@ -43,8 +50,9 @@ def windows(index: PacketIndex, policy: VideoPolicy) -> list[Span]:
 
 
 def shots(index: PacketIndex, policy: VideoPolicy, cuts: Sequence[int]) -> Shots:
-    """Clips that lie within one shot each: a shot longer than `clip_s` gives several, and what is left of it one
-    more where that is as long as `min_clip_s`.
+    """Return clips that lie within one shot each.
+
+    A shot longer than `clip_s` gives several, and its rest one more where that is as long as `min_clip_s`.
 
     cuts: pts of the first frame of every shot but the first. Raises: Unusable when all shots are too short.
     """
@@ -92,12 +100,12 @@ def given(index: PacketIndex, segments: Sequence[Segment]) -> list[Span]:
 
 
 def cuts_of(audit: Mapping[str, Any]) -> list[int]:
-    """pts of the scene cuts that the audit found."""
+    """Return the pts of the scene cuts that the audit found."""
     return [int(pts) for pts in audit["scene_cuts"] or ()]
 
 
 def spread(n_possible: int, n_wanted: int | None) -> list[int]:
-    """Numbers of at most `n_wanted` of `n_possible`, evenly spread; None: all."""
+    """Return the numbers of at most `n_wanted` of `n_possible`, evenly spread; None: all."""
     n_taken = n_possible if n_wanted is None else min(n_wanted, n_possible)
     return [number * n_possible // n_taken for number in range(n_taken)]
 

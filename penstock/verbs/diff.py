@@ -10,7 +10,7 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("a", help="e.g. photos@2")
     parser.add_argument("b", help="e.g. photos@3")
 

@@ -1,8 +1,8 @@
 """A person lets a batch pass that the gate before a version stopped: with a name, a reason, for exactly that batch.
 
-An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples that the
-verdict was about, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed
-then: the parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
+An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples of the
+verdict, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed then. The
+parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
 Whatever differs, or fails beside it, is stopped as before.
 """
 

@@ -86,7 +86,7 @@ def bench(
 ) -> Bench:
     """Load shuffled batches for about `seconds`, half of them in one thread.
 
-    What the first half reads is not read again by the second, unless the version is small.
+    The second half reads nothing again that the first one has read, unless the version is small.
 
     workers: None is one per core.
     where_present: whether samples without the fields are left out.
@@ -154,7 +154,7 @@ class _Taken(NamedTuple):
 
 
 def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
-    """Yield what each batch took, for so long."""
+    """Yield the seconds and statistics of each batch, for so long."""
     begun = before = time.perf_counter()
     for n_taken, batch in enumerate(batches, 1):
         now = time.perf_counter()

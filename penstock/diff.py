@@ -40,7 +40,7 @@ class Diff:
 
 
 def diff(a: Version, b: Version) -> Diff:
-    """Return what changes from a to b.
+    """Return the changes from a to b.
 
     Costs the shards and stats tables of both: O(parts + columns), no sample is read.
     """

@@ -112,7 +112,7 @@ class _Repair:
         return self.steps
 
     def _skip_whole(self) -> bool:
-        """Go on to the end of the log, or to some entries before the first that is not whole: False then."""
+        """Go on to the end of the log, or to some entries before the first that is not whole; return False then."""
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)

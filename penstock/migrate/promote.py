@@ -4,8 +4,8 @@ Killed at any step, a second run goes on, and at no moment two places accept app
 
 1. The mirror is brought up to date and verified: its log's chain, and what its versions are made of. Its store proves
    that it creates no object twice: a root needs that.
-2. The primary's log is closed by an entry `primary`, appended as all entries are. Whoever appends behind it has to find
-   its token in the marker of the place that he writes to, and it is nowhere yet.
+2. The primary's log is closed by an entry `primary`, appended as all entries are. A writer behind it has to find its
+   token in the marker of the place that he writes to, and it is nowhere yet.
 3. The mirror is brought up to date again, the log with that entry last.
 4. The mirror's marker gets the token: now it is the primary.
 5. The marker of what was the primary says `mirror_of`.

@@ -51,9 +51,9 @@ def copied_entries(source: Store, target: Store) -> int:
 
 
 def _common_entries(source: Store, target: Store) -> int:
-    """Return how many entries the target has, all of them the source's. Raises: Conflict.
+    """Return how many entries the target has, all of them the source's.
 
-    Costs one listing, and three requests.
+    Costs one listing, and three requests. Raises: Conflict.
     """
     last = 0
     for info in target.list("log/"):  # in their order; hints come after them

@@ -81,7 +81,7 @@ def read_record(store: Store, n: int) -> Record:
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
     """Add places to the known ones, each once.
 
-    Of the places of a raw object, which its mark names, the one that says that it was deleted counts, in any order.
+    A raw object, which its mark names, has one place: the one that says that it was deleted counts, in any order.
     """
     for place in places:
         is_raw = place["check"] == "raw"

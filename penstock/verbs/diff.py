@@ -16,7 +16,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return what changes from a to b."""
+    """Show the changes from a to b."""
     from ..diff import diff
 
     root = loader.Root(arguments.root)

@@ -37,7 +37,7 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Return what `loader.Root(url, options=...)` takes.
+    """Return the options that `loader.Root(url, options=...)` takes.
 
     Raises: InvalidStore for a name that has a value, and names below it.
     """

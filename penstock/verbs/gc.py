@@ -100,7 +100,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Return what is condemned, for how long, and what it costs."""
+    """List the condemned objects, for how long they have been, and their cost."""
     from ..collect import Options, collect
 
     root = loader.Root(arguments.root)

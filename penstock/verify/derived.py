@@ -27,7 +27,7 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """Yield what is wrong with the object at a key under one of `CHECKS`.
+    """Yield the problem of the object at a key under one of `CHECKS`, if it has one.
 
     Costs one request, none for files of cards but card.json.
     """

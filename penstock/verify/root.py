@@ -93,8 +93,8 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
     - The objects of each version that is not retired, as `check_version` does.
     - The objects that `check_stored` knows.
 
-    Costs a listing of the root, a request per log entry, version, lease and table, and what `check_version` costs for
-    shards that were not looked at with another version. Memory: 100 bytes per object.
+    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
+    were not looked at with another version. Memory: 100 bytes per object.
 
     Raises: NotARoot; FormatTooNew for a root, log entry or manifest of a newer penstock; StoreError where the root
     cannot be listed.
@@ -151,7 +151,7 @@ def _versions(root: Root, state: State, report: RootReport) -> set[str]:
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    """Yield what is wrong with a version's manifest; of a retired one only an edit: a collector may have it."""
+    """Yield the problems of a version's manifest; of a retired one only an edit: a collector may have it."""
     store, address = root.store, f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:

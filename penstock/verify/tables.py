@@ -31,8 +31,8 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
     - Samples tables name every row of every part once and in order: ordinals are counted by it.
     - Columns and groups are those named.
 
-    bad: paths of tables that `bad_tables` found. A check that needs one of them is passed over: all of them, where it
-    is a table of shards or exclusions, which say what the parts are.
+    bad: paths of tables that `bad_tables` found. A check that needs one of them is passed over. All are, where it is a
+    table of shards or exclusions: these say what the parts are.
     """
     if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return

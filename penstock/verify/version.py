@@ -66,10 +66,9 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     - that all groups of a part and the samples table hold the same keys in the same order;
     - the hashes of keys, and the statistics, computed again.
 
-    Of a bad table only the checks that need it are left out: comparisons with it, and of a shards table its shards,
-    whose number the problem says. Tables are compared with each other for each version, for which those of samples and
-    parts are read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the
-    sample.
+    A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
+    says their number. Tables are compared with each other for each version, for which those of samples and parts are
+    read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
 
     seen: shards and tables that were looked at before, and need not be again; those of this version are added.
     """
@@ -130,7 +129,7 @@ def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]
 def _shard(
     version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a shard and its index.
+    """Yield the problems of a shard and its index.
 
     keys: of its part, by the samples table; None where that cannot be told.
     full: whether every byte is read.

@@ -90,7 +90,7 @@ def to_columns(digest: str) -> tuple[str, ...]:
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:
-    """Return what is noted of an object, as a row of such a table."""
+    """Return the note on an object, as a row of such a table."""
     return key, nbytes, *to_columns(digest), etag
 
 

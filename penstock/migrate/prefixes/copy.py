@@ -4,7 +4,7 @@ Objects at the target beside the copies:
 
     .penstock-migration/source.json             {"format", "source"}: its source
     .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object there
-    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of runs that have not ended
+    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of unfinished runs
 
 sha256 and crc32c are "" for objects that another tool copied, until `verify --full` has read them; else one is not.
 """
@@ -179,7 +179,7 @@ def migrate_prefix(
 
 
 def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield what a run would copy, or look at again; what it would name is left out."""
+    """Yield the items that a run would copy, or look at again, without those that it would name."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:

@@ -66,8 +66,10 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     """Compare the target with the source, and with what was noted when it was copied.
 
     full: read all of the target and hold it against the hash that was taken of the source's bytes. An object without a
-    hash is read at the source too, and noted. Without `full` that is done where two ETags differ that may both be MD5s,
-    until bytes turn out the same under such a pair: there (with KMS) ETags say nothing.
+    hash is read at the source too, and noted.
+
+    Without `full` an object is read where its two ETags differ and may both be MD5s. That ends once bytes turn out the
+    same under such a pair: there (with KMS) ETags say nothing.
 
     Raises: as `check_places`; what listing raises.
     """

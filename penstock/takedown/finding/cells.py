@@ -1,6 +1,6 @@
 """Names of samples that are taken down, in the cells of tables and in JSON: taken out, what is left stays.
 
-One rule for whoever rewrites and for whoever proves:
+A run and a proof have one rule:
 
 - what a row is called itself (`OWN`) is compared whole, and decides whose row it is; it is never changed;
 - a column or field that names another one (`REFERENCE`) is compared whole: the cell becomes null, an item goes;
@@ -38,7 +38,7 @@ _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
 STRUCTURAL = frozenset(_WHERE | _MADE | _HOW | _WAYS)
 """Fields of records by which programs find their way: no names of samples, though some are spelled so.
 
-Of columns only `_WAYS`.
+The only columns of this kind are `_WAYS`.
 """
 NAMED = frozenset({"exclude", "supersede"})
 """Fields of records that are objects, name of a sample -> why."""
@@ -168,7 +168,7 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
 
 
 def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
-    """Return the class names, each at its number, without those taken down: a subject may be a class."""
+    """Return the class names, each at its number, with those taken down replaced: a subject may be a class."""
     return [
         f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
         for n, name in enumerate(names)

@@ -47,7 +47,7 @@ def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Fou
     Versions of which something was collected already are left out: `left_over` finds what is left of these.
 
     Reads the keys table of every run once, the tables with columns that name other samples, and what open transactions
-    have of samples. Of the versions that have something it reads all tables of samples and shards.
+    have of samples. It reads all tables of samples and shards of the versions that have something.
 
     known: marks that are on record.
 
@@ -75,7 +75,7 @@ def _find(root: Root, dataset: str, deny: Deny, versions: Whole, known: frozense
 
 
 def names_some(version: Version, marks: Marks) -> bool:
-    """Return whether a version names what is taken down: in a column, a reason or a class. Reads its tables."""
+    """Return whether a version names what is taken down, in a column, reason or class. Reads tables that may."""
     return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
 
 

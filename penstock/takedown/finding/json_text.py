@@ -11,7 +11,7 @@ from loader.json_text import DamagedJson, parse_json_object
 
 
 def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
-    """Return what lies at a path of the store at `url`. Raises: Corrupt for what is no JSON object."""
+    """Return the JSON object at a path of the store at `url`. Raises: Corrupt for other bytes."""
     try:
         return parse_json_object(data)
     except DamagedJson as error:

@@ -108,7 +108,7 @@ def names_of(
 
 
 def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
-    """Return those of these texts that are among the names.
+    """Return the texts that are among the names.
 
     Takes three hashes per text where some names are known by their hashes alone: of samples that were redacted before,
     or of another dataset.
@@ -122,7 +122,7 @@ def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """Yield the names of units and raw objects of which nothing is taken down. mine: column -> names of the others."""
+    """Yield the names of units and raw objects of which nothing is taken down. mine: column -> names taken down."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):

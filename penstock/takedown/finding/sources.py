@@ -40,7 +40,10 @@ def check_place(place: str) -> str:
 
 
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
-    """Return the reason why an object must not be deleted; "" where it lies below one of the places, and in no root."""
+    """Return the reason why an object must not be deleted, "" where it may be.
+
+    It may be where it lies below one of the places and in no root, and its address cannot be read in two ways.
+    """
     plain = _plain(uri)
     bases = sorted(base for base in map(_base, places) if base)
     inside = [base for base in bases if plain.startswith(f"{base}/")]

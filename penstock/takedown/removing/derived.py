@@ -1,6 +1,6 @@
 """Objects made of versions with samples that are taken down: cards, pages of gates, plans, views, packs, ledgers.
 
-None of them is needed to read a version, and all but ledgers are made again when they are asked for.
+No version needs them to be read, and all but ledgers are made again when they are asked for.
 """
 
 import json
@@ -117,7 +117,7 @@ def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Return a line without the names. Of a sample that is taken down no error stays, which may quote the sample."""
+    """Return a line without the names, and without an error of a sample that is taken down, which may quote it."""
     try:
         line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
     except (ValueError, RecursionError):

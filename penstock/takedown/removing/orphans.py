@@ -33,8 +33,9 @@ PART_SAMPLES = "part-samples"
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     """Yield the places in a dataset's transactions that no version names.
 
-    Lists them, and reads each index, table and manifest among them. Where a version was collected in part, nothing may
-    be left that says whose the rest is: all of that has to go.
+    Lists them, and reads each index, table and manifest among them. The rest of a version that was collected in part
+    goes
+    whole: nothing may be left in it that says whose it is.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:

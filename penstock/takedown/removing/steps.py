@@ -86,7 +86,7 @@ class Steps:
     def _retire(self, nothing_left_of: str) -> bool:
         """Retire the versions that had the samples.
 
-        Returns false where somebody has published on one of them since: the newest version is never retired while it
+        Returns false where somebody has published on one of them since. The newest version is never retired while it
         has other samples, before there is a version of these.
         """
         had = {record.id for record in self._found.versions}
@@ -116,7 +116,7 @@ class Steps:
         add_to_record(self._root.store, self._deny.n, left_over(self._root, self._dataset, self._marks))
 
     def _edit_lifecycle(self) -> None:
-        """Edit the pipeline's files on them; and first the pages of its gate, while its tables still tell which."""
+        """Edit the pages of the gate, then the pipeline's files, which tell whether a page may show a sample."""
         store, rows = self._root.store, self._found.rows
         instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
         lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)

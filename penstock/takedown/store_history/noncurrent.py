@@ -1,9 +1,10 @@
-"""Remains of deleted objects that stores keep: noncurrent versions, soft-deleted objects, uploads that never ended.
+"""Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, uploads that never ended.
 
-S3 is asked through boto3, with the credentials that it finds, or a client that is given; Azure through
-azure-storage-blob (`kept_by_azure`). Of Google Cloud Storage and of stores that fsspec opens it is not known: a proof
-says so, or that whoever proved it says that they keep nothing. A folder of this machine keeps what killed writers have
-not finished.
+- S3 is asked through boto3, with the credentials that it finds, or a client that is given.
+- Azure is asked through azure-storage-blob (`kept_by_azure`).
+- Google Cloud Storage and stores that fsspec opens are not asked: a proof says so, or that whoever proved it says that
+  they keep nothing.
+- A folder of this machine keeps what killed writers have not finished.
 """
 
 import logging
@@ -32,8 +33,8 @@ def noncurrent(
 ) -> Iterator[Place]:
     """Yield a place for each version and upload of these paths that is kept, or one for all where none is.
 
-    Of a folder of this machine it yields one for each file that was not finished. Costs a request per path, one per
-    version, and one per 1,000 uploads; a walk through a folder.
+    A folder of this machine has a place for each file that was not finished. Costs a request per path, one per version,
+    and one per 1,000 uploads; a walk through a folder.
 
     client: boto3's, of an S3 bucket.
     told: whether somebody says that the store keeps nothing, which counts where it cannot be looked at.

@@ -25,7 +25,7 @@ class StageRun:
     """A run that had a part in a sample."""
 
     asset_key: str
-    """The asset that the run made, `<dataset>/<stage>`."""
+    """The asset that the run made, `<dataset>/<stage>`; "" for a publish whose manifest names none."""
     partition: str
     """Partition of the asset; of a publish the version's name."""
     run_id: str

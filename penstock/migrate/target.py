@@ -113,8 +113,7 @@ def _moved_here(store: Store) -> str | None:
 def make_primary(store: Store, token: str) -> None:
     """Write the marker of the root behind the log entry with that token. Again is no change.
 
-    A marker that comes too late, because the root was moved on meanwhile, changes nothing: its token is not the last
-    one.
+    A marker that comes too late, because the root was moved on meanwhile, changes nothing: its token is not the last.
     """
     store.put(MARKER, canonical({**_plain_marker(store), PRIMARY: token}))
 

@@ -147,7 +147,7 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
-    """Return the raw objects that samples in this table, which no takedown denies, were cut of."""
+    """Return the raw objects of the samples in this table that no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
     found = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}

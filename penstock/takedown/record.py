@@ -20,7 +20,7 @@ FORMAT = 1
 Place = Mapping[str, Any]
 """A place to look at, as JSON.
 
-check: "absent", "zeros", "replaced", "remade", "retired" or "raw".
+check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired" or "raw".
 what: the place in words.
 of: the dataset.
 path: of the object; and what else the check needs.

@@ -186,7 +186,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Check that all of a plain prefix arrived, or a mirror, as `penstock verify` does.
+    """Check that all of a plain prefix arrived; check a mirror as `penstock verify` does.
 
     Exit status 1 when anything is wrong.
     """

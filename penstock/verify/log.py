@@ -85,10 +85,7 @@ def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
 
 
 def _broken(store: Store, links: list[Entry], n: int) -> Problem:
-    """Return the problem of entry n, which `edited` names.
-
-    It is one of the entry behind it, where one changed byte explains it.
-    """
+    """Return the problem of entry n, which `edited` names; of the one behind it, where one changed byte explains it."""
     if n < len(links) and (how := misread(store, n, links[n].prev)):
         what = (
             f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "

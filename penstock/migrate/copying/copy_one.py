@@ -97,7 +97,7 @@ class Transfer:
         return str(digest)
 
     def _there(self, item: Item) -> int | None:
-        """Return the bytes that the target has in the object's place, if they may be the same; else None."""
+        """Return the size of the target's object in bytes, if it may be the same object; else None."""
         self._pace.take(requests=1)
         try:
             if item.nbytes is None:

@@ -33,9 +33,8 @@ PART_SAMPLES = "part-samples"
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
     """Yield the places in a dataset's transactions that no version names.
 
-    Lists them, and reads each index, table and manifest among them. The rest of a version that was collected in part
-    goes
-    whole: nothing may be left in it that says whose it is.
+    Lists them, and reads each index, table and manifest among them. All of the rest of a version that was collected in
+    part has to go: nothing in it may be left that says whose it is.
     """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:

@@ -27,7 +27,7 @@ class Kept:
     until: str
     """Reason why it cannot be deleted here; "" where it can."""
     delete: Callable[[], object] | None = None
-    """Deletes it; None where it cannot be deleted here."""
+    """Deletes it, where `until` is ""; None where penstock cannot."""
 
 
 class Unseen(Exception):

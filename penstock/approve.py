@@ -1,8 +1,8 @@
 """A person lets a batch pass that the gate before a version stopped: with a name, a reason, for exactly that batch.
 
-An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples that the
-verdict was about, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed
-then: the parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
+An approval is a record of the stage `approval`, of the verdict that it overrides. It covers the samples of the
+verdict, by a hash of their bytes and columns (`content` in the verdict's body), and the checks that failed then. The
+parts of a batch that was stopped are given up, so it is cut again, and what comes out has to be the same.
 Whatever differs, or fails beside it, is stopped as before.
 """
 
@@ -24,24 +24,24 @@ NEVER = (
     "a check that could not run; the expectations that every dataset keeps to; samples of a protected version; and "
     "what stopped a batch before its last audit: damaged or untrue objects, objects that are not accounted for"
 )
-"""What nobody can approve."""
+"""Reasons that no approval covers, as error messages name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """A batch whose newest verdict is `failed`. record: the verdict.
-
-    checks: those that failed; never: those of them that nobody can approve; approval: the record that covers it, if
-    there is one.
-    """
+    """A batch whose newest verdict is `failed`."""
 
     record: StageRecord
+    """The verdict."""
     checks: tuple[Mapping[str, Any], ...]
+    """The checks that failed."""
     never: tuple[str, ...]
+    """Names of the failed checks that nobody can approve."""
     approval: StageRecord | None
+    """The record that covers the verdict; None where there is none."""
 
     def to_json(self) -> dict[str, Any]:
-        """For a person's tools."""
+        """Return the batch as plain JSON."""
         return {
             "dataset": self.record.dataset,
             "batch": self.record.partition,
@@ -74,7 +74,9 @@ def stopped_batches(root: "Root", dataset: str, batch: str | None = None) -> lis
 
 
 def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, reason: str) -> StageRecord:
-    """Append the approval of a verdict. record: the number of the verdict that was looked at.
+    """Append the approval of a verdict.
+
+    record: the number of the verdict that was looked at.
 
     Raises: InvalidRuntime without a name or a reason, or for a batch that there is not; Conflict when another verdict
     came since, it is approved already, was not stopped, or failed in a way that nobody can approve.
@@ -121,7 +123,7 @@ def approve(root: "Root", dataset: str, batch: str, *, record: int, by: str, rea
 
 
 def stops(check: Mapping[str, Any]) -> bool:
-    """Whether a check of a verdict stops its batch: all do but those that passed and those known to be warnings."""
+    """Return whether a check stops its batch: all do but those that passed and those known to be warnings."""
     return check["passed"] is not True and check["severity"] != "warn"
 
 

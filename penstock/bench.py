@@ -1,4 +1,4 @@
-"""How fast a version can be loaded here: each stage alone, all together, what limits, and what to change."""
+"""The speed at which a version can be loaded here: each stage alone, all together, what limits, and what to change."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 from .progress import progress
 
 MIN_BATCHES = 4
-"""Of a slow store or a large batch too, after the first one, which reads indexes and is not counted."""
+"""Batches that are taken even of a slow store, after the first one, which reads indexes and is not counted."""
 
 ADVICE = {
     "plan": "larger batches, or fewer sources: planning costs the same for every batch",
@@ -28,38 +28,48 @@ ADVICE = {
     "collate": "smaller fields, or one shape for all samples: unequal ones are copied one by one",
     "consumer": "nothing in the loader: it is faster than its consumer",
 }
-"""What limits -> what to change. More workers are advised apart, where they would help."""
+"""Limiting stage -> the change that helps. More workers are advised apart, where they would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """One stage, or all. seconds: per batch; bytes_per_second: of stored fields.
+    """The rate of one stage, or of all.
 
     Rates are None for a stage that took no time that could be measured.
     """
 
     seconds: float
+    """Seconds per batch."""
     samples_per_second: float | None
+    """Samples per second."""
     bytes_per_second: float | None
+    """Bytes of stored fields per second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """stages: each alone, in one thread.
-
-    There is no transform. alone, together: whole batches, by one thread and by `workers`.
-    """
+    """The measured rates of a version."""
 
     version: str
+    """Name of the version."""
     fields: Sequence[str]
+    """Fields that were loaded."""
     n_samples: int
+    """Samples of the view."""
     batch: int
+    """Samples per batch."""
     workers: int
+    """Worker threads of `together`."""
     stages: Mapping[str, Rate]
+    """Stage -> its rate alone, in one thread; there is no transform."""
     alone: Rate
+    """Rate of whole batches by one thread."""
     together: Rate
+    """Rate of whole batches by `workers`."""
     limited_by: str | None
+    """The limiting stage; None where none was found."""
     advice: Sequence[str]
+    """Changes that would help."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,12 +84,14 @@ def bench(
     workers: int | None = None,
     where_present: bool = False,
 ) -> Bench:
-    """Load shuffled batches for about `seconds`, half of them in one thread. workers: None is one per core.
+    """Load shuffled batches for about `seconds`, half of them in one thread.
 
-    where_present: samples without the fields are left out.
+    The second half reads nothing again that the first one has read, unless the version is small.
 
-    What the first half reads is not read again by the second, unless the version is small. Raises: InvalidRuntime;
-    InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
+    workers: None is one per core.
+    where_present: whether samples without the fields are left out.
+
+    Raises: InvalidRuntime; InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
     """
     if not 0 < seconds < float("inf"):
         raise InvalidRuntime(f"seconds = {seconds!r}; a number above 0 is needed")
@@ -125,7 +137,7 @@ class _Run:
             self.stop = batches.step
 
     def rate(self, seconds: float) -> Rate:
-        """Of these seconds in all."""
+        """Return the rate of batches that took so many seconds in all."""
         return Rate(
             seconds=seconds / self._batches,
             samples_per_second=self._samples / seconds if seconds > 0 else None,
@@ -142,7 +154,7 @@ class _Taken(NamedTuple):
 
 
 def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
-    """Takes batches for so long."""
+    """Yield the seconds and statistics of each batch, for so long."""
     begun = before = time.perf_counter()
     for n_taken, batch in enumerate(batches, 1):
         now = time.perf_counter()

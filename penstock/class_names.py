@@ -8,9 +8,7 @@ from loader.storage import Store
 
 
 def class_names(store: Store, versions: Sequence[VersionRecord]) -> list[str] | None:
-    """Return the names of the newest of these versions that tells any, in the order of their numbers.
-
-    None where none does.
+    """Return the names of the newest of these versions that tells any, in the order of their numbers; None for none.
 
     A version that somebody made by hand, of the one before it, tells none: those of that one hold. Retired versions are
     passed over. Costs a manifest for each version that is asked. Raises: StoreError.

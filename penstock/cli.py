@@ -22,7 +22,7 @@ COMPLETION = """the shell completes verbs, options and names of a local root aft
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the entry point. Returns the exit status."""
+    """Run the command line. Returns the exit status."""
     if problem := foreign_loader():
         print(f"penstock: {problem}", file=sys.stderr)
         return 2
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def foreign_loader() -> str | None:
-    """Return what is wrong when `import loader` gives somebody else's module (a loader.py beside train.py), else None."""
+    """Return the problem when `import loader` gives another module (a loader.py beside train.py), else None."""
     from importlib.util import find_spec  # looks without running it: it may be a training script
 
     spec = find_spec("loader")
@@ -76,7 +76,7 @@ def foreign_loader() -> str | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs and their arguments."""
+    """Return the parser of all verbs and their arguments."""
     from .verbs import GROUPS, VERBS
 
     shared = argparse.ArgumentParser(add_help=False)

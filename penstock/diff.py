@@ -10,26 +10,37 @@ from loader.dataset.tables.stats import merge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """Counts and names; columns: name -> (statistics in a, statistics in b), only where they differ."""
+    """The differences of two versions. A pair is (in a, in b)."""
 
     a: str
+    """Name of the first version."""
     b: str
+    """Name of the second version."""
     samples: tuple[int, int]
+    """Numbers of live samples."""
     nbytes: tuple[int, int]
+    """Stored bytes of all groups."""
     parts_added: list[str]
+    """Ids of the parts that only b has."""
     parts_removed: list[str]
+    """Ids of the parts that only a has."""
     excluded: tuple[int, int]
+    """Numbers of excluded rows."""
     groups_added: dict[str, list[str]]
+    """Group that only b has -> its fields."""
     groups_removed: dict[str, list[str]]
+    """Group that only a has -> its fields."""
     coverage: dict[str, tuple[int, int]]
+    """Group of both -> its numbers of rows, where they differ."""
     columns: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]]
+    """Column -> its statistics, where they differ; None where a version does not have it."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def diff(a: Version, b: Version) -> Diff:
-    """Return what changes from a to b.
+    """Return the changes from a to b.
 
     Costs the shards and stats tables of both: O(parts + columns), no sample is read.
     """
@@ -65,7 +76,7 @@ def diff(a: Version, b: Version) -> Diff:
 
 
 def column_statistics(version: Version) -> dict[str, dict[str, Any]]:
-    """column -> merged statistics, without the sketches."""
+    """Return column -> merged statistics, without the sketches."""
     tables = [get_table(version.store, TableFile.from_json(entry)) for entry in version.manifest["stats"]]
     merged = merge([row for table in tables for row in table.to_pylist()])
     shown = ("type", "n", "nulls", "nans", "zeros", "min", "max", "mean", "categories")

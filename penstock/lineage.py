@@ -22,25 +22,32 @@ _SAMPLES = "samples"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """A run that had a part in a sample. code_version, data_version: as Dagster has them.
-
-    record: path of what the stage published; at_us: when, UTC microseconds.
-    """
+    """A run that had a part in a sample."""
 
     asset_key: str
+    """The asset that the run made, `<dataset>/<stage>`; "" for a publish whose manifest names none."""
     partition: str
+    """Partition of the asset; of a publish the version's name."""
     run_id: str
+    """Id of the run in Dagster."""
     code_version: str = ""
+    """Code version, as Dagster has it; "" for a publish."""
     data_version: str = ""
+    """Data version, as Dagster has it; of a publish the version's id."""
     record: str = ""
+    """Path of the stage's record in the root; "" where none is named."""
     at_us: int = 0
+    """Time of the record or manifest, UTC microseconds."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return the run as plain JSON."""
         return asdict(self)
 
     def line(self, ui: str = "") -> str:
-        """One line for people. ui: URL of Dagster's webserver, for a link."""
+        """Return one line for people.
+
+        ui: URL of Dagster's webserver, for a link.
+        """
         told = f"{self.asset_key:<28} run {self.run_id}"
         told += f"  code {self.code_version}" if self.code_version else ""
         told += f"  data {self.data_version[:12]}" if self.data_version else ""
@@ -48,7 +55,7 @@ class StageRun:
 
 
 def made_by(root: Root, explained: Sequence[Explanation]) -> list[tuple[StageRun, ...]]:
-    """Per sample the runs that made it, upstream first; none for one that no pipeline made.
+    """Return per sample the runs that made it, upstream first; none for one that no pipeline made.
 
     Each batch is read once: a listing, a record per stage, a manifest. Raises: Corrupt; StoreError.
     """
@@ -129,7 +136,7 @@ def _publish(root: Root, dataset: str, txn: str) -> list[StageRun]:
 
 
 def _record(root: Root, path: str) -> Mapping[str, Any]:
-    """Raises: Corrupt; ObjectNotFound."""
+    """Return the JSON of a stage record. Raises: Corrupt; ObjectNotFound."""
     try:
         body = parse_json_object(root.store.get(path).data)
     except ValueError as error:

@@ -4,7 +4,7 @@ from loader.storage import ObjectInfo, Store
 
 
 def listed_twice(store: Store, prefix: str) -> list[ObjectInfo]:
-    """Return what either of two listings shows, by key: what one lacks once is not taken for gone.
+    """Return the objects that either of two listings shows, by key: an absence from one of them decides nothing.
 
     Raises: StoreError.
     """

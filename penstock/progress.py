@@ -15,7 +15,7 @@ def progress(
     size: Callable[[T], int] = lambda _: 1,
     total: int | Callable[[], int] | None = None,
 ) -> Iterator[T]:
-    """Yields the items; shows how much of `total` (default: their number) is done, and the time left.
+    """Yield the items; show the share of `total` (default: their number) that is done, and the time left.
 
     A total that has to be found out is a function, which is asked on a terminal alone.
     """

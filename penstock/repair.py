@@ -35,13 +35,13 @@ class Step:
     """One thing that mends the log."""
 
     key: str
-    """What is written: a repair record, or a log entry."""
+    """Key of the repair record or log entry that is written."""
     data: bytes
     """Its bytes."""
     why: str
-    """What was found, in words."""
+    """The finding, in words."""
     damaged: bytes | None = None
-    """Of a log entry the bytes that it replaces, b"" where there were none; None of a repair record."""
+    """The bytes that a log entry replaces, b"" where there were none; None for a repair record."""
     n: int
     """The entry that it is about."""
 
@@ -51,9 +51,12 @@ def plan_repair(
 ) -> list[Step]:
     """Return what would mend the log, in order; nothing where nothing is wrong. Writes nothing.
 
-    by: who asks for it, for the records; mirror: a copy of the root to compare with; believe: where neither a mirror
-    nor a checksum tells, whether a stored entry is right, or what the writer of the next entry read of it.
     Reads every entry, and those before what is wrong three times.
+
+    by: who asks for it, for the records.
+    mirror: a copy of the root to compare with.
+    believe: whether a stored entry is right, or what the writer of the next entry read of it, where neither a mirror
+    nor a checksum tells.
 
     Raises: Corrupt, naming the entry, where the log cannot be mended so, with what would help; Conflict for a mirror of
     another root, and where `believe` has to say what nothing tells; InvalidName for `by` that is no text; StoreError.
@@ -109,7 +112,7 @@ class _Repair:
         return self.steps
 
     def _skip_whole(self) -> bool:
-        """Go on to the end of the log, or to some entries before the first that is not whole: False then."""
+        """Go on to the end of the log, or to some entries before the first that is not whole; return False then."""
         earlier = later = self.state
         try:
             entries = read_tail(self.store, later.n, prev=later.prev)
@@ -142,8 +145,10 @@ class _Repair:
         self.before, self.state, self.last = self.state, after, entry
 
     def _link(self, entry: Entry) -> Entry:
-        """Return the entry, which does not follow the one before it, once that is mended or a record says what it
-        follows. Raises: Corrupt."""
+        """Return an entry that does not follow the one before it, once that is mended or a record says what it follows.
+
+        Raises: Corrupt.
+        """
         before = self.last
         if before is None:
             raise Corrupt(f"log entry {entry_key(entry.n)} is the first, and says that it follows another")
@@ -159,8 +164,10 @@ class _Repair:
         return replace(entry, prev_means=before.sha256)
 
     def _which(self, before: Entry, entry: Entry) -> tuple[bytes, str]:
-        """Return (the right bytes of `before`, how that is known): those stored, or those that the writer of `entry`
-        read. Raises: Corrupt."""
+        """Return the right bytes of `before`, and how that is known.
+
+        They are those stored, or those that the writer of `entry` read. Raises: Corrupt.
+        """
         of_before, of_entry = self._copy(before.n), self._copy(entry.n)
         if of_before is not None and _sha256(of_before) == entry.prev:
             return of_before, f"entry {entry.n} has the sha256 of the mirror's bytes"
@@ -187,7 +194,7 @@ class _Repair:
         return before.data, f"entry {entry.n} was written after {what}"
 
     def _restored(self, n: int, data: bytes | None, error: Corrupt) -> Entry:
-        """Entry n as it was written. Raises: Corrupt where that is not known."""
+        """Return entry n as it was written. Raises: Corrupt where that is not known."""
         copy, following = self._copy(n), _prev_of(n + 1, _read(self.store, n + 1))
         for one in [copy] if copy is not None and copy != data else []:
             if entry := self._sound(n, one):
@@ -245,14 +252,14 @@ def _read(store: Store, n: int) -> bytes | None:
 
 
 def misread(store: Store, n: int, sha256: str) -> str | None:
-    """How bytes of this hash differ from entry n as it is stored, if by one byte; else None. Raises: StoreError."""
+    """Return how bytes of this hash differ from entry n as stored, if by one byte; else None. Raises: StoreError."""
     data = store.get(entry_key(n)).data
     read = next((one for one in _changed(data) if _sha256(one) == sha256), None)
     return None if read is None else _difference(data, read)
 
 
 def _prev_of(n: int, data: bytes | None) -> str:
-    """Return what these bytes of entry n say that it follows; "" where they say nothing."""
+    """Return the hash that entry n, of these bytes, says it follows; "" where they say nothing."""
     try:
         return "" if data is None else parse(n, data).prev
     except (Corrupt, FormatTooNew):
@@ -262,7 +269,7 @@ def _prev_of(n: int, data: bytes | None) -> str:
 def _changed(data: bytes) -> Iterator[bytes]:
     """Yield the bytes with one of them changed: each way in a small entry, each bit in a larger one.
 
-    None of a large one.
+    Yields nothing for a large one.
     """
     if len(data) > BITS_SEARCHED:
         return
@@ -283,7 +290,7 @@ def _difference(stored: bytes, other: bytes, said: str = "read", kept: str = "st
 
 
 def _say_the_same(n: int, stored: bytes, read: bytes) -> bool:
-    """Whether two readings of an entry differ in nothing but its time, its nonce, or what no reader would accept."""
+    """Return whether two readings of an entry differ in no more than time and nonce, or no reader would accept one."""
     try:
         one, other = parse(n, stored), parse(n, read)
     except (Corrupt, FormatTooNew):

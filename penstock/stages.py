@@ -35,44 +35,58 @@ class Upstream:
     """The exact record that a stage read."""
 
     stage: str
+    """Its stage."""
     partition: str
+    """Its partition."""
     r: int
+    """Its number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord:
-    """One attempt of a stage at a partition.
-
-    fingerprint: sha256 hex of what the result depends on; two published attempts that share it hold the same.
-    counts: what went in and came out; body: what else downstream needs, plain JSON without floats; r: 0 until
-    it is appended.
-    """
+    """One attempt of a stage at a partition."""
 
     dataset: str
+    """Name of the dataset."""
     stage: str
+    """Name of the stage."""
     partition: str
+    """The partition, a path segment."""
     verdict: Verdict
+    """Outcome of the attempt."""
     run_id: str
+    """Id of the run in Dagster."""
     code_version: str
+    """Version of the stage's code."""
     fingerprint: str
+    """SHA-256 (hex) of what the result depends on; two published attempts that share it hold the same."""
     reason: str = ""
+    """Reason of the verdict; "" for none."""
     approved_by: str = ""
+    """Name of the person who approved; "" for none."""
     files: Mapping[str, TableFile] = field(default_factory=dict)
+    """Name -> table that the stage wrote."""
     upstream: tuple[Upstream, ...] = ()
+    """Records that the stage read."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    """Name -> number of what went in or came out."""
     body: Mapping[str, Any] = field(default_factory=dict)
+    """Further values that downstream needs, plain JSON without floats."""
     r: int = 0
+    """Number of the record in its partition, from 1; 0 until it is appended."""
     at_us: int = 0
+    """Time of the append, UTC microseconds; 0 before."""
     nonce: str = ""
+    """Random hex of the append; "" before."""
 
     @property
     def path(self) -> str:
-        """Where it lies in the root."""
+        """Its path in the root."""
         return record_path(self.dataset, self.stage, self.partition, self.r)
 
 
 def check_partition(partition: str) -> str:
-    """Return a partition key is a path segment. Raises: InvalidName."""
+    """Return a partition key, if it is a path segment. Raises: InvalidName."""
     if not _PARTITION.fullmatch(partition):
         raise InvalidName(
             f"partition {partition!r}: use 1 to 100 letters, digits, '.', '_' or '-', e.g. '2026-11-20.001'"
@@ -126,7 +140,7 @@ def newest_listed(store: Store, dataset: str, stage: str) -> dict[str, ObjectInf
 
 
 def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, StageRecord]:
-    """Partition -> the record, of those that are still there; a GET each, sixteen at a time. Raises: Corrupt."""
+    """Return partition -> record, of those that are still there; a GET each, sixteen at a time. Raises: Corrupt."""
     paths = [info.key for info in listed.values()]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = zip(listed, pool.map(partial(find_record, store), paths), strict=True)
@@ -134,7 +148,7 @@ def found_records(store: Store, listed: Mapping[str, ObjectInfo]) -> dict[str, S
 
 
 def partitions(store: Store, dataset: str, stage: str) -> list[str]:
-    """Every partition for which the stage has a record, sorted."""
+    """Return every partition for which the stage has a record, sorted."""
     folder = _folder(dataset, stage)
     return sorted({info.key[len(folder) :].split("/", 1)[0] for info in store.list(folder)})
 
@@ -157,7 +171,8 @@ class KnownRecords:
     """The newest records of some stages of a dataset, looked at again and again. Thread-safe.
 
     A look costs one listing of the dataset's stages (a request per 1,000 records) and a GET per record that is new,
-    sixteen at a time. One that a takedown has replaced is listed with another etag, and is new."""
+    sixteen at a time. A record that a takedown has replaced is listed with another etag, and is new.
+    """
 
     def __init__(self, dataset: str, stages: Sequence[str]) -> None:
         self._dataset, self._stages = dataset, frozenset(stages)
@@ -165,7 +180,7 @@ class KnownRecords:
         self._lock = Lock()
 
     def newest(self, store: Store) -> dict[str, dict[str, StageRecord]]:
-        """Partition -> stage -> its newest listed record. Raises: Corrupt; ObjectNotFound; StoreError."""
+        """Return partition -> stage -> its newest listed record. Raises: Corrupt; ObjectNotFound; StoreError."""
         with self._lock:
             listed = self._listed(store)
             current = {info.key: info.etag for stages in listed.values() for info in stages.values()}
@@ -188,7 +203,7 @@ class KnownRecords:
 
 
 def fingerprint(*parts: object) -> str:
-    """sha256 hex of plain values without floats, in this order."""
+    """Return the SHA-256 (hex) of plain values without floats, in this order."""
     return hashlib.sha256(canonical(list(parts))).hexdigest()
 
 
@@ -197,12 +212,12 @@ def _folder(dataset: str, stage: str) -> str:
 
 
 def record_path(dataset: str, stage: str, partition: str, r: int) -> str:
-    """Where a record lies in the root. Raises: InvalidName."""
+    """Return the path of a record in the root. Raises: InvalidName."""
     return f"{_folder(dataset, stage)}{check_partition(partition)}/{r:0{_DIGITS}d}.json"
 
 
 def settled_path(dataset: str) -> str:
-    """Where releases remember which records have nothing left to publish: a hint, which names no sample."""
+    """Return the path of the table of records that have nothing left to publish: a hint, which names no sample."""
     return f"tables/{check_dataset_name(dataset)}/version/settled.parquet"
 
 

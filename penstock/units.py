@@ -2,7 +2,7 @@
 
 
 def size(nbytes: float) -> str:
-    """Bytes: '3.4 MiB'."""
+    """Return bytes as '3.4 MiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -11,7 +11,7 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """As many digits as count, whole numbers whole: '0.04167', '12,345', '1.2e-07'."""
+    """Return a number with as many digits as count, whole numbers whole: '0.04167', '12,345', '1.2e-07'."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:
@@ -20,7 +20,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """'12.3 %', '< 0.1 %', '> 99.9 %': never 0 for what is there, nor 100 for what is not all."""
+    """Return a share as '12.3 %', '< 0.1 %', '> 99.9 %': never 0 for some, nor 100 for less than all."""
     if not whole or not part:
         return "0 %"
     percent = 100 * part / whole
@@ -32,7 +32,7 @@ def share(part: float, whole: float) -> str:
 
 
 def length(seconds: float) -> str:
-    """'2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
+    """Return a length of time as '2.5 s', '3:07 min', '1:02:03 h', '1,234 h'."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -44,7 +44,7 @@ def length(seconds: float) -> str:
 
 
 def parse_length(text: str) -> float:
-    """Seconds of '90s', '30m', '72h' or '7d'. Raises: ValueError."""
+    """Return the seconds of '90s', '30m', '72h' or '7d'. Raises: ValueError."""
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not number.replace(".", "", 1).isdigit():
@@ -53,7 +53,7 @@ def parse_length(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of '4096', '10GiB' or '2TiB', up to 2**63 - 1. Raises: ValueError."""
+    """Return the bytes of '4096', '10GiB' or '2TiB', up to 2**63 - 1. Raises: ValueError."""
     units = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
     unit = next((unit for unit in units if text.endswith(unit)), "")
     number = text.removesuffix(unit).strip()

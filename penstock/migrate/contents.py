@@ -1,4 +1,4 @@
-"""What a mirror lacks: objects named by the log and by manifests, without a listing of the data."""
+"""Objects that a mirror lacks, named by the log and by manifests, without a listing of the data."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
@@ -13,9 +13,11 @@ from loader.storage import Store
 from .copying.items import Item
 
 SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/", "log/repair-")
-"""Objects that no manifest names, named after their content or created once: these prefixes alone are listed. Two tell
-the mirror's collector what the primary's has deleted, and which versions were taken down; the last one what was done
-to the log, which readers need before the entries."""
+"""Prefixes of objects that no manifest names, named after their content or created once: these alone are listed.
+
+`swept/` and `takedowns/` tell the mirror's collector what the primary's has deleted, and which versions were taken
+down. `log/repair-` tells what was done to the log, which readers need before the entries.
+"""
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 
 
@@ -32,11 +34,11 @@ def new_versions(state: State, after: int) -> list[VersionRecord]:
 
 
 def new_items(source: Store, target: Store, state: State, after: int, failed: Failed) -> Iterator[Item]:
-    """Yield what the versions committed after entry `after` consist of and those before do not, each version's manifest
-    after all else; then what lies in `SMALL_FOLDERS` and not in those of the target.
+    """Yield the objects of the versions committed after entry `after` that earlier versions do not have.
 
-    Costs two requests per new version, one per new shards table and per one that was merged since, and the listings of
-    the small folders; memory of the shards tables that one version adds.
+    Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those
+    of the target. Costs the listings of the small folders, two requests per new version, and one per shards table that
+    is new or was merged since. Memory: the shards tables that one version adds.
     """
     for record in new_versions(state, after):
         try:

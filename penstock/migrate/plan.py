@@ -1,4 +1,4 @@
-"""What bringing a mirror up to date would take: objects, bytes, requests, money; and lists for other tools."""
+"""The cost of bringing a mirror up to date: objects, bytes, requests, money; and lists for other tools."""
 
 import shlex
 from dataclasses import asdict, dataclass, field, replace
@@ -22,29 +22,36 @@ from .target import copied_entries
 
 @dataclass(slots=True)
 class MigrationPlan:
-    """reads, writes: requests to the source and the target.
-
-    cost_usd: by `prices`, egress only where the bytes leave their provider. unlisted: keys with a line break, which are
-    in no list for other tools.
-    """
+    """The cost of a migration."""
 
     source: str
+    """URL of the source."""
     target: str
+    """URL of the target."""
     versions: list[str] | None = None
+    """Names of the versions to copy; None for a plain prefix."""
     entries: int = 0
+    """Log entries to copy."""
     objects: int = 0
+    """Objects to copy, without log entries."""
     nbytes: int = 0
+    """Their bytes, as far as their sizes are known."""
     reads: int = 0
+    """Requests to the source."""
     writes: int = 0
+    """Requests to the target."""
     egress_usd: float = 0.0
+    """Cost of the bytes that leave their provider, US dollars; 0 where none leave."""
     requests_usd: float = 0.0
+    """Cost of the requests, US dollars."""
     unlisted: list[str] = field(default_factory=list)
+    """Keys with a line break, which are in no list for other tools."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def add(self, item: Item, sent: bool, rclone: TextIO | None = None, s5cmd: TextIO | None = None) -> None:
-        """One object more. sent: as for `requests_of`."""
+        """Count one object more, and list it. sent: as for `requests_of`."""
         reads, writes = requests_of(item.nbytes, sent=sent)
         self.objects += 1
         self.nbytes += item.nbytes or 0
@@ -62,7 +69,7 @@ class MigrationPlan:
             s5cmd.write(f"cp --raw {' '.join(both)}\n")  # --raw: `*`, `?` and `[` are letters of a key
 
     def price(self, egress: float | None) -> None:
-        """egress: USD per GB instead of the list price."""
+        """Set the costs by list prices. egress: USD per GB instead of the list price."""
         here, there = prices_of(self.source), prices_of(self.target)
         leaves = Prices() if here == there and egress is None else here
         leaves = leaves if egress is None else replace(leaves, egress=egress)
@@ -93,10 +100,14 @@ def plan_migration(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """egress: USD per GB instead of the list price. rclone: gets paths for `rclone copy --files-from-raw`.
+    """Return the cost of bringing the mirror at `target` up to date.
 
-    S5cmd: gets commands for `s5cmd run`; both copy data alone: `penstock migrate run` then checks, and copies the log.
-    A key with a line break is in neither, and in `unlisted`.
+    The lists are for data alone: `penstock migrate run` then checks it, and copies the log. A key with a line break is
+    in neither, and in `unlisted`.
+
+    egress: USD per GB instead of the list price.
+    rclone: gets paths for `rclone copy --files-from-raw`.
+    s5cmd: gets commands for `s5cmd run`.
 
     Raises: as `copied_entries`; what reading a manifest or table of the source raises.
     """
@@ -124,7 +135,7 @@ def plan_prefix(
     rclone: TextIO | None = None,
     s5cmd: TextIO | None = None,
 ) -> MigrationPlan:
-    """Return the same of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
+    """Return the cost of copying a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
     check_places(source, target)
     found = MigrationPlan(source=source.url, target=target.url)
     with Journal(target, FOLDER, scratch) as journal:
@@ -135,6 +146,8 @@ def plan_prefix(
 
 
 def _quoted(url: str) -> str:
-    """One word of a command for `s5cmd run`, which reads words as a shell does, and cuts a line at ` #` before that,
-    also between quotes: those two are kept apart."""
+    """Return a URL as one word of a command for `s5cmd run`, which reads words as a shell does.
+
+    It cuts a line at ` #` before that, also between quotes, so those two characters are kept apart.
+    """
     return shlex.quote(url).replace(" #", " '\"#\"'")

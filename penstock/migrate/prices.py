@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """egress: per GB (1e9 bytes) that leaves the provider; read, write: per 1,000 requests."""
+    """List prices of one provider, US dollars."""
 
     egress: float = 0.0
+    """Per GB (1e9 bytes) that leaves the provider."""
     read: float = 0.0
+    """Per 1,000 reads."""
     write: float = 0.0
+    """Per 1,000 writes."""
 
 
 BY_SCHEME = {
@@ -23,5 +26,5 @@ BY_SCHEME = {
 
 
 def prices_of(url: str) -> Prices:
-    """Of the provider that a URL's scheme names; nothing for disks and others."""
+    """Return the prices of the provider that a URL's scheme names; zeros for disks and others."""
     return BY_SCHEME.get(url.partition("://")[0], Prices())

@@ -2,13 +2,13 @@
 
 Killed at any step, a second run goes on, and at no moment two places accept appends:
 
-1. the mirror is brought up to date and verified - its log's chain, and what its versions are made of -, and its store
-   proves that it creates no object twice: a root needs that;
-2. the primary's log is closed by an entry `primary`, appended as all entries are: whoever appends behind it has to
-   find its token in the marker of the place that he writes to, and it is nowhere yet;
-3. the mirror is brought up to date again, the log with that entry last;
-4. the mirror's marker gets the token: now it is the primary;
-5. the marker of what was the primary says `mirror_of`.
+1. The mirror is brought up to date and verified: its log's chain, and what its versions are made of. Its store proves
+   that it creates no object twice: a root needs that.
+2. The primary's log is closed by an entry `primary`, appended as all entries are. A writer behind it has to find its
+   token in the marker of the place that he writes to, and it is nowhere yet.
+3. The mirror is brought up to date again, the log with that entry last.
+4. The mirror's marker gets the token: now it is the primary.
+5. The marker of what was the primary says `mirror_of`.
 
 Markers decide nothing by being replaced: one that comes too late has a token that is not the last.
 """
@@ -37,17 +37,18 @@ HINTS = "log/state-"
 
 @dataclass(slots=True, kw_only=True)
 class Promotion(Copies):
-    """What was done. closed: the log entry that closed the former primary, 0 where that was not reached.
-
-    promoted: whether the target is the primary now; entries: of its log; open_txns: transactions that were not
-    committed, which begin anew there.
-    """
+    """The result of a promotion."""
 
     former: str
+    """URL of the former primary; the target's own where that was not asked."""
     closed: int = 0
+    """Number of the log entry that closed the former primary; 0 where that was not reached."""
     promoted: bool = False
+    """True once the target is the primary."""
     entries: int = 0
+    """Entries of the target's log."""
     open_txns: tuple[str, ...] = ()
+    """Ids of transactions that were not committed, which begin anew there."""
 
     def to_text(self) -> str:
         lines = self.lines()
@@ -113,8 +114,10 @@ def promote(
 
 
 def promote_alone(target: Store) -> Promotion:
-    """Make a mirror the primary without asking its primary, which is gone for good: versions that were not copied are
-    lost. Should it come back, it has to become a mirror (`migrate`) before anybody writes to it.
+    """Make a mirror the primary without asking its primary, which is gone for good.
+
+    Versions that were not copied are lost. Should the former primary come back, it has to become a mirror (`migrate`)
+    before anybody writes to it.
 
     Raises: Conflict for a place that is no mirror; Corrupt where its log is damaged; NotARoot; InvalidStore where its
     create-only writes are not; what the store raises.
@@ -140,7 +143,7 @@ def promote_alone(target: Store) -> Promotion:
 
 
 def _is_promoted(target: Store) -> bool:
-    """Whether the target is the primary already. A log that is damaged is not: `_verified` names its entry."""
+    """Return whether the target is the primary already; false where its log is damaged: `_verified` names the entry."""
     try:
         there = Log(target).state
     except Corrupt:
@@ -158,7 +161,7 @@ def _copied(done: Promotion, report: Report) -> bool:
 
 
 def _verified(done: Promotion, target: Store) -> bool:
-    """Whether the mirror is sound: as `penstock verify` of it, which reads no shard whole. Of hints nothing depends."""
+    """Return whether the mirror is sound, by `penstock verify` without `--full`. Hints do not count."""
     with root_over(target) as mirror:
         problems = verify_root(mirror).problems
     done.failures = {one.address: one.what for one in problems if not one.address.startswith(HINTS)}

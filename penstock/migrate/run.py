@@ -20,11 +20,14 @@ from .target import close_former, copied_entries, make_mirror
 
 @dataclass(slots=True, kw_only=True)
 class Report(Copies):
-    """What was done. entries: of the log, in the mirror now; recorded: whether the primary's log names the mirror."""
+    """The result of a migration of a root."""
 
     versions: list[str] = field(default_factory=list)
+    """Names of the versions that the mirror lacked."""
     entries: int = 0
+    """Log entries that the mirror has now."""
     recorded: bool = False
+    """True where the primary's log names the mirror."""
 
     def to_text(self) -> str:
         head, *lines = self.lines()

@@ -22,7 +22,7 @@ from .contents import SMALL_FOLDERS
 from .copying.compare import put_compared, read_twice
 
 COPIED = ("data/", *SMALL_FOLDERS)
-"""What another tool may have copied before."""
+"""Folders of objects that another tool may have copied before."""
 
 
 def copied_entries(source: Store, target: Store) -> int:
@@ -51,7 +51,10 @@ def copied_entries(source: Store, target: Store) -> int:
 
 
 def _common_entries(source: Store, target: Store) -> int:
-    """How many entries the target has, all of them the source's: one listing, and three requests. Raises: Conflict."""
+    """Return how many entries the target has, all of them the source's.
+
+    Costs one listing, and three requests. Raises: Conflict.
+    """
     last = 0
     for info in target.list("log/"):  # in their order; hints come after them
         if info.key != entry_key(last + 1):
@@ -69,7 +72,7 @@ def _common_entries(source: Store, target: Store) -> int:
 
 
 def lags(source: Store, after: int, upto: int) -> bool:
-    """Whether the source's entries behind `after`, up to `upto`, say more than which mirrors it has."""
+    """Return whether the source's entries behind `after`, up to `upto`, say more than which mirrors it has."""
     behind = (entry for entry in read_tail(source, after) if entry.n <= upto)
     return after < upto and any(entry.kind != "mirror" for entry in behind)
 
@@ -82,9 +85,9 @@ def _entry(store: Store, n: int) -> bytes | None:
 
 
 def make_mirror(source: Store, target: Store) -> None:
-    """The marker that says whose mirror this is.
+    """Write the marker that says whose mirror this is.
 
-    Again is no change; nor is it one of a place that was made the primary since it was looked at.
+    Again is no change. A place that was made the primary since it was looked at stays one.
     """
     marker = {MIRROR_OF: source.url, **check_root_twice(source)}  # a mirror's mirror is one of the primary
     marker.pop(PRIMARY, None)  # which would make it another primary
@@ -108,15 +111,15 @@ def _moved_here(store: Store) -> str | None:
 
 
 def make_primary(store: Store, token: str) -> None:
-    """The marker of the root behind the log entry with that token. Again is no change.
+    """Write the marker of the root behind the log entry with that token. Again is no change.
 
-    Whoever puts it too late, because the root was moved on meanwhile, changes nothing: the token is not the last one.
+    A marker that comes too late, because the root was moved on meanwhile, changes nothing: its token is not the last.
     """
     store.put(MARKER, canonical({**_plain_marker(store), PRIMARY: token}))
 
 
 def make_mirror_of(store: Store, url: str) -> None:
-    """The marker of a root that was closed by its log. Again is no change."""
+    """Write the marker of a root that was closed by its log. Again is no change."""
     wanted = canonical({**_plain_marker(store), MIRROR_OF: url})
     if store.get(MARKER).data != wanted:
         store.put(MARKER, wanted)
@@ -129,8 +132,9 @@ def _plain_marker(store: Store) -> dict[str, Any]:
 
 
 def close_former(source: Store, state: State, target: Store) -> None:
-    """Make a mirror of a place that was the primary until the source became it, and does not know: one whose log ends
-    where that of the source says so. A target of any other kind is left as it is.
+    """Make a mirror of a former primary that does not know that the source became the primary.
+
+    Its log ends where that of the source says so. A target of any other kind is left as it is.
 
     Raises: Conflict where it was written to since.
     """

@@ -14,11 +14,13 @@ DATA = "data/"
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
-    """Delete from a mirror the cards, plans, views and packs that were deleted at its primary and were not made there
-    again, and what an S3 bucket keeps of anything that had to go. Returns how many objects and versions that was. What
-    lies under `data/` goes by the mirror's own collector, which knows who reads it.
+    """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
 
-    Raises: InvalidRuntime for what is no mirror of this root; StoreError.
+    They are the cards, plans, views and packs that were deleted at its primary and were not made there again. So are
+    the versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own
+    collector, which knows who reads them.
+
+    Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
     """
     store = open_store(url, None)
     if root_id(store) != root_id(root):
@@ -34,9 +36,9 @@ def still_there(store: Store, places: Iterable[Place]) -> list[str]:
 
 
 def _left(store: Store, record: Record, root: Store) -> list[str]:
-    """Return what a mirror still has and must not.
+    """Return the paths that a mirror still has and must not.
 
-    What was made again at the primary is that of a version that is there.
+    An object that was made again at the primary is that of a version that is there.
     """
     remade = still_there(store, record.having("remade"))
     return still_there(store, record.having("absent")) + [path for path in remade if not is_there(root, path)]
@@ -45,8 +47,10 @@ def _left(store: Store, record: Record, root: Store) -> list[str]:
 def mirror_places(
     root: Root, record: Record, urls: Sequence[str], keeps_nothing: Sequence[str] = ()
 ) -> Iterator[Place]:
-    """Each mirror that the log names, and each URL given: the same paths have to be absent there, and nothing may be
-    kept of them. keeps_nothing: URLs of which that is told."""
+    """Yield each mirror that the log names, and each URL given.
+
+    The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of which that is told.
+    """
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
     for url in sorted(named | set(urls)):
         place = {"check": "mirror", "what": "a mirror", "url": url}

@@ -1,4 +1,4 @@
-"""What a run of a takedown found and did, for people and as JSON."""
+"""The result of a run of a takedown, for people and as JSON."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -6,32 +6,37 @@ from typing import Any
 
 @dataclass(slots=True)
 class Ran:
-    """What was found, and with `applied` done. samples: by dataset.
-
-    New, retired: names of versions; touched: objects that were rewritten or deleted; uris: of the raw objects that only
-    these samples were cut of; deleted: those of them that were deleted at their source, by this run or an earlier one;
-    shared: URIs of raw objects that something else was cut of too, or is to be, which stay; refused: URIs of those that
-    were to be deleted and are not, each with why; waiting: how many objects a collector has to take.
-    """
+    """The result of a run."""
 
     n: int
+    """Number of the takedown's log entry."""
     applied: bool
+    """True where it was done; false where it was only looked for."""
     samples: dict[str, int] = field(default_factory=dict)
+    """Dataset -> number of samples."""
     new: list[str] = field(default_factory=list)
+    """Names of the versions that were published."""
     retired: list[str] = field(default_factory=list)
+    """Names of the versions that were retired."""
     touched: list[str] = field(default_factory=list)
+    """Paths of objects that were rewritten or deleted."""
     uris: list[str] = field(default_factory=list)
+    """URIs of the raw objects that only these samples were cut of."""
     deleted: list[str] = field(default_factory=list)
+    """Those of `uris` that were deleted at their source, by this run or an earlier one."""
     shared: list[str] = field(default_factory=list)
+    """URIs of raw objects that something else was cut of too, or is to be, which stay."""
     refused: dict[str, str] = field(default_factory=dict)
+    """URI of a raw object that was to be deleted and was not -> reason."""
     waiting: int = 0
+    """Number of objects that a collector has to take."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all of it."""
         return asdict(self)
 
     def text(self) -> str:
-        """For people."""
+        """Return the text for people."""
         n = sum(self.samples.values())
         lines = [
             f"takedown {self.n}: {n} samples" + "".join(f", {k} in {d}" for d, k in self.samples.items())

@@ -1,5 +1,6 @@
-"""`penstock takedown prove`: every place that had, or may have, what is taken down, looked at now: clean, with what
-shows it, or out of reach, with the reason. One place out of reach makes it "incomplete".
+"""`penstock takedown prove`: every place that had, or may have, what is taken down, looked at now.
+
+Each is clean, with evidence, or out of reach, with the reason. One place out of reach makes the proof "incomplete".
 
 Nothing in a proof is plain text: names are keyed hashes, as in the log. `examples/recheck_takedown.py` looks at the
 same places again without a line of penstock.
@@ -41,15 +42,19 @@ def prove(
     keeps_nothing: Sequence[str] = (),
     s3: Any = None,
 ) -> Proof:
-    """Look at every place of a takedown. mirrors: URLs of mirrors that can be reached.
+    """Look at every place of a takedown. Returns the proof as JSON.
 
-    caches: folders of node caches; known: places that somebody knows of and penstock does not, such as "backups until
-    2026-12-24"; keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of
-    deleted objects, which counts where that cannot be looked at; s3: boto3's client of the root's bucket (None: one
-    with the environment's credentials).
+    Costs a look per place, and a read of every table and JSON object under the root.
 
-    Costs a look per place, and a read of every table and JSON object under the root. Raises: VersionNotFound for a
-    takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`; StoreError.
+    mirrors: URLs of mirrors that can be reached.
+    caches: folders of node caches.
+    known: places that somebody knows of and penstock does not, such as "backups until 2026-12-24".
+    keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
+    which counts where that cannot be looked at.
+    s3: boto3's client of the root's bucket; None: one with the environment's credentials.
+
+    Raises: VersionNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
+    StoreError.
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):
         stores = ", ".join([root.url, *mirrors])
@@ -96,7 +101,7 @@ def prove(
 
 
 def _versions(root: Root, record: Record, found: Iterable[Found]) -> Iterator[Place]:
-    """Every version that has, had or names what is taken down: retired, or not."""
+    """Yield every version that has, had or names what is taken down: retired, or not."""
     ids = record.versions().union(version.id for one in found for version in one.versions)
     for one in sorted(ids):
         version = root.record(one, retired=True)
@@ -140,7 +145,7 @@ def _absent(store: Store, place: Place) -> Place:
 
 
 def _zeros(store: Store, place: Place) -> Place:
-    """Each range read. A version is collected some day, and this with it."""
+    """Return the place after a read of each range. A version is collected some day, and this with it."""
     found = hashlib.sha256()
     try:
         for offset, nbytes in place["ranges"]:
@@ -162,7 +167,7 @@ _BLOCK = 2**24
 
 
 def _checkpoints(store: Store, record: Record) -> Iterator[Place]:
-    """Checkpoints whose marker names a version that had the samples: what a model learnt is not to be taken out."""
+    """Yield checkpoints whose marker names a version that had the samples: a model keeps what it learnt."""
     ids = [one.encode() for one in sorted(record.versions())]
     for info in store.list("checkpoints/") if ids else ():
         if "/steps/" in info.key and any(one in store.get(info.key).data for one in ids):

@@ -27,7 +27,7 @@ Uris = Mapping[str, Collection[str]]
 
 
 def delete_object(uri: str) -> None:
-    """Delete it; one that is not there is no error. Raises: InvalidStore for what is no path or URL; StoreError."""
+    """Delete an object; a missing one is no error. Raises: InvalidStore for no path or URL; StoreError."""
     place, slash, name = _plain(uri).rpartition("/")
     if not slash or not name:
         raise InvalidStore(
@@ -37,7 +37,7 @@ def delete_object(uri: str) -> None:
 
 
 def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool) -> Iterator[Place]:
-    """These raw objects as a record has them: one for each dataset that had samples of it."""
+    """Yield these raw objects as a record has them: one for each dataset that had samples of it."""
     for dataset, cut_of in uris.items():
         for uri in sorted(set(cut_of) & set(these)):
             yield {
@@ -50,14 +50,16 @@ def raw_places(deny: Deny, uris: Uris, these: Collection[str], *, deleted: bool)
 
 
 def deleted_raw(record: Record, deny: Deny, uris: Uris) -> set[str]:
-    """Those that are on record as deleted."""
+    """Return the raw objects that are on record as deleted."""
     gone = {place["mark"] for place in record.having("raw") if place["deleted"]}
     return {uri for dataset, some in uris.items() for uri in some if mark(deny.salt, dataset, uri) in gone}
 
 
 def used_by_others(root: Root, uris: Uris) -> set[str]:
-    """Those that something which stays was cut of, or is to be: samples of any dataset that no takedown denies, in a
-    version or in a part that waits to be published, and batches of other datasets' pipelines, cut or not.
+    """Return the raw objects that something which stays was cut of, or is to be.
+
+    - Samples of any dataset that no takedown denies, in a version or in a part that waits to be published.
+    - Batches of other datasets' pipelines, cut or not.
 
     Without raw objects it costs nothing. Else it reads the keys of every version, what open transactions have of
     samples, and each table and record of a pipeline. Raises: Corrupt; StoreError.
@@ -78,7 +80,9 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
 
 def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
     """Return the marks of those raw objects on record that something which stays was cut of by now, or is to be.
-    places: as `raw_places` made them. Costs and raises: as `used_by_others`."""
+
+    places: as `raw_places` made them. Costs and raises: as `used_by_others`.
+    """
     own: dict[str, set[str]] = {}
     for place in places:
         own.setdefault(place["of"], set()).add(place["mark"])
@@ -92,11 +96,11 @@ def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
 
 
 Meant = Callable[[str], set[str]]
-"""What is written of a raw object -> those asked for that it means."""
+"""Text that names a raw object -> those asked for that it means."""
 
 
 def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
-    """own: dataset -> those that are forgotten by its own pipeline."""
+    """Return the raw objects in use. own: dataset -> those that are forgotten by its own pipeline."""
     used: set[str] = set()
     for dataset in all_datasets(root):
         tests = DenyList(root.state.denies, dataset)
@@ -109,7 +113,7 @@ def _used(root: Root, meant: Meant, own: Mapping[str, set[str]]) -> set[str]:
 
 
 def _fits(uri: str, pieces: list[str]) -> bool:
-    """Whether an address is these pieces in order with something between each two.
+    """Return whether an address is these pieces in order with something between each two.
 
     Looks at each character about once: how many pieces there are, whoever named the object decides.
     """
@@ -126,7 +130,7 @@ def _fits(uri: str, pieces: list[str]) -> bool:
 
 
 def _plain(uri: str) -> str:
-    """One spelling of a local path."""
+    """Return the one spelling of a local path."""
     return uri.removeprefix("file://")
 
 
@@ -143,7 +147,7 @@ def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set
 
 
 def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
-    """Those that samples in this table were cut of which no takedown denies."""
+    """Return the raw objects of the samples in this table that no takedown denies."""
     if "raw_uri" not in table.column_names:
         return set()
     found = {uri: meant(uri) for uri in pc.unique(table["raw_uri"]).drop_null().to_pylist()}
@@ -154,7 +158,7 @@ def _staying(table: pa.Table, tests: DenyList, meant: Meant) -> set[str]:
 
 
 def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
-    """Those that a table, record or manifest of a batch names."""
+    """Return the raw objects that a table, record or manifest of a batch names."""
     out: set[str] = set()
     for place in (f"tables/{dataset}/", f"stages/{dataset}/"):
         for info in listed_twice(store, place):
@@ -165,7 +169,7 @@ def _of_pipeline(store: Store, dataset: str, meant: Meant) -> set[str]:
 
 
 def _texts_of(store: Store, path: str) -> Iterator[str]:
-    """Every text in a table or JSON object. Raises: Corrupt; StoreError."""
+    """Yield every text in a table or JSON object. Raises: Corrupt; StoreError."""
     data = store.get(path).data
     if path.endswith(".parquet"):
         yield from cell_texts(parse_table(data, path))

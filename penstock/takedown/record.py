@@ -1,5 +1,6 @@
-"""What a takedown found, on record before anything is changed: so that one that was killed goes on, and a proof can
-look at each place again when what named it is gone.
+"""The findings of a takedown, on record before anything is changed.
+
+So a run that was killed goes on, and a proof can look at each place again when what named it is gone.
 
     takedowns/<n>/<16 hex>.json      n: the deny entry, 12 digits; named after their content, created once
 """
@@ -17,21 +18,29 @@ from loader.storage import Store
 
 FORMAT = 1
 Place = Mapping[str, Any]
-"""check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired" or "raw"; what: in words; of: the
-dataset; path, and what the check needs."""
+"""A place to look at, as JSON.
+
+check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired" or "raw".
+what: the place in words.
+of: the dataset.
+path: of the object; and what else the check needs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """places: each once; marks: dataset -> hashes of the names of what is taken down."""
+    """The record of a takedown."""
 
     n: int
+    """Number of its deny entry."""
     places: tuple[Place, ...] = ()
+    """Places to look at, each once."""
     marks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Dataset -> hashes of the names of what is taken down."""
 
     @property
     def paths(self) -> list[str]:
-        """Of everything whose bytes had to go, or had to become others."""
+        """Paths of everything whose bytes had to go, or had to become others."""
         gone = ("absent", "replaced", "remade")
         return sorted({place["path"] for place in self.places if place["check"] in gone})
 
@@ -40,17 +49,17 @@ class Record:
         return [place for place in self.places if place["check"] == check]
 
     def versions(self) -> frozenset[str]:
-        """Ids of the versions that had samples that are taken down."""
+        """Return the ids of the versions that had samples that are taken down."""
         return frozenset(place["id"] for place in self.having("retired"))
 
 
 def folder(n: int) -> str:
-    """Where the records of a takedown lie."""
+    """Return the folder of a takedown's records."""
     return f"takedowns/{n:012d}/"
 
 
 def read_record(store: Store, n: int) -> Record:
-    """Everything that is on record. Raises: Corrupt."""
+    """Return everything that is on record. Raises: Corrupt."""
     places: dict[bytes, Place] = {}
     marks: dict[str, set[str]] = {}
     for info in store.list(folder(n)):
@@ -70,9 +79,9 @@ def read_record(store: Store, n: int) -> Record:
 
 
 def _put_in(known: dict[bytes, Place], places: Iterable[Place]) -> None:
-    """Each once.
+    """Add places to the known ones, each once.
 
-    Of a raw object, which its mark names, the place that says that it was deleted counts, in whichever order they come.
+    A raw object, which its mark names, has one place: the one that says that it was deleted counts, in any order.
     """
     for place in places:
         is_raw = place["check"] == "raw"
@@ -104,8 +113,9 @@ def add_to_record(
 
 
 def condemned(store: Store, denies: Iterable[Deny]) -> frozenset[str]:
-    """Ids of the versions that takedowns found samples in: once they are retired neither a name nor a lease keeps them.
+    """Return the ids of the versions that takedowns found samples in.
 
-    Costs a listing per takedown and a read per record. Raises: Corrupt.
+    Once they are retired neither a name nor a lease keeps them. Costs a listing per takedown and a read per record.
+    Raises: Corrupt.
     """
     return frozenset(id for deny in denies for id in read_record(store, deny.n).versions())

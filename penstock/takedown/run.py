@@ -1,9 +1,13 @@
-"""`penstock takedown run`: what is to be done for a deny entry, and doing it.
+"""`penstock takedown run`: the steps that a deny entry asks for, found and done.
 
-What was found goes on record, then per dataset the version without the samples is committed, then those that had them
-are retired, then what no version protects is rewritten or deleted (`steps.py`); raw objects go last, when all that
-stays is known. Each step finds what is left to do from what is stored, so a run that was killed is run again. The bytes
-of retired versions go when a collector sweeps them.
+1. The findings go on record.
+2. Per dataset the version without the samples is committed.
+3. The versions that had them are retired.
+4. Objects that no version protects are rewritten or deleted (`steps.py`).
+5. Raw objects go last, when all that stays is known.
+
+Each step finds what is left to do from what is stored, so a run that was killed is run again. The bytes of retired
+versions go when a collector sweeps them.
 """
 
 from collections.abc import Callable, Collection
@@ -41,11 +45,14 @@ def run_takedown(
     delete_raw: Callable[[str], None] | None = None,
     raw_below: Collection[str] = (),
 ) -> Ran:
-    """Find, and with `apply` redact. delete_raw: is given the URI of each raw object that nothing else was cut of and
-    that lies below a source: one of `raw_below`, or where that is empty of the landing places of its dataset's batches.
+    """Find the samples, and with `apply` redact them.
 
-    Reads the keys of every version, and writes each shard that has one of the samples once. Raises: VersionNotFound for
-    a takedown that was not requested; Corrupt; StoreError; Fenced.
+    Reads the keys of every version, and writes each shard that has one of the samples once.
+
+    delete_raw: gets the URI of each raw object that nothing else was cut of and that lies below a source.
+    raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
+
+    Raises: VersionNotFound for a takedown that was not requested; Corrupt; StoreError; Fenced.
     """
     deny = deny_entry(root, n)
     known = read_record(root.store, n).marks
@@ -75,18 +82,18 @@ def run_takedown(
 
 
 def _sort_raw(root: Root, uris: Uris, ran: Ran) -> None:
-    """Which raw objects only these samples were cut of, and which others need too."""
+    """Sort the raw objects: those that only these samples were cut of, and those that others need too."""
     shared = used_by_others(root, uris)
     ran.uris, ran.shared = sorted(set().union(*uris.values()) - shared), sorted(shared)
 
 
 def _note_raw(root: Root, deny: Deny, uris: Uris, alone: Collection[str]) -> None:
-    """On record as long as something names them: their addresses are known to nothing afterwards."""
+    """Put raw objects on record as long as something names them: their addresses are known to nothing afterwards."""
     add_to_record(root.store, deny.n, raw_places(deny, uris, alone, deleted=False))
 
 
 def _refused(root: Root, uris: Uris, alone: Collection[str], raw_below: Collection[str]) -> dict[str, str]:
-    """Those that are not to be deleted, each with why."""
+    """Return the raw objects that are not to be deleted, each with the reason."""
     sources = {
         of: raw_below or landings(root.store, of) for of, some in uris.items() if set(some) & set(alone)
     }
@@ -98,7 +105,7 @@ def _refused(root: Root, uris: Uris, alone: Collection[str], raw_below: Collecti
 def _delete_raw(
     root: Root, deny: Deny, uris: Uris, alone: Collection[str], delete_raw: Callable[[str], None]
 ) -> None:
-    """On record as deleted once they are, also those before one that is refused."""
+    """Delete raw objects, then put them on record as deleted, also those before one that is refused."""
     done = []
     try:
         for uri in alone:

@@ -1,5 +1,7 @@
-"""Everything under a root that a run would rewrite or delete, looked at by the rule of the run: what nobody put on
-record is found too, and a run that is followed by a collection leaves nothing to find."""
+"""Every object under a root that a run would rewrite or delete, found by the rule of the run.
+
+Objects that nobody put on record are found too. A run that is followed by a collection leaves nothing to find.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -32,7 +34,10 @@ _WHY = (
 
 
 def scanned(root: Root, record: Record, marks: Mapping[str, Marks]) -> Iterator[Place]:
-    """Every object that names what is taken down, but those that are places of their own. marks: of each dataset."""
+    """Yield every object that names what is taken down, but those that are places of their own.
+
+    marks: dataset -> its marks.
+    """
     known = {place["path"] for place in record.having("absent")}
     look = _Scan(root, record, marks)
     looked = 0
@@ -85,7 +90,7 @@ class _Scan:
         }
 
     def names_some(self, path: str) -> bool:
-        """Whether it names, or may show, what is taken down. Raises: Corrupt; StoreError; ValueError."""
+        """Return whether it names, or may show, what is taken down. Raises: Corrupt; StoreError; ValueError."""
         return self._looks[path.partition("/")[0]](path)
 
     def _get(self, path: str) -> bytes:
@@ -140,7 +145,7 @@ class _Scan:
 
 
 def _counts(table: pa.Table, marks: Marks) -> bool:
-    """Whether statistics count a name as a value of a column that names samples."""
+    """Return whether statistics count a name as a value of a column that names samples."""
     if table_facts(table).get("table") != "stats":
         return False
     rows = table.select(["column", "categories"]).to_pylist()

@@ -50,4 +50,4 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "build datasets": ("diff", "card", "annotate", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
-"""Who uses which verb, as `penstock --help` shows them; each verb is in one group."""
+"""User -> verbs, as `penstock --help` shows them; each verb is in one group."""

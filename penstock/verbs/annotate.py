@@ -9,7 +9,7 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@latest")
     parser.add_argument("name", help="of the annotation, e.g. labels-v2")
     parser.add_argument(
@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return the next version, with these labels."""
+    """Annotate a version. Answers with the next version."""
     done = loader.Root(arguments.root).annotate(
         arguments.ref,
         arguments.name,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("dataset")
     parser.add_argument(
         "batch", nargs="?", default=None, help="e.g. 000003-1f0c9a2b; without: all that were stopped"
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Lists, or approves where --record, --by and --reason are given."""
+    """List the stopped batches, or approve one where --record, --by and --reason are given."""
     from ..approve import approve, stopped_batches
 
     root = loader.Root(arguments.root)

@@ -16,7 +16,7 @@ FORM = ("{:<12}", " {:>10}", " {:>12}", " {:>10}", " {:>8}")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
     add_fields(parser)
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="samples in a batch (default: 64)")
@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """How fast a version can be loaded here, and what limits."""
+    """Measure how fast a version can be loaded here, and what limits."""
     from ..bench import bench as measure
 
     version = loader.Root(arguments.root, verify=arguments.verify).open(arguments.ref)

@@ -9,7 +9,7 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--html", default=None, metavar="FILE", help="write it as one HTML file")
     parser.add_argument("--into", default=None, metavar="FOLDER", help="write it as JSON, Markdown and HTML")

@@ -19,12 +19,12 @@ FORM = ("{:<20}", " {:>10}", " {:<19}", " {:>10}", " {:>5}", "  {}")
 
 
 def ls_arguments(parser: ArgumentParser) -> None:
-    """What `ls` takes."""
+    """Add the arguments of `ls`."""
     parser.add_argument("run", nargs="?", help="only this run")
 
 
 def ls(arguments: Namespace) -> Answer:
-    """Every step, complete or not. Exit status 1 when one with a marker cannot be loaded."""
+    """List every step, complete or not. Exit status 1 when one with a marker cannot be loaded."""
     from ..checkpoints.listing import listed
 
     store = loader.Root(arguments.root).store
@@ -43,7 +43,7 @@ def ls(arguments: Namespace) -> Answer:
 
 
 def verify_arguments(parser: ArgumentParser) -> None:
-    """What `verify` takes."""
+    """Add the arguments of `verify`."""
     parser.add_argument("run")
     parser.add_argument("--step", type=int, default=None, help="only this one (default: all)")
 

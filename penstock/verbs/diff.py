@@ -10,13 +10,13 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("a", help="e.g. photos@2")
     parser.add_argument("b", help="e.g. photos@3")
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return what changes from a to b."""
+    """Show the changes from a to b."""
     from ..diff import diff
 
     root = loader.Root(arguments.root)

@@ -12,9 +12,11 @@ from .verb import Answer, Verb
 
 
 def option(text: str) -> tuple[list[str], Any]:
-    """'region=eu-west-1', 'anon=true', 'fsspec.key=...': (names from the outside in, value; JSON where it is that).
+    """Return the names, from the outside in, and the value of an option such as 'fsspec.anon=true'.
 
-    Numbers are those of our own options and of fsspec's; a key of digits is text.
+    A value that is JSON is parsed. Numbers are those of our own options and of fsspec's; a key of digits is text.
+
+    Raises: ArgumentTypeError.
     """
     name, equals, value = text.partition("=")
     if not equals or not all(name.split(".")):
@@ -35,7 +37,7 @@ def _value(names: list[str], text: str) -> Any:
 
 
 def options_of(given: list[tuple[list[str], Any]]) -> dict[str, Any]:
-    """Return what `loader.Root(url, options=...)` takes.
+    """Return the options that `loader.Root(url, options=...)` takes.
 
     Raises: InvalidStore for a name that has a value, and names below it.
     """
@@ -59,7 +61,7 @@ def _both(names: list[str], name: str) -> str:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("url", nargs="?", help="path or URL; a root need not be there (default: --root)")
     parser.add_argument(
         "--option",
@@ -75,7 +77,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Exit status 1 when anything fails."""
+    """Examine a store. Exit status 1 when anything fails."""
     from ..doctor.examine import examine
 
     report = examine(arguments.url or arguments.root, options_of(arguments.option), quick=arguments.quick)

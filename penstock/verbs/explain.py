@@ -8,7 +8,7 @@ from .verb import Answer, Verb, add_world
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("plan", help="hash of a plan saved under the root (p-...)")
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
@@ -17,7 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Where the samples of a step come from, and which runs of the pipeline made them."""
+    """Return where the samples of a step come from, and which runs of the pipeline made them."""
     from ..lineage import made_by
 
     root = loader.Root(arguments.root)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def _read(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """For argparse, which hides the text of a ValueError."""
+    """Return the parser for argparse, which hides the text of a ValueError."""
 
     def read(text: str) -> T:
         try:
@@ -25,7 +25,7 @@ def _read(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def look(parser: ArgumentParser) -> None:
-    """What a look takes."""
+    """Add the arguments of a look."""
     from ..units import parse_length
 
     for name, what in (
@@ -58,7 +58,7 @@ def look(parser: ArgumentParser) -> None:
 
 
 def sweeping(parser: ArgumentParser) -> None:
-    """What a sweep takes."""
+    """Add the arguments of a sweep."""
     from ..units import parse_size
 
     look(parser)
@@ -73,7 +73,7 @@ def sweeping(parser: ArgumentParser) -> None:
 
 
 def retiring(parser: ArgumentParser) -> None:
-    """What a retention policy takes."""
+    """Add the arguments of a retention policy."""
     parser.add_argument("dataset")
     parser.add_argument("--keep-last", type=int, required=True, metavar="K", help="the last K versions")
     parser.add_argument(
@@ -84,7 +84,7 @@ def retiring(parser: ArgumentParser) -> None:
 
 
 def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
-    """Ids of what takedowns retired and of what was given up.
+    """Return the ids of the versions that takedowns retired, and of those that were given up.
 
     Raises: InvalidRuntime for a version that is not retired; VersionNotFound.
     """
@@ -100,7 +100,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Return what is condemned, for how long, and what it costs."""
+    """List the condemned objects, for how long they have been, and their cost."""
     from ..collect import Options, collect
 
     root = loader.Root(arguments.root)

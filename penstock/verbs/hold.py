@@ -21,7 +21,7 @@ def _why(parser: ArgumentParser) -> None:
 
 
 def add(arguments: Namespace) -> Answer:
-    """No collector deletes the version's bytes, and no policy retires it."""
+    """Hold a version: no collector deletes its bytes, and no policy retires it."""
     root = loader.Root(arguments.root)
     root.hold(arguments.ref, by=arguments.by, why=arguments.why)
     record = root.record(arguments.ref)
@@ -31,7 +31,7 @@ def add(arguments: Namespace) -> Answer:
 
 
 def release(arguments: Namespace) -> Answer:
-    """Exit status 2 where there is no such hold."""
+    """Release a hold. Exit status 2 where there is no such hold."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     done = root.release(arguments.ref, by=arguments.by)
@@ -43,7 +43,7 @@ def release(arguments: Namespace) -> Answer:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """Every hold, oldest first."""
+    """List every hold, oldest first."""
     state = loader.Root(arguments.root).state
     body = [
         {"version": record.name, "id": record.id, "by": one.by, "why": one.why, "retired": record.retired}

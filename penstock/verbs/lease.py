@@ -11,14 +11,14 @@ FORM = ("{:<24}", " {}", " on {}", ", {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument(
         "--collector", default=None, metavar="NAME", help="whose notes tell the age (default: this host's)"
     )
 
 
 def ls(arguments: Namespace) -> Answer:
-    """Who holds which version open, and for how long no sign of life was seen."""
+    """List who holds which version open, and for how long no sign of life was seen."""
     from loader.dataset.leases.lease import list_leases
 
     from ..collect.clients import check_name, own_name, read_signs, silent_s

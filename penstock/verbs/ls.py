@@ -12,12 +12,12 @@ FORM = ("{:<24}", " {}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("dataset", nargs="?", help="only this dataset")
 
 
 def run(arguments: Namespace) -> Answer:
-    """Datasets, their versions, tags, aliases and holds."""
+    """List datasets, their versions, tags, aliases and holds."""
     root = loader.Root(arguments.root)
     state = root.state
     names = [arguments.dataset] if arguments.dataset else root.datasets()

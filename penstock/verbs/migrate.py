@@ -92,14 +92,14 @@ def _target(arguments: Namespace) -> Store:
 
 
 def _source(arguments: Namespace) -> Store | None:
-    """Raises: InvalidRuntime for its options without it."""
+    """Return the store of --from; None without it. Raises: InvalidRuntime for its options without it."""
     if arguments.from_option and not arguments.source:
         raise InvalidRuntime("--from-option is of the store of --from, which is missing; give its URL")
     return open_store(arguments.source, options_of(arguments.from_option)) if arguments.source else None
 
 
 def _for_prefixes(arguments: Namespace) -> None:
-    """Raises: InvalidRuntime for an option that a root's migration has no use for."""
+    """Check the options of a root's migration. Raises: InvalidRuntime for one that is for plain prefixes."""
     for name, is_given in (("--update", arguments.update), ("--hash", arguments.hash)):
         if is_given:
             raise InvalidRuntime(
@@ -115,7 +115,7 @@ def _at_once(arguments: Namespace) -> int:
 
 
 def plan(arguments: Namespace) -> Answer:
-    """Return what it would take."""
+    """Return the cost of a migration."""
     from ..migrate.plan import plan_migration, plan_prefix
 
     source, target = _source(arguments), _target(arguments)
@@ -162,7 +162,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def status(arguments: Namespace) -> Answer:
-    """How far the target is. Exit status 1 when it lags: a version, a retirement, a tag, a takedown that it lacks."""
+    """Return how far the target is. Exit status 1 when it lags: it lacks a version, a retirement, a tag, a takedown."""
     from ..migrate.contents import new_versions
     from ..migrate.copying.journal import Journal
     from ..migrate.prefixes.status import prefix_status
@@ -186,7 +186,7 @@ def status(arguments: Namespace) -> Answer:
 
 
 def verify(arguments: Namespace) -> Answer:
-    """Of a plain prefix, whether all arrived; of a mirror, what `penstock verify` says.
+    """Check that all of a plain prefix arrived; check a mirror as `penstock verify` does.
 
     Exit status 1 when anything is wrong.
     """

@@ -12,7 +12,7 @@ FORM = ("{:>6}", "  {}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--step", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="global batch size")

@@ -9,7 +9,7 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("--by", required=True, help="who repairs: a person, a ticket; it is put on record")
     parser.add_argument("--mirror", help="path or URL of a copy of the root, to compare with")
     parser.add_argument("--believe", choices=("stored", "next"), help="which of two readings is right")
@@ -17,7 +17,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Exit status 1 where something is to be done and was not."""
+    """Repair the log, or say what would be done. Exit status 1 where something is to be done and was not."""
     from ..repair import apply_repair, plan_repair
 
     store = loader.Root(arguments.root).alone.store

@@ -8,13 +8,13 @@ from .verb import Answer, Verb
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
     parser.add_argument("--reason", required=True)
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return the version can no longer be opened."""
+    """Retire a version: it can no longer be opened."""
     root = loader.Root(arguments.root)
     record = root.record(arguments.ref, retired=True)
     root.retire(arguments.ref, reason=arguments.reason)

@@ -19,12 +19,12 @@ ANNOTATIONS = ("{:<16}", " {:>10}", "  {:<19}", "  {}", ", {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
 
 
 def run(arguments: Namespace) -> Answer:
-    """One version."""
+    """Show one version."""
     from ..diff import column_statistics
 
     root = loader.Root(arguments.root)
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _annotations(version: "loader.Version") -> list[str | Table]:
-    """Who annotated what, and when."""
+    """Return a table of who annotated what, and when; nothing without annotations."""
     rows = [
         (
             *(one.name, one.n_samples, f"{datetime.fromtimestamp(one.at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"),

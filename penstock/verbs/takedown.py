@@ -25,7 +25,7 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 
 def request(arguments: Namespace) -> Answer:
-    """From now on no commit keeps what is named. Nothing is rewritten yet. Raises: VersionNotFound."""
+    """Deny what is named: from now on no commit keeps it. Nothing is rewritten yet. Raises: VersionNotFound."""
     from loader.dataset.log.denies import Target
 
     from ..takedown.finding.find import all_datasets
@@ -48,7 +48,7 @@ def request(arguments: Namespace) -> Answer:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """Every takedown, oldest first."""
+    """List every takedown, oldest first."""
     denies = loader.Root(arguments.root).state.denies
     body = [{"takedown": one.n, "scope": one.scope, "reason": one.reason, "by": one.by} for one in denies]
     rows = [(one.n, one.scope, one.by, one.reason) for one in denies]
@@ -89,7 +89,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Exit status 0 whether or not there was something to do."""
+    """Run takedowns. Exit status 0 whether or not there was something to do."""
     from ..takedown.finding.sources import check_place
     from ..takedown.mirrors import purge_mirror
     from ..takedown.raw_objects import delete_object
@@ -150,7 +150,7 @@ def _prove_arguments(parser: ArgumentParser) -> None:
 
 
 def prove(arguments: Namespace) -> Answer:
-    """Exit status 1 for a proof that says "incomplete"."""
+    """Prove a takedown. Exit status 1 for a proof that says "incomplete"."""
     from ..takedown.prove import prove as make
 
     proof = make(

@@ -1,4 +1,4 @@
-"""What a verb of the command line is, and what several verbs take."""
+"""The type of a verb of the command line, and arguments of several verbs."""
 
 import shlex
 from argparse import ArgumentParser, Namespace
@@ -13,31 +13,35 @@ from loader.errors import FieldNotFound
 from ..console.table import Text
 
 Answer = tuple[Any, Text, int]
-"""What a verb gives: a body that JSON can hold, the same as text, and the exit status."""
+"""The answer of a verb: a body that JSON can hold, the same as text, and the exit status."""
 
 
 def no_arguments(parser: ArgumentParser) -> None:
-    """Takes none but --root and --json, which every verb takes."""
+    """Add no arguments but --root and --json, which every verb takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """`run` answers; or `verbs` has verbs of its own: `penstock lease ls`."""
+    """A verb of the command line, or a group of verbs such as `penstock lease`."""
 
     text: str
+    """Help text."""
     arguments: Callable[[ArgumentParser], None] = no_arguments
+    """Adds the verb's arguments to its parser."""
     run: Callable[[Namespace], Answer] | None = None
+    """Answers; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
+    """Name -> verb of a group; empty for a verb that runs."""
 
 
 def add_world(parser: ArgumentParser) -> None:
-    """--world and --rank."""
+    """Add --world and --rank."""
     parser.add_argument("--world", type=int, default=None, help="world size")
     parser.add_argument("--rank", type=int, default=None)
 
 
 def add_fields(parser: ArgumentParser) -> None:
-    """--fields."""
+    """Add --fields."""
     parser.add_argument(
         "--fields",
         default=None,
@@ -47,7 +51,9 @@ def add_fields(parser: ArgumentParser) -> None:
 
 
 def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[str], bool]:
-    """(fields, whether samples without them are left out) of --fields; without it the fields that all samples have.
+    """Return the fields of --fields, and whether samples without them are left out.
+
+    Without --fields they are the fields that all samples have.
 
     Raises: FieldNotFound, with what --fields accepts.
     """
@@ -72,20 +78,23 @@ def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Samples with the same groups. n_samples: those with all of these fields, of other kinds too."""
+    """Samples with the same groups."""
 
     groups: frozenset[str]
+    """Their groups."""
     fields: Sequence[str]
+    """Fields of these groups, sorted."""
     n_samples: int
+    """Live samples that have all of these fields, of other kinds too."""
 
     @property
     def option(self) -> str:
-        """What selects them."""
+        """The argument that selects them."""
         return f"--fields {shlex.quote(','.join(self.fields))}"
 
 
 def kinds(version: "loader.Version") -> list[Kind]:
-    """Of a version, the most samples first."""
+    """Return the kinds of samples of a version, the most samples first."""
     parts, groups = version.parts, version.manifest["groups"]
     has = {name: parts.has_group(name) for name in groups}
     samples: Counter[frozenset[str]] = Counter()
@@ -104,7 +113,7 @@ def kinds(version: "loader.Version") -> list[Kind]:
 
 
 def fields_of_all(version: "loader.Version") -> list[str]:
-    """Fields of the groups that every part has: those of another would leave samples out."""
+    """Return the fields of the groups that every part has: those of another would leave samples out."""
     groups = version.manifest["groups"].values()
     whole = [group for group in groups if group["n_parts"] == version.manifest["n_parts"]]
     return [field for group in whole for field in group["field_nbytes"]]

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """What it takes."""
+    """Add the verb's arguments."""
     parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
     parser.add_argument("--full", action="store_true", help="read every byte")
 
 
 def run(arguments: Namespace) -> Answer:
-    """Exit status 1 when anything is wrong."""
+    """Check a version, or the whole root. Exit status 1 when anything is wrong."""
     from ..verify.version import verify
 
     root = loader.Root(arguments.root)
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> Answer:
 
 
 def answer_of_root(root: "loader.Root", *, full: bool) -> Answer:
-    """Return what `penstock verify` says of a whole root."""
+    """Check a whole root, and answer as `penstock verify`."""
     from ..verify.root import verify_root
 
     return _root(verify_root(root, full=full))

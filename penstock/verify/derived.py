@@ -1,5 +1,7 @@
-"""What is stored under a name made of its content, or with its name or a checksum inside: plans, views, packs, cards,
-pages of gates, reports, what takedowns found."""
+"""Objects stored under a name made of their content, or with their name or a checksum inside.
+
+They are plans, views, packs, cards, pages of gates, reports, and findings of takedowns.
+"""
 
 import hashlib
 import re
@@ -25,9 +27,9 @@ _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
 def check_stored(store: Store, key: str, state: State) -> Iterator[Problem]:
-    """Yield what is wrong with the object at a key under one of `CHECKS`.
+    """Yield the problem of the object at a key under one of `CHECKS`, if it has one.
 
-    One request, none for files of cards but card.json.
+    Costs one request, none for files of cards but card.json.
     """
     check = CHECKS.get(key.partition("/")[0])
     if check is None or (key.startswith("cards/") and not key.endswith("/card.json")):
@@ -74,7 +76,7 @@ def _pack(key: str, data: bytes, _: State) -> str:
 
 
 def _card(key: str, data: bytes, state: State) -> str:
-    """Of a version in the log, under its number."""
+    """Check the card of a version in the log, under its number."""
     named = _CARD.fullmatch(key)
     if named is None:
         return ""
@@ -85,7 +87,7 @@ def _card(key: str, data: bytes, state: State) -> str:
 
 
 def _named(key: str, data: bytes, _: State) -> str:
-    """Of a name that ends in the first half of a SHA-256; another name is nobody's of ours."""
+    """Check an object whose name ends in the first half of its SHA-256; another name is none of ours."""
     named, found = _NAMED.fullmatch(key), hashlib.sha256(data).hexdigest()[:16]
     if named is None or named[1] == found:
         return ""
@@ -93,7 +95,7 @@ def _named(key: str, data: bytes, _: State) -> str:
 
 
 def _report(key: str, data: bytes, _: State) -> str:
-    """Of what a training told; the numbered objects beside it only say where it lies."""
+    """Check the report of a training; the numbered objects beside it only say where it lies."""
     if _REPORT.fullmatch(key) is None:
         return ""
     try:

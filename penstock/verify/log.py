@@ -18,11 +18,13 @@ from .shard import Problem
 
 
 def check_log(store: Store, numbers: set[int], hints: set[int]) -> tuple[State, list[Problem]]:
-    """Return (the state after the last entry up to which all is good, what is wrong). numbers, hints: of the entries
-    and hints that were listed before.
+    """Return (the state after the last entry up to which all is good, problems).
 
-    Reads every entry from the first on, and every hint. Nothing follows the last entry that would say what it was: of
-    an edit that leaves it canonical JSON and within the rules its commit's manifest tells, or nothing does.
+    Reads every entry from the first on, and every hint. Nothing follows the last entry that would tell its hash. An
+    edit of it that leaves canonical JSON and keeps the rules shows in its commit's manifest, or nowhere.
+
+    numbers, hints: of the entries and hints that were listed before.
+
     Raises: FormatTooNew; StoreError.
     """
     state, good, links, problems = State(), True, list[Entry](), list[Problem]()
@@ -76,14 +78,14 @@ def _pieces(entries: list[Entry], hints: set[int]) -> Iterator[list[Entry]]:
 
 
 def _says_state(entry: Entry, state: State) -> Iterator[Problem]:
-    """Yield what is wrong where an entry says another state before it than `state`. O(transactions)."""
+    """Yield a problem where an entry says another state before it than `state`. O(transactions)."""
     if entry.state and entry.state != (found := state_checksum(state)):
         what = f"it says state {entry.state}, and the entries before it come to {found}; a hint there is not used"
         yield Problem(address=entry_key(entry.n), what=what)
 
 
 def _broken(store: Store, links: list[Entry], n: int) -> Problem:
-    """Entry n, which `edited` names, or the entry behind it, where one changed byte explains it."""
+    """Return the problem of entry n, which `edited` names; of the one behind it, where one changed byte explains it."""
     if n < len(links) and (how := misread(store, n, links[n].prev)):
         what = (
             f"it was written after {entry_key(n)} with {how}: one of the two was damaged on its way or where it is "
@@ -98,7 +100,7 @@ def _broken(store: Store, links: list[Entry], n: int) -> Problem:
 
 
 def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
-    """Yield the entries behind the last that was read which are not there, while later ones are."""
+    """Yield the first of each run of missing entries behind the last that was read, while later ones are there."""
     for first, last in gaps([read, *sorted(n for n in numbers if n > read)]):
         if not is_there(
             store, entry_key(first)
@@ -108,7 +110,7 @@ def _lost(store: Store, read: int, numbers: set[int]) -> Iterator[Problem]:
 
 
 def _linked(entries: Iterator[Entry], links: list[Entry], problems: list[Problem]) -> Iterator[Entry]:
-    """Yield the entries up to the first that is none, which is a problem; of all that were read their hashes stay."""
+    """Yield the entries up to the first that is none, which is a problem; the hashes of all that were read stay."""
     try:
         for entry in entries:
             links.append(replace(entry, body={}, data=b""))

@@ -39,7 +39,7 @@ DERIVED = (
 )
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))
-"""What lies under a root beside its marker and its log; anything else is somebody else's."""
+"""Folders under a root beside its marker and its log; anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100
 """Foreign objects that are named; the others are counted."""
@@ -47,40 +47,55 @@ SHOWN = 100
 
 @dataclass(slots=True)
 class RootReport:
-    """What was looked at, what is wrong with it, and what is only worth knowing.
-
-    foreign: objects that penstock did not write, of which the first are named; unreferenced: objects under data/ that
-    no version names - of transactions under way, that were given up, or that a merge or takedown wrote anew;
-    nothing_leased: leases of versions that the log does not have.
-    """
+    """The result of a check of a root."""
 
     root: str
+    """URL of the root."""
     full: bool
+    """True where every byte of the shards was read."""
     entries: int = 0
+    """Log entries from the first to the last up to which all is good."""
     versions: int = 0
+    """Versions, retired ones too."""
     retired: int = 0
+    """Retired versions."""
     objects: int = 0
+    """Objects under the root."""
     nbytes: int = 0
+    """Their bytes."""
     shards: int = 0
+    """Shards that were looked at."""
     foreign: list[str] = field(default_factory=list)
+    """Keys of the first objects that penstock did not write."""
     n_foreign: int = 0
+    """Number of objects that penstock did not write."""
     unreferenced: int = 0
+    """Objects under data/ that no version names.
+
+    They are of transactions under way, or given up, or a merge or takedown wrote them anew.
+    """
     unreferenced_nbytes: int = 0
+    """Their bytes."""
     nothing_leased: list[str] = field(default_factory=list)
+    """Keys of leases of versions that the log does not have."""
     problems: list[Problem] = field(default_factory=list)
+    """Things that are wrong."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def verify_root(root: Root, *, full: bool = False) -> RootReport:
-    """Check the log's entries, chain, rules and hints.
+    """Check a root, and count its objects.
 
-    Each version's manifest against its commit; what each version that is not retired consists of, as `check_version`
-    does; what `check_stored` knows; and count what is there.
+    - The log's entries, chain, rules and hints.
+    - Each version's manifest against its commit.
+    - The objects of each version that is not retired, as `check_version` does.
+    - The objects that `check_stored` knows.
 
-    Costs a listing of the root, a request per log entry, version, lease and table, and what `check_version` costs for
-    shards that were not looked at with another version. 100 bytes of memory per object.
+    Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
+    were not looked at with another version. Memory: 100 bytes per object.
+
     Raises: NotARoot; FormatTooNew for a root, log entry or manifest of a newer penstock; StoreError where the root
     cannot be listed.
     """
@@ -113,7 +128,7 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
 
 
 def _versions(root: Root, state: State, report: RootReport) -> set[str]:
-    """Checks every version; returns the paths that any of them names."""
+    """Check every version. Returns the paths that any of them names."""
     named: set[str] = set()
     looked_at: set[str] = set()
     log_is_sound = not report.problems
@@ -136,10 +151,7 @@ def _versions(root: Root, state: State, report: RootReport) -> set[str]:
 
 
 def _manifest(root: Root, record: VersionRecord, named: set[str]) -> Iterator[Problem]:
-    """Yield what is wrong with a version's manifest.
-
-    Of a retired one only that it was edited: a collector may have it.
-    """
+    """Yield the problems of a version's manifest; of a retired one only an edit: a collector may have it."""
     store, address = root.store, f"{record.name} {record.manifest}"
     named.add(record.manifest)
     try:

@@ -19,17 +19,21 @@ BLOCK_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong. address: version, part, field, byte range and key as far as they are known."""
+    """One thing that is wrong."""
 
     address: str
+    """Version, part, field, byte range and key as far as they are known."""
     what: str
+    """The damage, and often the remedy, in words."""
 
 
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:
-    """Every byte of a shard against its hash, its index and the keys of its part by the samples table, unless these are
-    not known (None)."""
+    """Check every byte of a shard against its hash and its index, and the index against the keys of its part.
+
+    keys: by the samples table; None where they are not known.
+    """
     pages = index.page_hashes(shard["nbytes"])
     with version.store.open_stream(shard["path"]) as stream:
         reader = _Hashing(stream, pages.page_bytes if pages else 0)
@@ -65,8 +69,11 @@ def check_bytes(
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:
-    """Yield the last row's smallest field, where its index says it is: a shard that was exchanged for another has
-    another key there. One index row group, one range; of a field above `BLOCK_BYTES` the header alone."""
+    """Check the last row's smallest field, where its index says it is.
+
+    A shard that was exchanged for another has another key there. Costs one index row group and one range; of a field
+    above `BLOCK_BYTES` the header alone is read.
+    """
     rows = index.read_row_group(index.row_group_of(index.n_rows - 1))
     name = min(rows.nbytes, key=lambda field: int(rows.nbytes[field][-1]))
     offset, nbytes, crc = (int(table[name][-1]) for table in (rows.offset, rows.nbytes, rows.crc32c))
@@ -82,7 +89,7 @@ def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) ->
 
 
 def _rows(version: Version, shard: dict[str, Any], rows: IndexRows, reader: "_Hashing") -> Iterator[Problem]:
-    """Yield the members of these rows as the shard has them, in the order of their offsets."""
+    """Check the members of these rows, in the order of their offsets."""
     names = list(rows.offset)
     offsets = np.stack([rows.offset[field] for field in names])
     for flat in np.argsort(offsets, axis=None, kind="stable").tolist():

@@ -21,15 +21,18 @@ from .shard import Problem
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 TOLERANCE = 1e-9
-"""Sums of floats depend on the order of adding."""
+"""Tolerance, relative and absolute: sums of floats depend on the order of adding."""
 
 
 def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
-    """Tables against each other: their counts against the manifest's, that samples tables name every row of every part
-    once and in order (ordinals are counted by it), and that columns and groups are those named.
+    """Check the tables of a version against each other.
 
-    bad: paths of tables that `bad_tables` found. What needs one of them is passed over: everything, where it is one of
-    those that say what the parts are.
+    - Their counts are the manifest's.
+    - Samples tables name every row of every part once and in order: ordinals are counted by it.
+    - Columns and groups are those named.
+
+    bad: paths of tables that `bad_tables` found. A check that needs one of them is passed over. All are, where it is a
+    table of shards or exclusions: these say what the parts are.
     """
     if any_in(bad, version.manifest["shards"]) or any_in(bad, version.manifest["exclusions"]):
         return
@@ -43,8 +46,10 @@ def compare_tables(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Problem]:
-    """Statistics of all columns, and the hashes of keys, made again from the samples tables. bad: as of
-    `compare_tables`."""
+    """Check the statistics of all columns, and the hashes of keys, made again from the samples tables.
+
+    bad: as of `compare_tables`.
+    """
     entries, columns = version.manifest["samples"], version.manifest["columns"]
     if any_in(bad, entries):
         return
@@ -58,7 +63,7 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
 
 
 def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:
-    """Whether one of these tables, as a manifest names them, is bad."""
+    """Return whether one of these tables, as a manifest names them, is bad."""
     return any(file["path"] in bad for file in files)
 
 
@@ -81,9 +86,10 @@ def _statistics(
 
 
 def bad_tables(version: Version, seen: set[str]) -> dict[str, Problem]:
-    """Path -> what is wrong, of the tables that do not have the SHA-256 and the rows that the manifest says.
+    """Return path -> problem, of the tables that do not have the SHA-256 and the rows that the manifest says.
 
-    seen: tables, as a manifest names them, that were good with another version; what is good of these is added.
+    seen: tables, as a manifest names them, that were good with another version; the good ones of this version are
+    added.
     """
     bad: dict[str, Problem] = {}
     rows = {
@@ -190,7 +196,7 @@ def _samples(version: Version, bad: Collection[str]) -> Iterator[Problem]:
 
 
 def _said_once(place: Int64s, address: str) -> Iterator[Problem]:
-    """place: number of the version's row that each row of an annotation's file is of."""
+    """Check that an annotation says each row once. place: number of the version's row of each row of its file."""
     numbers, first, n = np.unique(place, return_index=True, return_counts=True)
     if twice := np.flatnonzero(n > 1).tolist():
         yield Problem(

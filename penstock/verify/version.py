@@ -1,4 +1,4 @@
-"""`penstock verify REF`: are the stored bytes what the history says, down to the field and its byte range?"""
+"""`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
 
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,15 +25,22 @@ AT_ONCE = 16
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at, and what is wrong with it. shards: looked at, of `of_shards`."""
+    """The result of a check of a version."""
 
     version: str
+    """Name of the version."""
     full: bool
+    """True where every byte was read."""
     shards: int = 0
+    """Shards that were looked at."""
     of_shards: int = 0
+    """Shards of the version."""
     rows: int = 0
+    """Rows of the shards that were looked at."""
     nbytes: int = 0
+    """Bytes of the shards that were looked at."""
     problems: list[Problem] = field(default_factory=list)
+    """Things that are wrong."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,17 +56,21 @@ def verify(root: Root, ref: str, *, full: bool = False) -> Report:
 
 
 def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
-    """Check every table against its hash and against the others.
+    """Check every table against its hash and against the others, and shards.
 
-    Of shards (of a sample of them, unless `full`) the size, the index, and the header and checksum of the last row;
-    with `full` every byte: the SHA-256 of each shard, the CRC-32C of each field, the tar headers, that all groups of a
-    part and the samples table hold the same keys in the same order, the hashes of keys, and the statistics, computed
-    again. Of a bad table only what needs it is left out: what is compared with it, and of a shards table the shards
-    that it names, whose number the problem says.
+    Without `full`, of a sample of the shards: the size, the index, and the header and checksum of the last row.
 
-    seen: shards and tables that were looked at before, and need not be again; those of this version are added. (What
-    tables say of each other is compared for each version, for which those of samples and parts are read.) Each shard
-    is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+    With `full`, every byte of every shard:
+
+    - the SHA-256 of each shard, the CRC-32C of each field, and the tar headers;
+    - that all groups of a part and the samples table hold the same keys in the same order;
+    - the hashes of keys, and the statistics, computed again.
+
+    A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
+    says their number. Tables are compared with each other for each version, for which those of samples and parts are
+    read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
+
+    seen: shards and tables that were looked at before, and need not be again; those of this version are added.
     """
     report = Report(version=version.name, full=full)
     bad = bad_tables(version, seen)
@@ -105,7 +116,7 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
 
 
 def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]:
-    """Part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
+    """Return part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
     keys: dict[str, list[str]] = {}
     named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
     files = [TableFile.from_json(one) for one in named]
@@ -118,7 +129,11 @@ def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]
 def _shard(
     version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
 ) -> Iterator[Problem]:
-    """keys: of its part, by the samples table, None where that cannot be told; full: every byte is read."""
+    """Yield the problems of a shard and its index.
+
+    keys: of its part, by the samples table; None where that cannot be told.
+    full: whether every byte is read.
+    """
     address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
     try:
         found = version.store.head(shard["path"])

@@ -1,7 +1,8 @@
-"""What nothing has a digest of - log entries, small objects - is compared with the source, before and after its copy.
+"""Copies of objects that have no digest (log entries, small objects), compared with the source before and after.
 
 A bit that flips on the way, or in a store, makes an object that is never replaced. So it is read twice at the source,
-or proved by the entry behind it, and read back from the target. What arrived otherwise is deleted there again.
+or proved by the entry behind it, and read back from the target. An object that arrived otherwise is deleted there
+again.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ class Compared:
         self._source, self._target, self._transfer = source, target, transfer
 
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
-        """Raises: Corrupt where one end gives other bytes at each read; as `Transfer`."""
+        """Copy an item. Raises: Corrupt where one end gives other bytes at each read; as `Transfer`."""
         if item.digest:
             return self._transfer(item, look=look)
         for _ in range(TRIES):
@@ -47,11 +48,14 @@ class Compared:
 
 
 def copy_entries(source: Store, target: Store, after: int, upto: int, last: str) -> None:
-    """Log entries in their order, so that a reader of the mirror never sees one without those before it. last: SHA-256
-    of entry `upto`, "" where nobody knows it. Costs two requests to the target for each, and one to the source.
+    """Copy log entries in their order, so that a reader of the mirror never sees one without those before it.
+
+    Costs two requests to the target for each, and one to the source. last: SHA-256 of entry `upto`, "" where it is not
+    known.
 
     Raises: Corrupt where either end gives other bytes at each read; AlreadyExists where the target has another entry;
-    StoreError."""
+    StoreError.
+    """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
     for n in range(after + 1, upto + 1):
@@ -72,7 +76,7 @@ def _entries(source: Store, numbers: range) -> Iterator[bytes]:
 
 
 def _before(data: bytes) -> str:
-    """Return the hash of the entry before it, as this one says."""
+    """Return the hash of the entry before it, as this entry says; "" where it is damaged."""
     try:
         return str(parse_json_object(data)["prev"])
     except DAMAGED:

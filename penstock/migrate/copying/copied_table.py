@@ -24,7 +24,10 @@ SCHEMA = pa.schema(
 
 
 def to_parquet(rows: list[Row]) -> bytes:
-    """Made of JSON: for arrays of lists pyarrow imports pandas where it is installed, which takes half a second."""
+    """Return the rows as a Parquet file, made by way of JSON.
+
+    For arrays of lists pyarrow imports pandas where it is installed, which takes half a second.
+    """
     lines = "".join(
         json.dumps(dict(zip(SCHEMA.names, as_columns(*row), strict=True))) + "\n" for row in rows
     ).encode()

@@ -19,13 +19,18 @@ from .journal import Journal
 
 @dataclass(slots=True, kw_only=True)
 class Copies:
-    """What was done. copied, nbytes: objects and bytes; skipped: objects that were there; failures: path -> why."""
+    """The result of a copy."""
 
     target: str
+    """URL of the target."""
     copied: int = 0
+    """Objects that were copied."""
     nbytes: int = 0
+    """Their bytes."""
     skipped: int = 0
+    """Objects that were there."""
     failures: dict[str, str] = field(default_factory=dict)
+    """Path of an object that was not copied -> reason."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,7 +40,7 @@ class Copies:
         self.failures[path] = str(error)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the lines for people."""
         return [
             f"{self.target}: {self.copied} objects copied ({size(self.nbytes)}), {self.skipped} were there, "
             f"{len(self.failures)} failed",
@@ -53,9 +58,10 @@ def copy_all(
     look: bool = False,
     total: Callable[[], int],
 ) -> None:
-    """Copy items, note and count what was copied, name what could not be. At most four times `at_once` items are known.
+    """Copy items, note and count those that were copied, name the others. At most four times `at_once` items are known.
 
-    look: whether any may be there already; total: bytes, asked for where somebody watches.
+    look: whether any may be there already.
+    total: returns the bytes of all, asked for where somebody watches.
     """
     coming = _copied(items, transfer, at_once, look, report)
     for copied in progress(coming, "migrate", lambda one: one.nbytes, total):

@@ -27,26 +27,28 @@ from .rate_limit import Pace
 from .s3_to_s3 import SendOn
 
 PIECE_BYTES, SMALL_PIECE_BYTES = 16 * 2**20, 4 * 2**20
-"""Larger objects are read in ranges of so much: a server does more for smaller ones (Ceph 8 % at 4 MiB). The smaller
-is for stores that give each range in memory of its own."""
+"""Larger objects are read in ranges of so many bytes: a server does more for smaller ones (Ceph 8 % at 4 MiB).
+
+The smaller size is for stores that give each range in memory of its own.
+"""
 AHEAD = 2
 """Ranges on their way while one is hashed."""
 READERS = 8
 """Threads that read them, for all objects."""
 UPLOAD_BYTES = 80 * 2**20
-"""What reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
+"""Memory that reading and uploading one such file takes at most: four parts of 16 MiB in flight, and one being read."""
 PART_BYTES = 16 * 2**20
-"""What a large object is uploaded in."""
+"""Bytes of a part in which a large object is uploaded."""
 BESIDE_BYTES = (AHEAD + 1) * SMALL_PIECE_BYTES
-"""What reading an object takes beside the memory that it is read into."""
+"""Memory that reading an object takes beside the bytes that it is read into."""
 ROOM_BYTES = 3 * (HELD_BYTES + BESIDE_BYTES)
 
 
 class Transfer:
-    """Copies items from one store to another.
+    """Copies items from one store to another. Thread-safe.
 
-    Thread-safe. scratch: a folder for larger objects on their way; hash: one of `digest.KINDS`, taken of objects of
-    which nobody has said what they must be.
+    scratch: a folder for larger objects on their way.
+    hash: one of `digest.KINDS`, taken of objects of which nobody has said what they must be.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Transfer:
         self._piece = PIECE_BYTES if fills else min(PIECE_BYTES, SMALL_PIECE_BYTES)
 
     def __call__(self, item: Item, *, look: bool = False) -> Copied:
-        """look: whether it may be in the target already, which is then asked for its size.
+        """Copy an item. look: whether it may be in the target already, which is then asked for its size.
 
         Raises: Corrupt, Changed for bytes other than the source's root says, or than were listed; ObjectNotFound;
         AlreadyExists where the target holds other bytes; what stores raise.
@@ -95,7 +97,7 @@ class Transfer:
         return str(digest)
 
     def _there(self, item: Item) -> int | None:
-        """How many bytes the target has in the object's place, where they may be the same."""
+        """Return the size of the target's object in bytes, if it may be the same object; else None."""
         self._pace.take(requests=1)
         try:
             if item.nbytes is None:
@@ -113,13 +115,13 @@ class Transfer:
         return found.nbytes
 
     def _size_of_manifest(self, item: Item) -> int | None:
-        """Of the target's; None where it is another."""
+        """Return the size of the target's manifest; None where it is another."""
         data, digest = self._target.get(item.path).data, self._digest(item)
         digest.update(data)
         return len(data) if str(digest) == item.digest else None
 
     def _unknown(self, item: Item) -> Copied:
-        """Return a manifest, whose size nobody says."""
+        """Copy a manifest, whose size nobody says."""
         self._pace.take(requests=1)
         read = self._source.get(item.path)
         self._pace.take(nbytes=len(read.data))
@@ -136,8 +138,7 @@ class Transfer:
         return copied
 
     def _given(self, item: Item, data: bytes | memoryview, etag: str, digest: str) -> Copied:
-        """Return what was read becomes an object of the target, if it is right, and needed. etag: of the source's
-        object."""
+        """Put the bytes that were read into the target, if they are right, and needed. etag: of the source's object."""
         check(self._source, item, len(data), digest)
         is_needed = self._is_needed(item, digest)
         if is_needed:
@@ -176,7 +177,7 @@ class Transfer:
         return Copied(path=item.path, nbytes=nbytes, digest=digest, etag=item.etag, written=there is None)
 
     def _has(self, path: str, file: IO[bytes]) -> bool:
-        """Whether the target's object has the bytes of a file of the same size. Reads both."""
+        """Return whether the target's object has the bytes of a file of the same size. Reads both."""
         pieces = Pieces(self._target, path)
         file.seek(0)
         try:
@@ -190,7 +191,7 @@ class Transfer:
         return True
 
     def _read(self, item: Item, view: memoryview) -> tuple[str, str]:
-        """(ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
+        """Return (ETag, digest) of an object's bytes, read into `view`: all of one object, whose ETag is pinned."""
         digest, etag, at = self._digest(item), item.etag or None, 0
         in_order = InOrder(self._source, item.path, len(view))
         try:
@@ -208,7 +209,7 @@ class Transfer:
     def _read_ahead(
         self, item: Item, view: memoryview, begin: int, pinned: str | None, digest: Digest
     ) -> str:
-        """From `begin` on, in large pieces, of which some are on their way while one is hashed; the ETag."""
+        """Read from `begin` on in large pieces, some on their way while one is hashed. Returns the ETag."""
         pieces = [view[at : at + self._piece] for at in range(begin, len(view), self._piece)] or [view]
         etag, asked = self._fetch(item.path, begin, pieces[0], pinned), 1
         coming: deque[Future[str]] = deque()
@@ -235,7 +236,7 @@ class Transfer:
         return fill_from(self._source, path, offset, view, etag)
 
     def _to_file(self, item: Item, nbytes: int, descriptor: int) -> str:
-        """Return the digest of an object that goes into a file."""
+        """Write an object into a file. Returns its digest."""
         info = ObjectInfo(key=item.path, nbytes=nbytes, etag=item.etag) if item.etag else None
         pieces, digest, asked = Pieces(self._source, item.path, info), self._digest(item), 0
         try:
@@ -260,7 +261,10 @@ class Transfer:
         return Digest(item.digest or (item.was if proves(item.was) else ""), self._hash)
 
     def _is_needed(self, item: Item, digest: str) -> bool:
-        """Raises: Changed for an object that became another one since it was copied, and may not be replaced."""
+        """Return whether the target lacks these bytes.
+
+        Raises: Changed for an object that became another one since it was copied, and may not be replaced.
+        """
         if not item.was:
             return True
         if digest == item.was and proves(digest):
@@ -275,8 +279,10 @@ class Transfer:
 
 
 def requests_of(nbytes: int | None, *, sent: bool = False) -> tuple[int, int]:
-    """Return (reads, writes) that copying an object of that size takes, where nothing of it is there. sent: on as it
-    comes."""
+    """Return (reads, writes) that copying an object of that size takes, where nothing of it is there.
+
+    sent: whether it is sent on while it comes.
+    """
     if (nbytes or 0) <= HELD_BYTES:
         return 1 if sent else max(1, -(-(nbytes or 0) // PIECE_BYTES)), 1
     # As `Pieces` reads; a look, and an upload in parts.

@@ -1,4 +1,4 @@
-"""What a migration notes of an object's bytes: `sha256:<hex>` or `crc32c:<hex>`, "" where nobody has read them."""
+"""The digest of an object's bytes that a migration notes: `sha256:<hex>` or `crc32c:<hex>`, "" where there is none."""
 
 import ctypes
 import hashlib
@@ -10,7 +10,7 @@ from google_crc32c import extend
 
 
 class Hash(Protocol):
-    """As hashlib's."""
+    """A hash, as hashlib's."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
     def hexdigest(self) -> str: ...
@@ -27,7 +27,7 @@ def _uncopied(data: memoryview) -> Any:
 
 @lru_cache(maxsize=16)
 def _array(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    """Kept: what no object is of is made anew, which takes 20 us."""
+    """Return the array type of so many bytes. Kept: a type that has no object is made anew, which takes 20 us."""
     return ctypes.c_ubyte * nbytes
 
 
@@ -41,11 +41,11 @@ class Crc32c:
         self._value = 0
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """The next bytes."""
+        """Hash the next bytes."""
         self._value = extend(self._value, data if isinstance(data, bytes) else _uncopied(memoryview(data)))
 
     def hexdigest(self) -> str:
-        """Eight digits, the highest first, as in the tables of a root."""
+        """Return eight digits, the highest first, as in the tables of a root."""
         return f"{self._value:08x}"
 
 
@@ -53,7 +53,11 @@ KINDS: dict[str, Callable[[], Hash]] = {"sha256": hashlib.sha256, "crc32c": Crc3
 
 
 class Digest:
-    """Of bytes that come one after the other. like: a digest that it is compared with; kind: where that is none."""
+    """The digest of bytes that come one after the other.
+
+    like: a digest that it is compared with, which tells the kind.
+    kind: one of `KINDS`, where `like` is "".
+    """
 
     def __init__(self, like: str, kind: str) -> None:
         self._kind = kind_of(like) or kind
@@ -65,7 +69,7 @@ class Digest:
 
 
 def proves(digest: str) -> bool:
-    """Whether bytes that have the same digest are the same."""
+    """Return whether bytes that have the same digest are the same."""
     return kind_of(digest) == "sha256"
 
 
@@ -76,7 +80,7 @@ def kind_of(digest: str) -> str:
 
 
 def in_words(digest: str) -> str:
-    """For people."""
+    """Return the digest for people."""
     return digest.replace(":", " ", 1)
 
 
@@ -86,11 +90,11 @@ def to_columns(digest: str) -> tuple[str, ...]:
 
 
 def as_columns(key: str, nbytes: int, digest: str, etag: str) -> tuple[str | int, ...]:
-    """Return what is noted of an object, as a row of such a table."""
+    """Return the note on an object, as a row of such a table."""
     return key, nbytes, *to_columns(digest), etag
 
 
 def from_columns(*columns: str | None) -> str:
-    """Of what `to_columns` gave, or a former release's, which had the first alone."""
+    """Return the digest of columns that `to_columns` gave, or of a former release's, which had the first alone."""
     found = (f"{kind}:{said}" for kind, said in zip(KINDS, columns, strict=False) if said)
     return next(found, "")

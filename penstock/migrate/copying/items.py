@@ -1,4 +1,4 @@
-"""What a migration copies, what it knows of what it has copied, and whether that is what it must be."""
+"""The objects that a migration copies, its notes of those that it has copied, and their check."""
 
 from dataclasses import dataclass
 
@@ -13,36 +13,46 @@ HELD_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One object to copy. nbytes: None where nobody has said.
-
-    digest: what its bytes must have, "" where that is not known. etag: of the object that was listed at the source, ""
-    where any will do. look: it may be there already. was: the digest of what the target has from an earlier run, of an
-    object that seems to have changed since; replace: whether it may be put in its place.
-    """
+    """One object to copy."""
 
     path: str
+    """Key at the source and at the target."""
     nbytes: int | None
+    """Size in bytes; None where it is not known."""
     digest: str = ""
+    """Digest that its bytes must have; "" where it is not known."""
     etag: str = ""
+    """ETag of the object that was listed at the source; "" where any will do."""
     look: bool = False
+    """True where it may be there already."""
     was: str = ""
+    """Digest of the copy that an earlier run made of an object that seems to have changed since; "" for no such copy.
+    """
     replace: bool = False
+    """True where it may be put in that copy's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What is known of an object in the target: digest "" where nobody has read it, etag that of the source's object.
-    written: whether this run wrote it."""
+    """A note on an object in the target."""
 
     path: str
+    """Key."""
     nbytes: int
+    """Size in bytes."""
     digest: str
+    """Digest of its bytes; "" where nobody has read them."""
     etag: str = ""
+    """ETag of the source's object; "" where it does not count."""
     written: bool = False
+    """True where this run wrote it."""
 
 
 def check(source: Store, item: Item, nbytes: int, digest: str) -> None:
-    """Raises: Corrupt for bytes that are not what the item must have. digest: "" before there is one."""
+    """Check the bytes of an object. digest: "" before there is one.
+
+    Raises: Corrupt for bytes that are not what the item must have.
+    """
     known = [
         (said, found)
         for said, found in (

@@ -1,9 +1,9 @@
-"""What migrations have copied, in the target: JSON lines in objects that are created once.
+"""The notes of migrations, in the target: JSON lines in objects that are created once.
 
     <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
     <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
 
-sha256, crc32c: the one that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
+sha256, crc32c: the hash that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
 counts. A run that is killed leaves its lines, and the next one knows what they name. A mirror's go once the log has
 been copied.
 """
@@ -31,16 +31,18 @@ from .items import Copied
 
 FOLDER = "migrations/"
 LINES = 64
-"""Of one object; what a killed run had copied and not noted is found by its size."""
+"""Lines of one object. Copies of a killed run that are in no line are found by their size."""
 PIECE_ROWS = 100_000
-"""Of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
+"""Rows of one piece of the manifest: bounds what is in memory. Some 5 MiB in the store."""
 
 
 _NAMES = ("path", "nbytes", *KINDS, "etag")
 
 
 class Journal:
-    """Used by one thread, as a context manager. What it says lies in a file in `scratch`: memory does not grow with it.
+    """A set of notes, used by one thread, as a context manager.
+
+    They lie in a file in `scratch`: memory does not grow with them.
 
     Raises: Corrupt for an object in its folder that is neither lines nor a manifest; StoreError where scratch is full.
     """
@@ -88,17 +90,17 @@ class Journal:
         self._file.close()
 
     def begin(self) -> None:
-        """From now on a killed run is seen to be one."""
+        """Put an empty piece: from now on a killed run is seen to be one."""
         self._put(b"")
 
     def find(self, path: str) -> Copied | None:
-        """Return what was noted of an object last."""
+        """Return the last note on an object; None without any."""
         with self._on_scratch():  # to read a page another one may have to be written
             row = self._noted.execute("SELECT * FROM noted WHERE key = ?", (path,)).fetchone()
         return None if row is None else Copied(path=row[0], nbytes=row[1], digest=row[2], etag=row[3])
 
     def __len__(self) -> int:
-        """How many objects it names."""
+        """Return the number of objects that it names."""
         with self._on_scratch():
             return int(self._noted.execute("SELECT count(*) FROM noted").fetchone()[0])
 
@@ -122,13 +124,13 @@ class Journal:
         self._pieces = []
 
     def will_keep(self) -> None:
-        """What `keep` imports (0.2 s) is imported meanwhile, beside the copying."""
+        """Import meanwhile, beside the copying, what `keep` needs (0.2 s)."""
         Thread(target=import_module, args=(".copied_table", __package__)).start()
 
     def keep(self) -> None:
-        """All lines become a manifest: one table in the order of its keys, in pieces.
+        """Make all lines a manifest: one table in the order of its keys, in pieces.
 
-        What another run wrote meanwhile stays beside it. Nothing new is no change.
+        Lines that another run wrote meanwhile stay beside it. Nothing new is no change.
         """
         self.flush()
         if not self._has_news:
@@ -154,7 +156,7 @@ class Journal:
         self._manifests, self._pieces, self._has_news = made, [], False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
-        """All that was noted, by key, in pieces."""
+        """Yield all notes, by key, in pieces."""
         with self._on_scratch():
             rows = self._noted.execute("SELECT * FROM noted ORDER BY key")
         while True:

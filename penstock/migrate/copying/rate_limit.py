@@ -1,4 +1,4 @@
-"""How fast a migration may go: one limit for all its threads."""
+"""The speed limit of a migration: one for all its threads."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from loader.errors import InvalidRuntime
 class Pace:
     """At most so many requests and bytes per second, on average from the first on; None: no limit. Thread-safe.
 
-    Raises: InvalidRuntime for a limit that is not above 0."""
+    Raises: InvalidRuntime for a limit that is not above 0.
+    """
 
     def __init__(
         self,

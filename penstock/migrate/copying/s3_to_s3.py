@@ -19,17 +19,16 @@ from .rate_limit import Pace
 
 
 class SendOn:
-    """Copies items so, where that goes. Thread-safe."""
+    """Copies items by sending them on, where that goes. Thread-safe."""
 
     def __init__(self, source: Store, target: Store, pace: Pace, room: MemoryBudget, hash: str) -> None:
         self._source, self._target, self._pace, self._room, self._hash = source, target, pace, room, hash
         self._tries_unknown = True  # items whose ETag nobody has said, until one of these was no MD5
 
     def __call__(self, item: Item) -> Copied | Item:
-        """Return the item where it is to be held, and put in another way: as it was, or as one that replaces what is
-        there.
+        """Return the copy, or the item where it is to be held, and put in another way.
 
-        Raises: as `Transfer`.
+        Such an item is as it was, or one that replaces what is there. Raises: as `Transfer`.
         """
         target, nbytes, known = self._target, item.nbytes, item.etag or self._tries_unknown
         if item.was or not known or not isinstance(target, S3PutStore) or not nbytes:
@@ -56,7 +55,7 @@ class SendOn:
     def _sent_by(
         self, memory: memoryview, target: S3PutStore, item: Item, nbytes: int
     ) -> tuple[str, bool | None]:
-        """`_sent`, by way of a piece of memory."""
+        """Do as `_sent`, by way of a piece of memory."""
         digest, etag, at, sending = Digest(item.digest, self._hash), item.etag or None, 0, None
         in_order = InOrder(self._source, item.path, nbytes, whole=True)
         try:
@@ -80,7 +79,7 @@ class SendOn:
         return str(digest), is_there
 
     def _is_what_came(self, path: str, digest: str) -> bool:
-        """Whether the target has those bytes, where its ETag does not say so."""
+        """Return whether the target has those bytes, where its ETag does not say so."""
         found = Digest(digest, self._hash)
         try:
             with self._room.for_bytes((AHEAD + 1) * MAX_BYTES), self._target.open_stream(path) as stream:
@@ -92,7 +91,7 @@ class SendOn:
 
 
 def sends(source: Store, target: Store, item: Item) -> bool:
-    """Whether an object may be sent on while it comes."""
+    """Return whether an object may be sent on while it comes."""
     if not (isinstance(target, S3PutStore) and isinstance(source, ReadStore)):
         return False
     return target.sends(item.etag) and source.follows and 0 < (item.nbytes or 0) <= HELD_BYTES

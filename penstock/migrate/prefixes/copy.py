@@ -1,12 +1,12 @@
 """Plain prefixes: any objects from one place to another, told apart by what earlier runs have noted, sizes and ETags.
 
-What lies at the target beside the objects:
+Objects at the target beside the copies:
 
-    .penstock-migration/source.json             {"format", "source"}: whose copy this is
-    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object that is there
-    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of runs that have not ended
+    .penstock-migration/source.json             {"format", "source"}: its source
+    .penstock-migration/manifest-<n>.parquet    key, nbytes, sha256, crc32c, etag of every object there
+    .penstock-migration/<run>-<k>.jsonl         the same (key as "path"), of unfinished runs
 
-sha256 and crc32c are "" for what another tool copied, until `verify --full` has read it; else one of them is.
+sha256 and crc32c are "" for objects that another tool copied, until `verify --full` has read them; else one is not.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ FORMAT = 1
 
 @dataclass(slots=True, kw_only=True)
 class PrefixReport(Copies):
-    """What was done. markers: keys that stores list for a folder that somebody made in a console.
-
-    unhashed: objects that were there before, and were taken by their size.
-    """
+    """The result of a copy of a plain prefix."""
 
     source: str
+    """URL of the source."""
     markers: int = 0
+    """Keys that stores list for a folder that somebody made in a console."""
     unhashed: int = 0
+    """Objects that were there before, and were taken by their size."""
 
     def failed(self, path: str, error: PenstockError, nbytes: int | None = None) -> None:
         if nbytes == 0 and isinstance(error, ObjectNotFound):
@@ -63,13 +63,19 @@ class Sides:
     """One key, seen from both sides, and what was noted of it."""
 
     key: str
+    """The key."""
     source: ObjectInfo | None = None
+    """The source's object; None where there is none."""
     target: ObjectInfo | None = None
+    """The target's object; None where there is none."""
     noted: Copied | None = None
+    """The journal's note; None where there is none."""
 
 
 def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides]:
-    """Every key of either side, in order. Two listings, and a look into the journal for each; memory of a page each.
+    """Yield every key of either side, in order.
+
+    Costs two listings, and a look into the journal for each key; memory of a page each.
 
     Raises: Conflict for a root inside the source, before its marker is given.
     """
@@ -87,7 +93,7 @@ def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides
 
 
 def item_of(sides: Sides, *, replace: bool = False) -> Item | None:
-    """Return what there is to copy of a key that the source has; None where it is there.
+    """Return the item to copy of a key that the source has; None where it is there.
 
     Raises: Changed where the target's object is not the one that was copied; AlreadyExists where somebody else's lies
     there.
@@ -128,9 +134,10 @@ def migrate_prefix(
 ) -> PrefixReport:
     """Copy what the target lacks, and name what can be no object there.
 
-    What changed at the source since it was copied is named, or replaced where `replace` says so; nothing is deleted.
-    hash: one of `digest.KINDS`, taken of every byte that is copied, and noted. Memory: 228 MiB of objects at most,
-    whatever their number.
+    Objects that changed at the source since they were copied are named, or replaced where `replace` says so; nothing is
+    deleted. Memory: 228 MiB of objects at most, whatever their number.
+
+    hash: one of `digest.KINDS`, taken of every byte that is copied, and noted.
 
     Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises.
     """
@@ -172,7 +179,7 @@ def migrate_prefix(
 
 
 def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
-    """Yield what a run would copy, or look at again; what it would name is left out."""
+    """Yield the items that a run would copy, or look at again, without those that it would name."""
     for sides in both_sides(source, target, journal):
         if sides.source is not None:
             try:
@@ -184,7 +191,7 @@ def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:
 
 
 def left_out(source: Store) -> Iterator[tuple[str, str]]:
-    """(path, why) of what lies in a folder and cannot be copied, as no listing names it.
+    """Yield (path, reason) of what lies in a folder and cannot be copied, as no listing names it.
 
     Raises: Forbidden; Transient.
     """
@@ -192,7 +199,7 @@ def left_out(source: Store) -> Iterator[tuple[str, str]]:
 
 
 def is_marker(source: Store, info: ObjectInfo) -> bool:
-    """Whether a listed key is that of a folder that somebody made in a console, and no object. A request, if empty."""
+    """Return whether a listed key is no object, but that of a folder made in a console. Costs a request, if empty."""
     if info.nbytes:
         return False
     try:
@@ -203,7 +210,10 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
 
 
 def _without_roots(store: Store) -> Iterator[ObjectInfo]:
-    """Yield a root that is copied as it lies there would be written to at both places."""
+    """Yield the objects of a place that has no root in it.
+
+    A root that is copied as it lies there would be written to at both places. Raises: Conflict.
+    """
     for info in objects(store):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(

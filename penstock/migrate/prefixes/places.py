@@ -1,4 +1,4 @@
-"""Between which places a plain prefix may be copied, and what the target says of its source."""
+"""The places between which a plain prefix may be copied, and what the target says of its source."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,17 +13,18 @@ from loader.storage.spec import Opened
 from ...doctor.target import PROVIDERS
 
 FOLDER = ".penstock-migration/"
-"""Hidden, as files of tools are: what lists media there passes it over."""
+"""Hidden, as files of tools are: a listing of media there passes it over."""
 SOURCE = f"{FOLDER}source.json"
 _OF_SERVER = ("endpoint_url", "account_name", "account_host")
 """Names of fsspec's options, which say where a server is; ours are the same."""
 
 
 def check_places(source: Store, target: Store) -> None:
-    """Raises: Conflict where one of them is a root, or the target was filled from another source.
+    """Check that a plain prefix may be copied from one place to the other.
 
-    InvalidStore where one lies in the other, or the source has nothing and nothing was copied from it; Corrupt where
-    somebody edited what the target says of its source.
+    Raises: Conflict where one of them is a root, or the target was filled from another source; InvalidStore where one
+    lies in the other, or the source has nothing and nothing was copied from it; Corrupt where somebody edited what the
+    target says of its source.
     """
     if _is_inside(source, target) or _is_inside(target, source):
         raise InvalidStore(
@@ -51,12 +52,12 @@ def check_places(source: Store, target: Store) -> None:
 
 
 def objects(store: Store) -> Iterator[ObjectInfo]:
-    """Return what lies there, without the notes of migrations."""
+    """Return the objects of a place, without the notes of migrations."""
     return (info for info in store.list("") if not info.key.startswith(FOLDER))
 
 
 def read(store: Store, key: str) -> bytes | None:
-    """None where nothing lies there."""
+    """Return the bytes of an object; None where nothing lies there."""
     try:
         return store.get(key).data
     except ObjectNotFound:
@@ -64,7 +65,7 @@ def read(store: Store, key: str) -> bytes | None:
 
 
 def _source_said(target: Store, found: bytes) -> str:
-    """Raises: Corrupt."""
+    """Return the URL of the source that the target names. Raises: Corrupt."""
     try:
         return str(parse_json_object(found)["source"])
     except DAMAGED as error:
@@ -75,14 +76,14 @@ def _source_said(target: Store, found: bytes) -> str:
 
 
 def _is_inside(outer: Store, inner: Store) -> bool:
-    """Of one server: another one may have a bucket of the same name."""
+    """Return whether a place lies in another of the same server: another server may have a bucket of the same name."""
     if not (isinstance(outer, Opened) and isinstance(inner, Opened)):
         return False
     return f"{inner.url}/".startswith(f"{outer.url}/") and _server(outer) == _server(inner)
 
 
 def _server(store: Opened) -> str:
-    """Where a store's server is, by its options, the environment or a profile; "" where there is one alone."""
+    """Return the URL of a store's server, by its options, the environment or a profile; "" where there is one alone."""
     scheme, options = store.url.partition("://")[0], store.spec.options
     if scheme not in PROVIDERS:
         return ""

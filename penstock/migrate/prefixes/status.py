@@ -1,4 +1,4 @@
-"""How far the copy of a plain prefix is."""
+"""The progress of the copy of a plain prefix."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,21 +14,24 @@ from .places import FOLDER, check_places
 
 @dataclass(slots=True, kw_only=True)
 class PrefixStatus:
-    """missing, missing_nbytes: what is not at the target.
-
-    changed: what is another object at the source than was copied; refused: what a run would name; uncopied: what lies
-    in the source's folder and can be no object; there, unhashed: what is at the target, and of that what was taken by
-    its size; unfinished: whether a run was killed, or is at work.
-    """
+    """Counts of the objects of a plain prefix."""
 
     missing: int = 0
+    """Objects that are not at the target."""
     missing_nbytes: int = 0
+    """Their bytes."""
     changed: int = 0
+    """Objects that are others at the source than were copied."""
     refused: int = 0
+    """Objects that a run would name, and not copy."""
     uncopied: int = 0
+    """Things in the source's folder that can be no object."""
     there: int = 0
+    """Objects that are at the target."""
     unhashed: int = 0
+    """Those of `there` that were taken by their size."""
     unfinished: bool = False
+    """True where a run was killed, or is at work."""
 
     @property
     def lags(self) -> bool:
@@ -52,7 +55,7 @@ class PrefixStatus:
 
 
 def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
-    """How far a plain prefix is, by two listings. Raises: as `check_places`; what listing raises."""
+    """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
     check_places(source, target)
     found = PrefixStatus()
     with Journal(target, FOLDER, scratch) as journal:

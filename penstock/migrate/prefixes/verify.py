@@ -1,4 +1,4 @@
-"""Whether a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
+"""The check that a plain prefix arrived: both listings, the manifest, and with `full` every byte."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -24,22 +24,26 @@ AT_ONCE = 16
 
 @dataclass(slots=True, kw_only=True)
 class PrefixVerdict:
-    """checked, nbytes: objects of the source that are there, and their bytes.
-
-    read: those whose bytes were compared, without `full` those whose two ETags differ and may both be MD5s; unhashed:
-    those that were taken by their size and nobody has read; extra: objects at the target that the source does not have;
-    problems: key -> what is wrong.
-    """
+    """The result of a check of a plain prefix."""
 
     source: str
+    """URL of the source."""
     target: str
+    """URL of the target."""
     full: bool
+    """True where every byte was read."""
     checked: int = 0
+    """Objects of the source that are at the target."""
     nbytes: int = 0
+    """Their bytes."""
     read: int = 0
+    """Objects whose bytes were compared; without `full` those whose two ETags differ and may both be MD5s."""
     unhashed: int = 0
+    """Objects that were taken by their size and that nobody has read."""
     extra: int = 0
+    """Objects at the target that the source does not have."""
     problems: dict[str, str] = field(default_factory=dict)
+    """Key -> what is wrong."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,10 +65,13 @@ class PrefixVerdict:
 def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | None = None) -> PrefixVerdict:
     """Compare the target with the source, and with what was noted when it was copied.
 
-    full: read all of the target and hold it against the hash that was taken of the source's bytes; what has none is
-    read at the source too, and noted. Without it that is done where two ETags differ that may both be MD5s, until bytes
-    turn out the same under such a pair: there (with KMS) ETags say nothing. Raises: as `check_places`; what listing
-    raises.
+    full: read all of the target and hold it against the hash that was taken of the source's bytes. An object without a
+    hash is read at the source too, and noted.
+
+    Without `full` an object is read where its two ETags differ and may both be MD5s. That ends once bytes turn out the
+    same under such a pair: there (with KMS) ETags say nothing.
+
+    Raises: as `check_places`; what listing raises.
     """
     check_places(source, target)
     found = PrefixVerdict(source=source.url, target=target.url, full=full)
@@ -101,7 +108,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
 
 
 def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
-    """Count and judge a key by what the listings say; whether its bytes can be compared."""
+    """Count and judge a key by what the listings say. Returns whether its bytes can be compared."""
     here, there, noted = sides.source, sides.target, sides.noted
     if here is None:
         found.extra += 1
@@ -124,7 +131,7 @@ def _is_there(source: Store, sides: Sides, found: PrefixVerdict) -> bool:
 
 
 def _differ(sides: Sides) -> bool:
-    """Whether the ETags of both sides say that they are not the same, if they are MD5s."""
+    """Return whether the ETags of both sides say that they are not the same, if they are MD5s."""
     return bool(sides.source and sides.target and differ(sides.source.etag, sides.target.etag))
 
 
@@ -142,7 +149,7 @@ def _compare(source: Store, target: Store, sides: Sides) -> str:
 
 
 def _take(sides: Sides, said: str, found: PrefixVerdict, journal: Journal) -> bool:
-    """Count what `_compare` said of a key; whether its bytes are right."""
+    """Count what `_compare` said of a key. Returns whether its bytes are right."""
     if said.startswith("!"):
         found.problems[sides.key] = said[1:]
         return False
@@ -158,7 +165,7 @@ def _take(sides: Sides, said: str, found: PrefixVerdict, journal: Journal) -> bo
 
 
 def _digest(store: Store, key: str, nbytes: int, like: str) -> str:
-    """like: the digest that it is to be compared with; SHA-256 where there is none yet."""
+    """Return the digest of an object's bytes. like: the digest to compare it with; "" takes SHA-256."""
     digest, etag = Digest(like, "sha256"), None
     for offset in range(0, nbytes, MAX_BYTES):
         data, etag = store.get_range(key, offset, min(MAX_BYTES, nbytes - offset), etag)

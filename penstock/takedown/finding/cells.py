@@ -1,6 +1,6 @@
 """Names of samples that are taken down, in the cells of tables and in JSON: taken out, what is left stays.
 
-One rule for whoever rewrites and for whoever proves:
+A run and a proof have one rule:
 
 - what a row is called itself (`OWN`) is compared whole, and decides whose row it is; it is never changed;
 - a column or field that names another one (`REFERENCE`) is compared whole: the cell becomes null, an item goes;
@@ -30,14 +30,16 @@ OWN: Mapping[str, str] = {
     "uri": "raw",
     "sha256": "raw",
 }
-"""What a row is called -> what can be denied by that name, "" for nothing."""
+"""Column that names a row itself -> kind of what can be denied by that name, "" for nothing."""
 _WHERE = {"path", "files", "upstream", "partition", "stage", "dataset", "txn"}
 _MADE = {"part", "parts", "shards", "taken"}
 _HOW = {"kind", "group", "name", "fields", "version", "featurizer", "code_version", "fingerprint", "nonce"}
 _WAYS = frozenset({"run_id", "dagster_run_id", "asset_key", "in_id", "out_id"})
 STRUCTURAL = frozenset(_WHERE | _MADE | _HOW | _WAYS)
-"""Fields of records by which programs find their way: no names of samples, though some are spelled so; of
-columns `_WAYS`."""
+"""Fields of records by which programs find their way: no names of samples, though some are spelled so.
+
+The only columns of this kind are `_WAYS`.
+"""
 NAMED = frozenset({"exclude", "supersede"})
 """Fields of records that are objects, name of a sample -> why."""
 LABELS = "labels"
@@ -57,12 +59,12 @@ def scrub(table: pa.Table, marks: Marks) -> pa.Table:
 
 
 def searched(name: str) -> bool:
-    """Whether a column of this name may hold names of others."""
+    """Return whether a column of this name may hold names of others."""
     return name not in OWN and name not in _WAYS and bool(REFERENCE.search(name) or TELLING.search(name))
 
 
 def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> list[Any] | None:
-    """Its cells; None where none changes."""
+    """Return its cells; None where none changes."""
     if not searched(field.name):
         return None
     if pa.types.is_string(field.type):
@@ -85,15 +87,17 @@ def _scrubbed_column(column: pa.ChunkedArray, field: pa.Field, marks: Marks) -> 
 
 
 def without_rows(table: pa.Table, marks: Marks) -> pa.Table:
-    """Return a table without the rows of samples or raw objects that are taken down, and without their names in the
-    others; the table itself where there is nothing of them."""
+    """Return a table without the rows of samples or raw objects that are taken down, and without their names.
+
+    Returns the table itself where it has nothing of them.
+    """
     gone = taken_rows(table, marks)
     left = table.filter(pa.array([not one for one in gone], pa.bool_())) if any(gone) else table
     return scrub(left, marks)
 
 
 def taken_rows(table: pa.Table, marks: Marks) -> list[bool]:
-    """Of each row, whether it is of a sample or raw object that is taken down, by what the row is called."""
+    """Return for each row whether it is of a sample or raw object that is taken down, by its own name."""
     kinds: dict[str, str] = {name: OWN[name] for name in table.column_names if name in OWN}
     if "key" in kinds and ("uri" in kinds or table_facts(table).get("table") in _RAW):
         kinds["key"] = "raw"
@@ -118,8 +122,11 @@ def _ends(marks: Marks, step: str | None, name: str | None) -> bool:
 
 
 def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
-    """JSON without the names: an item, or an entry by name, that is one goes, from what says why the name does. field:
-    what the value is of."""
+    """Return JSON without the names.
+
+    An item, or an entry by name, that is a name goes; from text that says why, the name goes. field: what the value is
+    of.
+    """
     if field in STRUCTURAL:
         return value
     if isinstance(value, str):
@@ -141,7 +148,7 @@ def scrubbed(value: Any, marks: Marks, field: str = "") -> Any:
 def _told_without(text: str, field: str, marks: Marks) -> str:
     """Return a text that says why, without the names.
 
-    Cells of a table in Markdown as they were before they were escaped.
+    Cells of a table in Markdown are compared as they were before they were escaped.
     """
     if not field.endswith("table_markdown"):
         return marks.without(text)
@@ -161,7 +168,7 @@ def _names_one(item: Any, field: str, marks: Marks) -> bool:
 
 
 def class_names_without(names: list[Any], marks: Marks) -> list[Any]:
-    """Class names, each at its number. A subject may be a class."""
+    """Return the class names, each at its number, with those taken down replaced: a subject may be a class."""
     return [
         f"{TAKEN_DOWN} {n}" if isinstance(name, str) and marks.has(name) else name
         for n, name in enumerate(names)

@@ -1,4 +1,4 @@
-"""Where the samples of a takedown are: in every version that is still there, retired or not."""
+"""The samples of a takedown, found in every version that is still there, retired or not."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,27 +25,33 @@ from .readable_versions import Whole, over_whole
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """Of one dataset. marks: what names these samples alone.
-
-    rows: part -> row -> deny entry, of all its versions; uris: of the raw objects that they were cut of, others too or
-    not; places: what has to be gone; versions: those that had them, or name them, newest last.
-    """
+    """The findings in one dataset."""
 
     dataset: str
+    """Name of the dataset."""
     marks: Marks
+    """Names of these samples alone."""
     rows: Rows = field(default_factory=dict)
+    """Part -> row -> deny entry, of all its versions."""
     uris: set[str] = field(default_factory=set)
+    """URIs of the raw objects that they were cut of, whether or not others were too."""
     places: list[Place] = field(default_factory=list)
+    """Places that have to be gone."""
     versions: list[VersionRecord] = field(default_factory=list)
+    """Versions that had them, or name them, newest last."""
 
 
 def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Found:
-    """Return what the versions of a dataset have of a takedown, those left out of which something was collected already
-    (`left_over` finds what is left of these). known: marks that are on record.
+    """Return the findings of a takedown in the versions of a dataset.
 
-    Reads the keys table of every run once, the tables with columns that name other samples, what open transactions
-    have of samples, and of the versions that have something all tables of samples and shards. Raises: Corrupt;
-    StoreError.
+    Versions of which something was collected already are left out: `left_over` finds what is left of these.
+
+    Reads the keys table of every run once, the tables with columns that name other samples, and what open transactions
+    have of samples. It reads all tables of samples and shards of the versions that have something.
+
+    known: marks that are on record.
+
+    Raises: Corrupt; StoreError.
     """
     marks = frozenset(known)
     return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions, marks))
@@ -69,12 +75,12 @@ def _find(root: Root, dataset: str, deny: Deny, versions: Whole, known: frozense
 
 
 def names_some(version: Version, marks: Marks) -> bool:
-    """Whether a version names what is taken down: in a column, a reason or a class. Reads its tables that may."""
+    """Return whether a version names what is taken down, in a column, reason or class. Reads tables that may."""
     return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
 
 
 def labels_name_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
-    """Whether one of the class names of a version, as its manifest has them, is one of theirs."""
+    """Return whether a class name of a version, as its manifest has them, is one of theirs."""
     names = manifest.get("producer", {}).get(LABELS)
     return isinstance(names, list) and class_names_without(names, marks) != names
 
@@ -83,7 +89,7 @@ class _Look:
     """Versions of one dataset, each of their tables looked at once."""
 
     def __init__(self, found: Found, by_file: Mapping[str, Rows] = MappingProxyType({})) -> None:
-        """by_file: path of a keys table -> the samples in it that are denied, under their own keys."""
+        """Begin with nothing looked at. by_file: path of a keys table -> its denied samples, under their own keys."""
         self._found, self._by_file = found, by_file
         self._parts: dict[str, frozenset[str]] = {}
         self._names: dict[str, bool] = {}
@@ -91,16 +97,16 @@ class _Look:
         self._hashed: dict[str, bool] = {}
 
     def has_some(self, version: Version) -> bool:
-        """Whether a version has such samples, or names them."""
+        """Return whether a version has such samples, or names them."""
         return bool(self._parts_of(version)) or self.names_some(version)
 
     def _parts_of(self, version: Version) -> frozenset[str]:
-        """Its parts that have such samples; one that was redacted has none any more."""
+        """Return its parts that have such samples; a redacted part has none any more."""
         files = [self._by_file.get(entry["path"], {}) for entry in keys_files(version)]
         return frozenset(part for file in files for part in file)
 
     def names_some(self, version: Version) -> bool:
-        """Whether a table, or a class, names them."""
+        """Return whether a table, or a class, names them."""
         entries = (*version.manifest["samples"], *version.manifest["exclusions"])
         return any(self._has_names(version, one) for one in entries) or labels_name_some(
             version.manifest, self._found.marks
@@ -127,7 +133,7 @@ class _Look:
         return self._names[path]
 
     def _has_hash(self, version: Version, entry: Mapping[str, Any]) -> bool:
-        """Whether a table of hashes of keys has one of theirs."""
+        """Return whether a table of hashes of keys has one of theirs."""
         path = entry["path"]
         if path not in self._hashed:
             table = get_table(version.store, TableFile.from_json(dict(entry)))
@@ -135,7 +141,7 @@ class _Look:
         return self._hashed[path]
 
     def places(self, record: VersionRecord, version: Version) -> Iterator[Place]:
-        """Yield what this version has of these samples: the version, shards with their indexes, and tables."""
+        """Yield the places of these samples in this version: the version, shards with their indexes, and tables."""
         parts = self._parts_of(version)
         yield {"check": "retired", "what": f"version {record.name}", "of": record.dataset, "id": record.id}
 
@@ -169,10 +175,11 @@ class _Look:
 
 
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """path -> folder of its run, of samples and statistics files: a run's files lie in one, its statistics among them.
+    """Return path -> folder of its run, of samples and statistics files.
 
-    Earlier releases laid each annotation of a refresh in a folder of its own, and the statistics of all beside these,
-    under the same transaction."""
+    A run's files lie in one folder, its statistics among them. Earlier releases laid each annotation of a refresh in a
+    folder of its own, and the statistics of all beside these, under the same transaction.
+    """
     found = {entry["path"]: _folder(entry) for entry in (*manifest["samples"], *manifest["stats"])}
     counted = {_folder(entry) for entry in manifest["stats"]}
     alone = counted - {_folder(entry) for entry in manifest["samples"]}
@@ -190,8 +197,10 @@ def _folder(entry: Mapping[str, Any]) -> str:
 
 
 def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[str]:
-    """Folders of the runs whose statistics change with these samples files: their own, and those of annotations, which
-    count a column whole that was there before."""
+    """Return the folders of the runs whose statistics change with these samples files.
+
+    They are their own, and those of annotations, which count a column whole that was there before.
+    """
     columns: set[str] = set()
     out, folder_of = set(), folders(manifest)
     for entry in manifest["samples"]:
@@ -203,7 +212,7 @@ def counted_again(manifest: Mapping[str, Any], changed: Collection[str]) -> set[
 
 
 def all_datasets(root: Root) -> Sequence[str]:
-    """Those that have versions or transactions, and those that a pipeline has tables or stages of."""
+    """Return the datasets with versions or transactions, and those that a pipeline has tables or stages of."""
     named = {
         info.key.split("/")[1] for place in ("tables/", "stages/") for info in listed_twice(root.store, place)
     }

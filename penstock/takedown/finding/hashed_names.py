@@ -1,4 +1,4 @@
-"""What names a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
+"""Names of a sample that is taken down: its keys and provenance, as keyed hashes that a proof may hold."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,35 +11,40 @@ from loader.dataset.log.state import Deny
 KIND = "mark"
 TAKEN_DOWN = "(taken down)"
 _OURS = re.compile(r"(\(taken down\)|(?:taken down|takedown) \(log entry \d+\))")
-"""What a takedown wrote itself: no name, whoever may be called so."""
+"""Text that a takedown wrote itself: no name, whoever may be called so."""
 _WORD = re.compile(r"[^\s'\"(),;\[\]{}<>]+")
 _BEFORE, _AFTER = r"(?<![\w\-/%~+@=.])", r"(?![\w\-/%~+@=])"
-"""Where a name may begin and end: beside another character of an identifier it is a piece of another name. A dot may
-follow, as in `key.jpg`."""
+"""The places where a name may begin and end: beside another character of an identifier it is a piece of another name.
+
+A dot may follow, as in `key.jpg`.
+"""
 _SHORTEST = 4  # shorter words are anybody's
 _MOST_PLACES = 400
-"""Where a name may lie in one word: one with more, such as an encoded picture, is looked at whole."""
+"""Most places where a name may lie in one word. A word with more, such as an encoded picture, is looked at whole."""
 
 
 @dataclass(frozen=True, slots=False, kw_only=True)
 class Marks:
-    """Of one dataset. kinds, denied: of the deny entry, what was hashed and the hashes.
-
-    hashes: marks of what else names what is taken down; plain: the names, where they are still known, which finds them
-    in the midst of a text; others: what somebody else is called too, who stays: no name of theirs alone.
-    """
+    """The names in one dataset of what is taken down."""
 
     salt: str
+    """Salt of the hashes."""
     dataset: str
+    """Name of the dataset."""
     kinds: tuple[str, ...]
+    """Kinds of names that the deny entry hashed."""
     denied: frozenset[str]
+    """Hashes of the deny entry."""
     hashes: frozenset[str]
+    """Marks of the other names of what is taken down."""
     plain: frozenset[str] = frozenset()
+    """The names, as far as they are still known: these are found in the midst of a text."""
     others: frozenset[str] = frozenset()
+    """Names that something which stays has too: no names of what is taken down alone."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
-        """Whether this is one of the names, exactly."""
+        """Return whether this is one of the names, exactly."""
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
@@ -50,8 +55,10 @@ class Marks:
         return self._known[text]
 
     def takes(self, kind: str, text: str) -> bool:
-        """Whether what is called so is taken down. kind: what can be denied by this name, "" for nothing: a subject may
-        be called as somebody's raw object."""
+        """Return whether what is called so is taken down.
+
+        kind: what can be denied by this name, "" for nothing: a subject may be called as somebody's raw object.
+        """
         if kind in self.kinds and self._denies(kind, text):
             return True
         return text not in self.others and mark(self.salt, self.dataset, text) in self.hashes
@@ -61,7 +68,7 @@ class Marks:
 
     @property
     def all_known(self) -> bool:
-        """Whether `plain` has every name, so that texts need not be hashed to be told."""
+        """True where `plain` has every name, so that texts need not be hashed to be told."""
         of = ("", self.dataset)
         told = {
             keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
@@ -71,13 +78,13 @@ class Marks:
         }
 
     def adding(self, names: Iterable[str]) -> "Marks":
-        """These names too, but for those that others have."""
+        """Return the marks with these names too, but for those that others have."""
         more = {name for name in names if name} - self.others
         marks = {mark(self.salt, self.dataset, name) for name in more}
         return replace(self, plain=self.plain | more, hashes=self.hashes | marks)
 
     def names(self, text: str) -> bool:
-        """Whether a text is, or holds, one of the names."""
+        """Return whether a text is, or holds, one of the names."""
         return self.without(text) != text
 
     def without(self, text: str) -> str:
@@ -121,7 +128,12 @@ def mark(salt: str, dataset: str, text: str) -> str:
 def marks_of(
     deny: Deny, dataset: str, names: Iterable[str], known: Iterable[str] = (), others: Iterable[str] = ()
 ) -> Marks:
-    """names: in plain; known: marks that are on record already; others: names that others have too."""
+    """Return the marks of a deny entry in a dataset.
+
+    names: in plain.
+    known: marks that are on record already.
+    others: names that others have too.
+    """
     made = Marks(
         salt=deny.salt,
         dataset=dataset,

@@ -11,7 +11,7 @@ from loader.json_text import DamagedJson, parse_json_object
 
 
 def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
-    """Return what lies at a path of the store at `url`. Raises: Corrupt for what is no JSON object."""
+    """Return the JSON object at a path of the store at `url`. Raises: Corrupt for other bytes."""
     try:
         return parse_json_object(data)
     except DamagedJson as error:
@@ -21,7 +21,7 @@ def json_object(data: bytes, path: str, url: str) -> dict[str, Any]:
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON value, names of entries included."""
+    """Yield every text in a JSON value, names of entries included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -34,7 +34,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def cell_texts(table: pa.Table) -> Iterator[str]:
-    """Every distinct text in a table: of columns of text, of lists of them, and names of categories."""
+    """Yield every distinct text in a table: of columns of text, of lists of them, and names of categories."""
     for name in table.column_names:
         column = table[name]
         if pa.types.is_string(column.type):

@@ -1,4 +1,4 @@
-"""What names the samples of a takedown: what they are called, and nobody else."""
+"""The names of the samples of a takedown, which nobody else has."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,22 +29,21 @@ _TABLES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """marks: of what these samples alone are called.
-
-    uris: of the raw objects that they were cut of, others too or not.
-    """
+    """The names of samples."""
 
     marks: Marks
+    """Names of these samples alone."""
     uris: set[str]
+    """URIs of the raw objects that they were cut of, whether or not others were too."""
 
 
 def keys_files(version: Version) -> list[dict[str, Any]]:
-    """Where a version has the keys and the provenance of its samples, as its manifest names them."""
+    """Return the entries of a version's manifest for the keys and the provenance of its samples."""
     return [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
 
 
 def waiting_tables(root: Root, dataset: str) -> Iterator[pa.Table]:
-    """Yield what open transactions of a dataset have of samples."""
+    """Yield the tables that open transactions of a dataset have of samples."""
     for txn in root.state.txns.values():
         waits = txn.dataset == dataset and txn.status == "open"
         for info in listed_twice(root.store, f"data/{txn.txn}/") if waits else ():
@@ -63,10 +62,17 @@ def names_of(
     by_file: Mapping[str, Rows],
     known: frozenset[str],
 ) -> Named:
-    """files: the keys tables of all versions, by path; by_file: which of their rows are denied; known: marks on record.
+    """Return the names of the samples of a takedown in a dataset.
 
-    What somebody else who stays is called too, in whichever column, is no name of theirs alone; what stands for a
-    sample that was redacted already is no name of it. Raises: Corrupt; StoreError."""
+    A name that something else which stays has too, in whichever column, is no name of theirs alone. A name that stands
+    for a sample that was redacted already is no name of it.
+
+    files: path -> keys table, of all versions.
+    by_file: path -> its denied rows.
+    known: marks on record.
+
+    Raises: Corrupt; StoreError.
+    """
     mine: dict[str, set[str]] = {name: set() for name in NAMES}
     uris: set[str] = set()
     others: list[pa.ChunkedArray] = []
@@ -102,10 +108,10 @@ def names_of(
 
 
 def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
-    """Those of these texts that are among the names.
+    """Return the texts that are among the names.
 
-    Three hashes per text where some names are known by theirs alone: of what was redacted before, or of another
-    dataset.
+    Takes three hashes per text where some names are known by their hashes alone: of samples that were redacted before,
+    or of another dataset.
     """
     if not marks.all_known:
         return {text for column in columns for text in column.to_pylist() if marks.has(text)}
@@ -116,7 +122,7 @@ def _named(marks: Marks, columns: Iterable[pa.ChunkedArray]) -> set[str]:
 def _of_other_rows(
     store: Store, dataset: str, tests: DenyList, mine: Mapping[str, set[str]]
 ) -> Iterator[pa.ChunkedArray]:
-    """Yield what units and raw objects are called of which nothing is taken down. mine: column -> names of what is."""
+    """Yield the names of units and raw objects of which nothing is taken down. mine: column -> names taken down."""
     for kind, columns in _TABLES.items():
         for info in listed_twice(store, f"tables/{dataset}/{kind}/"):
             if not info.key.endswith(".parquet"):

@@ -1,4 +1,4 @@
-"""Versions that can be read whole, though a collector be at work: what it left of others nobody can tell apart."""
+"""Versions that can be read whole, though a collector be at work: its leftovers of others nobody can tell apart."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def over_whole(root: Root, dataset: str, work: Callable[[Whole], T]) -> T:
-    """work(versions) with those versions, retired or not, whose manifest and tables are there.
+    """Return work(versions) of those versions, retired or not, whose manifest and tables are there.
 
     Begins again where a collector took something of a retired one meanwhile. Costs a request per version, and one per
     table that only retired ones have. Raises: ObjectNotFound where a version lacks something that nobody may have

@@ -1,8 +1,8 @@
-"""Which raw objects a takedown may delete: those below the places that their dataset takes raw objects from.
+"""The raw objects that a takedown may delete: those below the places that their dataset takes raw objects from.
 
 A sample's `raw_uri` is what its writer said, and the operator who deletes may more. So an object goes only below a
-landing place that a batch of its dataset was discovered in, or one that the operator names; what could be read as
-another object than it is written, or lies in a root, stays.
+landing place that a batch of its dataset was discovered in, or one that the operator names. An object stays whose
+address could be read as another's, or that lies in a root.
 """
 
 import os
@@ -19,7 +19,7 @@ _ROOT_MARKER = "penstock.json"
 
 
 def landings(store: Store, dataset: str) -> frozenset[str]:
-    """Where a dataset's batches were discovered, by their manifests, each of which is read. Raises: Corrupt."""
+    """Return the landing places of a dataset's batches, by their manifests, each of which is read. Raises: Corrupt."""
     place = f"tables/{dataset}/manifests/"
     found = set()
     for info in store.list(place):
@@ -40,7 +40,10 @@ def check_place(place: str) -> str:
 
 
 def why_not(uri: str, places: Collection[str], root_url: str) -> str:
-    """Why an object must not be deleted, "" where it may be: it lies below one of the places, and in no root."""
+    """Return the reason why an object must not be deleted, "" where it may be.
+
+    It may be where it lies below one of the places and in no root, and its address cannot be read in two ways.
+    """
     plain = _plain(uri)
     bases = sorted(base for base in map(_base, places) if base)
     inside = [base for base in bases if plain.startswith(f"{base}/")]
@@ -57,7 +60,10 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
 
 
 def _why_not_on_disk(path: str, bases: Collection[str]) -> str:
-    """Links in its path may lead elsewhere; one that it is itself is deleted, and not what it leads to."""
+    """Return the reason why a local object must not be deleted, "" where it may be.
+
+    Links in its path may lead elsewhere; an object that is a link is deleted itself, and not its target.
+    """
     folder = os.path.realpath(os.path.dirname(path))
     if not any(f"{folder}/".startswith(f"{os.path.realpath(base)}/") for base in bases):
         return f"a link leads it out of its source, to {folder}"
@@ -75,14 +81,14 @@ def _upwards(folder: str) -> Iterator[str]:
 
 
 def _plain(uri: str) -> str:
-    """One spelling of a local path."""
+    """Return the one spelling of a local path."""
     return uri.removeprefix("file://")
 
 
 def _base(place: str) -> str:
     """Return a place without the slashes at its end.
 
-    "" for one that is no bucket, no server and no folder below the disk's own.
+    Returns "" for a place that is no bucket, no server and no folder below the disk's own.
     """
     base = _plain(place).rstrip("/")
     if "://" in base:

@@ -1,6 +1,6 @@
-"""What was made of versions with samples that are taken down: cards, pages of gates, plans, views, packs, ledgers.
+"""Objects made of versions with samples that are taken down: cards, pages of gates, plans, views, packs, ledgers.
 
-Nothing of it is needed to read a version, and all of it but ledgers is made again when it is asked for.
+No version needs them to be read, and all but ledgers are made again when they are asked for.
 """
 
 import json
@@ -20,9 +20,9 @@ _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
-    """Pages of the gate that name a sample go, text by text.
+    """Return the deletion of the pages of the gate that name a sample, text by text.
 
-    With `everything` the others too, which may show one, also of batches that no version has. Those may come again.
+    With `everything` the others go too, which may show one, also of batches that no version has. Those may come again.
     Raises: StoreError.
     """
     named: list[str] = []
@@ -33,7 +33,7 @@ def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) ->
 
 
 def page_names(data: bytes, marks: Marks) -> bool:
-    """Whether a text of an HTML page is, or holds, a name."""
+    """Return whether a text of an HTML page is, or holds, a name."""
     page = _Texts()
     page.feed(data.decode(errors="replace"))
     page.close()
@@ -41,25 +41,26 @@ def page_names(data: bytes, marks: Marks) -> bool:
 
 
 class _Texts(HTMLParser):
-    """texts: what a reader of the page sees, unescaped, as the page divides it; and what it says of pictures."""
+    """The texts that a reader of the page sees, unescaped, as the page divides them, and those in place of pictures."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.texts: set[str] = set()
 
     def handle_data(self, data: str) -> None:
-        """A text between two tags; of a list of keys, each."""
+        """Add a text between two tags; of a list of keys, each."""
         self.texts |= {data.strip(), *data.strip().split(", ")}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """What stands for a picture."""
+        """Add the texts that stand for a picture."""
         self.texts |= {value for name, value in attrs if value and name in ("alt", "title")}
 
 
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
-    """Cards of these versions go, plans with their views, and packs that no other plan names; ledgers are rewritten.
+    """Return the edits of the objects made of these versions.
 
-    Costs a read of each plan, pack and ledger. Raises: StoreError.
+    Cards go, plans with their views, and packs that no other plan names; ledgers are rewritten. Costs a read of each
+    plan, pack and ledger. Raises: StoreError.
     """
     records = list(versions)
     if not records:
@@ -89,12 +90,12 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
 
 
 def card_folders(versions: Iterable[VersionRecord]) -> tuple[str, ...]:
-    """Where the cards of these versions lie: their pictures show samples too."""
+    """Return the folders of the cards of these versions: their pictures show samples too."""
     return tuple(f"{card_folder(one.dataset, one.number, one.id)}/" for one in versions)
 
 
 def plan_is_of(data: bytes, ids: Collection[str]) -> bool:
-    """Whether a plan is of one of these versions."""
+    """Return whether a plan is of one of these versions."""
     return any(one.encode() in data for one in ids)
 
 
@@ -110,13 +111,13 @@ def _ledgers(store: Store, ids: set[str], marks: Marks) -> dict[str, bytes]:
 def ledger_without(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
     """Return a ledger whose lines of these versions name nothing that is taken down, the same bytes where none does.
 
-    A line that is none stays.
+    Text that is no line of a ledger stays.
     """
     return b"".join(_line(line, ids, marks) for line in data.splitlines(keepends=True))
 
 
 def _line(data: bytes, ids: Collection[str], marks: Marks) -> bytes:
-    """Of a sample that is taken down it quotes no error, which may quote the sample."""
+    """Return a line without the names, and without an error of a sample that is taken down, which may quote it."""
     try:
         line = json.loads(data)  # not by the one rule of damaged JSON: whatever can be read here is looked at
     except (ValueError, RecursionError):

@@ -1,5 +1,8 @@
-"""Objects under data/ that no version names and that have samples which are taken down: what writers left behind, parts
-that wait to be published, and the samples of parts as their writers handed them on."""
+"""Objects under data/ that no version names and that have samples which are taken down.
+
+They are leftovers of writers, parts that wait to be published, and the samples of parts as their writers handed them
+on.
+"""
 
 import re
 import tarfile
@@ -28,9 +31,11 @@ PART_SAMPLES = "part-samples"
 
 
 def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
-    """Of a dataset's transactions. Lists them, and reads each index, table and manifest that no version names.
+    """Yield the places in a dataset's transactions that no version names.
 
-    Where a version was collected in part, nothing may be left that says whose the rest is: all of that has to go."""
+    Lists them, and reads each index, table and manifest among them. All of the rest of a version that was collected in
+    part has to go: nothing in it may be left that says whose it is.
+    """
 
     def named_by(versions: Whole) -> tuple[set[str], set[str]]:
         whole = {record.txn for record, _ in versions}
@@ -52,7 +57,7 @@ def left_over(root: Root, dataset: str, marks: Marks) -> Iterator[Place]:
 
 
 def _rest(path: str) -> Iterator[tuple[str, str]]:
-    """(path, what it is) of an object of a version that was collected in part."""
+    """Yield (path, what it is) of an object of a version that was collected in part."""
     if re.fullmatch(OURS, path):
         yield path, "rest of a version that was collected in part"
 
@@ -60,9 +65,13 @@ def _rest(path: str) -> Iterator[tuple[str, str]]:
 def _looked_at(
     store: Store, path: str, keys: set[str], marks: Marks, *, waits: bool
 ) -> Iterator[tuple[str, str]]:
-    """(path, what it is) of the object, and of its shard where it is an index, if it has one of the samples, or names
-    one; of what a collector took this moment nothing. waits: it may be published yet: what only names them is then
-    rewritten by the next run, and has not to go."""
+    """Yield (path, what it is) of the object, and of its shard where it is an index, if it has or names a sample.
+
+    Yields nothing for an object that a collector took this moment.
+
+    waits: whether it may be published yet; an object that only names samples is then rewritten by the next run, and has
+    not to go.
+    """
     try:
         for found, what in _with_marks(store, path, keys, marks, waits):
             yield found, f"{what} that no version names"
@@ -99,8 +108,10 @@ def member_keys(store: Store, path: str) -> Iterator[str]:
 
 
 def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:
-    """Path of a part's samples table that has samples which are taken down -> the redacted one beside it, for records
-    of stages that hand parts on."""
+    """Return path -> redacted table beside it, of the parts' samples tables that have samples which are taken down.
+
+    It is for records of stages that hand parts on.
+    """
     newest = root.state.newest(dataset)
     if newest is None or not rows:
         return {}
@@ -119,7 +130,7 @@ def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str
 
 
 def _keys(store: Store, record: VersionRecord, rows: Rows) -> dict[str, dict[int, str]]:
-    """Return what a version calls these rows, of the parts that it has."""
+    """Return part -> row -> key in a version, of these rows and the parts that it has."""
     files = [
         TableFile.from_json(one)
         for one in open_record(store, record).manifest["samples"]

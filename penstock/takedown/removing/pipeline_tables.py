@@ -1,8 +1,11 @@
-"""What a pipeline wrote of samples that are taken down: its tables, its stages' records, its batches' manifests.
+"""Files of a pipeline on samples that are taken down: its tables, its stages' records, its batches' manifests.
 
-No version names these files. A table is written again without the rows, under a new name; then every record that named
-it is replaced, under its own number, so that what read it goes on to; then the old one is deleted. Killed in between,
-the next run finds the old one and does the rest.
+No version names these files. They are replaced in this order; killed in between, the next run finds the old table and
+does the rest:
+
+1. A table is written again without the rows, under a new name.
+2. Every record that named it is replaced, under its own number, so that its readers go on to the new one.
+3. The old table is deleted.
 """
 
 import hashlib
@@ -27,10 +30,13 @@ AHEAD = "clips_ahead"
 
 
 def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[str, Json]) -> Edits:
-    """Return what is to become of a pipeline's objects.
+    """Return the edits of a pipeline's objects. The new tables are written.
 
-    The new tables are written. shards: path of a shard, or of a part's samples table -> what has taken its place, for
-    records that name it. Costs a read of each table and record of the dataset. Raises: Corrupt; StoreError.
+    Costs a read of each table and record of the dataset.
+
+    shards: path of a shard, or of a part's samples table -> what has taken its place, for records that name it.
+
+    Raises: Corrupt; StoreError.
     """
     marks = with_units(store, dataset, marks)
     replaced: dict[str, Json] = {}
@@ -52,7 +58,10 @@ def lifecycle_edits(store: Store, dataset: str, marks: Marks, shards: Mapping[st
 
 
 def with_units(store: Store, dataset: str, marks: Marks) -> Marks:
-    """Return what was cut of a raw object that is taken down is too, in a version or not. Reads the tables of units."""
+    """Return the marks with the units that were cut of denied raw objects, in a version or not.
+
+    Reads the tables of units.
+    """
     names: set[str] = set()
     for path in _paths(store, f"tables/{dataset}/units/", ".parquet"):
         table = parse_table(store.get(path).data, path)
@@ -71,7 +80,7 @@ def table_without(store: Store, path: str, marks: Marks) -> pa.Table | None:
 def without_names(path: str, body: Json, marks: Marks) -> Json:
     """Return a stage's record, or a batch's manifest, without what is taken down.
 
-    An equal one where it has nothing of it.
+    Returns an equal one where it has nothing of it.
     """
     if path.startswith("tables/"):
         return _batch(body, marks)
@@ -80,7 +89,7 @@ def without_names(path: str, body: Json, marks: Marks) -> Json:
 
 
 def is_hint(path: str) -> bool:
-    """Whether a path under `tables/` is of what nothing depends on, and names no sample; it may be damaged."""
+    """Return whether a path under `tables/` is of a hint: it names no sample, and may be damaged."""
     dataset = path.split("/")[1]
     return path == settled_path(dataset) or path.startswith(f"tables/{dataset}/{AHEAD}/")
 
@@ -92,7 +101,7 @@ def _paths(store: Store, prefix: str, suffix: str) -> Iterator[str]:
 
 
 def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
-    """JSON in which what names a file that was replaced names the new one."""
+    """Return JSON in which entries that name a replaced file name the new one."""
     if isinstance(value, Mapping):
         new = replaced.get(value["path"], {}) if isinstance(value.get("path"), str) else {}
         return {name: new[name] if name in new else _redirected(one, replaced) for name, one in value.items()}
@@ -104,7 +113,7 @@ def _redirected(value: Any, replaced: Mapping[str, Json]) -> Any:
 def _batch(body: Json, marks: Marks) -> Json:
     """Return a batch's manifest in which objects that are taken down have another name.
 
-    It keeps the batch's, which is a hash of what they were called, and says so.
+    It keeps the batch's name, which is a hash of the objects' former names, and says that it was redacted.
     """
     objects = []
     for one in body.get("objects", ()):

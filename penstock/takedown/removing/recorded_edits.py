@@ -10,18 +10,18 @@ from ..record import Place, add_to_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """puts: path -> its new bytes.
-
-    deletes: paths, for ever; remade: paths of views, packs and pages to delete, which may come again.
-    """
+    """Changes to objects that no version protects."""
 
     puts: Mapping[str, bytes] = field(default_factory=dict)
+    """Path -> its new bytes."""
     deletes: tuple[str, ...] = ()
+    """Paths to delete for ever."""
     remade: tuple[str, ...] = ()
+    """Paths of views, packs and pages to delete, which may come again."""
 
 
 def do(store: Store, n: int, dataset: str, edits: Edits) -> list[str]:
-    """Returns the paths. Again is no change. Raises: StoreError."""
+    """Put the edits on record, then make them. Returns the paths. Again is no change. Raises: StoreError."""
     places: list[Place] = [
         {"check": "replaced", "what": "an object without a name any more", "of": dataset, "path": path}
         for path in edits.puts

@@ -38,8 +38,10 @@ from ..finding.hashed_names import Marks
 
 
 def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
-    """Return the takedown's open transaction on the version `parent`: the same one whenever it goes on, until that is
-    settled or the parent another."""
+    """Return the takedown's open transaction on the version `parent`.
+
+    It is the same one whenever the takedown goes on, until that is settled or the parent another.
+    """
     again = 0
     while True:
         named = f"takedown {n} {dataset} {parent} {again}"
@@ -53,11 +55,11 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
     """Commit the dataset's newest version without the samples of a takedown, and without their names.
 
-    None where it has none of them.
+    Returns None where it has none of them. Every shard of a part that has one is read and written once. When somebody
+    publishes meanwhile, that is redacted too before the commit is allowed.
 
-    Every shard of a part that has one is read and written once. When somebody publishes meanwhile, what is new is
-    redacted too before the commit is allowed. Raises: NothingLeft where it has no others; Conflict; Corrupt;
-    StoreError; Fenced when a collector took this takedown for dead: run it again.
+    Raises: NothingLeft where it has no others; Conflict; Corrupt; StoreError; Fenced when a collector took this
+    takedown for dead: run it again.
     """
     newest = root.state.newest(dataset)
     if newest is None:
@@ -76,7 +78,7 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
 
 
 def _is_class(root: Root, dataset: str, marks: Marks) -> bool:
-    """Whether a class is called so, by the newest version that tells any: once it is retired another has to."""
+    """Return whether a class is called so, by the newest version that tells any: once it is retired another has to."""
     names = class_names(root.store, root.state.versions(dataset)) or []
     return class_names_without(names, marks) != names
 
@@ -152,7 +154,7 @@ class _Redaction:
         return made
 
     def _kept(self, version: Version) -> dict[str, Any]:
-        """Of the producer what holds for the samples that stay: whose they are."""
+        """Return the part of the producer that holds for the samples that stay: the owner."""
         producer = version.manifest["producer"]
         return {name: producer[name] for name in ("owner",) if name in producer}
 
@@ -162,7 +164,7 @@ class _Redaction:
         return {} if names is None else {LABELS: class_names_without(names, self._marks)}
 
     def _exclusions(self, version: Version, rows: Rows, parent: Rows) -> Rows:
-        """Return what is live and shall not be: of this takedown, and of others that the parent had not applied."""
+        """Return the live rows to exclude: of this takedown, and of others that the parent had not applied."""
         out = {part: dict(members) for part, members in parent.items()}
         for part, members in rows.items():
             live = version.parts.live_members(version.parts.position(part))
@@ -212,7 +214,7 @@ class _Redaction:
         new: Mapping[str, Any],
         columns: Mapping[str, Any],
     ) -> TableFile:
-        """Of a run's files, as they are now; of an annotation with what was there before it."""
+        """Return the statistics of a run's files, as they are now; of an annotation with the values before it."""
         ours = [new[one["path"]] for one in mine]
         if not is_annotation(ours[0]):
             return redact_stats(self._store, prefix, [TableFile.from_json(one) for one in ours])
@@ -238,8 +240,10 @@ class _Redaction:
 
 
 def with_removed(was: pa.Table, now: pa.Table) -> pa.Table:
-    """Return an annotation's table in which a cell that became null takes the value away, and brings none back that was
-    there before it."""
+    """Return an annotation's table in which a cell that became null takes the value away.
+
+    So it brings none back that was there before it.
+    """
     there = was[REMOVED].to_pylist() if REMOVED in was.column_names else [None] * was.num_rows
     removed = [list(names or ()) for names in there]
     for name in was.column_names:
@@ -268,7 +272,7 @@ def _runs(entries: list[Any], n: int) -> list[list[Any]]:
 
 
 def zeroed(version: Version, gone: Rows) -> list[dict[str, Any]]:
-    """Places whose bytes have to be zeros: of each redacted shard its ranges [offset, nbytes]."""
+    """Return the places whose bytes have to be zeros: of each redacted shard its ranges [offset, nbytes]."""
     places = []
     for shard in version.parts.shard_rows().to_pylist():
         rows = gone.get(shard["part"])

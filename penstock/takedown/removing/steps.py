@@ -1,4 +1,4 @@
-"""What a takedown does to one dataset, step by step."""
+"""The steps of a takedown in one dataset."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,11 @@ from .rewrite import NothingLeft, publish_redacted, zeroed
 
 
 class Steps:
-    """Of one dataset. found: what its versions have of the takedown; ran: is told what was done."""
+    """The steps in one dataset.
+
+    found: what its versions have of the takedown.
+    ran: is told what was done.
+    """
 
     def __init__(self, root: Root, deny: Deny, found: Found, ran: Ran) -> None:
         self._root, self._deny, self._found, self._ran = root, deny, found, ran
@@ -28,10 +32,10 @@ class Steps:
         self._uris = set(found.uris)
 
     def take(self) -> set[str]:
-        """All of them, in this order.
+        """Take all steps, in this order. Returns the URIs of the raw objects that these samples were cut of.
 
-        Each finds what is left to do in what is stored: killed anywhere, a run is run again. Returns the URIs of the
-        raw objects that these samples were cut of. Raises: Corrupt; StoreError; Fenced.
+        Each finds what is left to do in what is stored: killed anywhere, a run is run again. Raises: Corrupt;
+        StoreError; Fenced.
         """
         self._note_found()
         retired = False
@@ -47,13 +51,13 @@ class Steps:
         return self._uris
 
     def _note_found(self) -> None:
-        """On record before it is changed; and which bytes of the newest version have to be zeros by now."""
+        """Put the findings on record before they change, with the bytes of the newest version that must be zeros."""
         own = self._marks.hashes
         places = [*self._found.places, *self._zeros()]
         add_to_record(self._root.store, self._deny.n, places, {self._dataset: own} if own else {})
 
     def _publish(self) -> str:
-        """Return the newest version without the samples, until it has none of them.
+        """Publish the newest version without the samples, until it has none of them.
 
         Returns its id where it has no others, so that there is no version without them; else "".
         """
@@ -65,22 +69,25 @@ class Steps:
         return ""
 
     def _find_again(self) -> None:
-        """What others published meanwhile is found too."""
+        """Find again, so that what others published meanwhile is found too."""
         self._found = find(self._root, self._dataset, self._deny, self._marks.hashes)
         self._marks = self._found.marks.adding(self._marks.plain)
         self._uris |= self._found.uris
 
     def _delete_pages(self) -> None:
-        """While a version that has, or names, samples is there, every page of the gate may show one: they go before it
-        is retired, so that a run which is killed does it again and a later one leaves what was made since."""
+        """Delete every page of the gate, which may show a sample, while a version that has or names samples is there.
+
+        They go before that version is retired, so that a run which is killed does it again. A later run leaves the
+        pages that were made since.
+        """
         if any(record.retired is None for record in self._found.versions):
             self._do(page_edits(self._root.store, self._dataset, self._marks, everything=True))
 
     def _retire(self, nothing_left_of: str) -> bool:
         """Retire the versions that had the samples.
 
-        False where somebody has published on one of them since: what is newest is never retired while it has other
-        samples, before there is a version of these.
+        Returns false where somebody has published on one of them since. The newest version is never retired while it
+        has other samples, before there is a version of these.
         """
         had = {record.id for record in self._found.versions}
 
@@ -101,15 +108,15 @@ class Steps:
         return outcome.value is True
 
     def _edit_derived(self) -> None:
-        """What was made of the versions that had them."""
+        """Edit the objects that were made of the versions that had them."""
         self._do(derived_edits(self._root.store, self._had(), self._marks))
 
     def _note_left_over(self) -> None:
-        """On record, so that a proof looks whether a collector has it."""
+        """Put the leftovers on record, so that a proof looks whether a collector has them."""
         add_to_record(self._root.store, self._deny.n, left_over(self._root, self._dataset, self._marks))
 
     def _edit_lifecycle(self) -> None:
-        """What a pipeline wrote of them; and the pages of its gate, before the tables that tell so are rewritten."""
+        """Edit the pages of the gate, then the pipeline's files, which tell whether a page may show a sample."""
         store, rows = self._root.store, self._found.rows
         instead = self._replaced() | part_samples(self._root, self._dataset, rows, self._marks)
         lifecycle = lifecycle_edits(store, self._dataset, self._marks, instead)
@@ -136,7 +143,7 @@ class Steps:
         return zeroed(open_record(self._root.store, newest), rows)
 
     def _replaced(self) -> dict[str, dict[str, Any]]:
-        """Path of a shard with samples that are taken down -> the row of the newest version's shard in its place."""
+        """Return path of a shard with samples that are taken down -> row of the newest version's shard in its place."""
         newest, rows = self._root.state.newest(self._dataset), self._found.rows
         if newest is None or not rows:
             return {}

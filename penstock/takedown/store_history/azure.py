@@ -18,23 +18,30 @@ from ...doctor.settings.azure_container import azure_credential, azure_endpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """path: of the object; until: why it cannot be deleted here, or ""; delete: does it, where it can."""
+    """Bytes of a deleted object that a store keeps."""
 
     path: str
+    """Path of the object."""
     what: str
+    """The kind of bytes, in words."""
     until: str
+    """Reason why it cannot be deleted here; "" where it can."""
     delete: Callable[[], object] | None = None
+    """Deletes it, where `until` is ""; None where penstock cannot."""
 
 
 class Unseen(Exception):
-    """What a store keeps cannot be looked at; the text says why."""
+    """A store's remains of deleted objects cannot be looked at; the text says why."""
 
 
 SEEN = ["snapshots", "versions", "deleted", "deletedwithversions", "uncommittedblobs"]
 
 
 def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Yield a request per path, and one for the account. Raises: Unseen where they cannot be listed; InvalidStore."""
+    """Yield the remains of these paths. Costs a request per path, and one for the account.
+
+    Raises: Unseen where they cannot be listed; InvalidStore.
+    """
     try:
         from azure.core.exceptions import AzureError
         from azure.storage.blob import BlobServiceClient
@@ -60,7 +67,7 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _of(blobs: Any, name: str, path: str) -> Iterator[Kept]:
-    """Everything but the blob that a reader gets."""
+    """Yield everything but the blob that a reader gets."""
     for one in blobs.list_blobs(name_starts_with=name, include=SEEN):
         if one.name != name:
             continue

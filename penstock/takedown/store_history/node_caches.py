@@ -22,7 +22,7 @@ def purge_cache(folder: str, record: Record) -> int:
 
 
 def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
-    """Each folder given."""
+    """Yield a place for each folder given."""
     for folder in folders:
         place = {"check": "cache", "what": "a node cache", "path": folder}
         if left := _pages(folder, record):
@@ -36,7 +36,10 @@ def cache_places(record: Record, folders: Sequence[str]) -> Iterator[Place]:
 
 
 def _pages(folder: str, record: Record) -> list[str]:
-    """Paths of pages there are of the shards that had the samples. O(pages in the folder + pages of the shards)."""
+    """Return the paths of pages there are of the shards that had the samples.
+
+    O(pages in the folder + pages of the shards).
+    """
     if not os.path.isfile(os.path.join(folder, MARKER)):
         raise InvalidRuntime(
             f"{folder} is no node cache: it has no {MARKER}; pass the path given to NodeCache"

@@ -1,9 +1,10 @@
-"""What stores keep of objects that are gone: noncurrent versions, soft-deleted objects, uploads that were never ended.
+"""Bytes of deleted objects that stores keep: noncurrent versions, soft-deleted objects, uploads that never ended.
 
-S3 is asked through boto3, with the credentials that it finds, or a client that is given; Azure through
-azure-storage-blob (`azure_kept`). Of Google Cloud Storage and of stores that fsspec opens it is not known: a proof says
-so, or that whoever proved it says that they keep nothing. A folder of this machine keeps what killed writers have not
-finished.
+- S3 is asked through boto3, with the credentials that it finds, or a client that is given.
+- Azure is asked through azure-storage-blob (`kept_by_azure`).
+- Google Cloud Storage and stores that fsspec opens are not asked: a proof says so, or that whoever proved it says that
+  they keep nothing.
+- A folder of this machine keeps what killed writers have not finished.
 """
 
 import logging
@@ -32,11 +33,12 @@ def noncurrent(
 ) -> Iterator[Place]:
     """Yield a place for each version and upload of these paths that is kept, or one for all where none is.
 
-    Of a folder of this machine one for each file that was not finished. Costs a request per path, one per version, and
-    one per 1,000 uploads; a walk through a folder.
+    A folder of this machine has a place for each file that was not finished. Costs a request per path, one per version,
+    and one per 1,000 uploads; a walk through a folder.
 
-    client: boto3's, of an S3 bucket. told: somebody says that the store keeps nothing, which counts where it cannot be
-    looked at. mirror: the URL by which it was given, where it is one.
+    client: boto3's, of an S3 bucket.
+    told: whether somebody says that the store keeps nothing, which counts where it cannot be looked at.
+    mirror: the URL by which it was given, where it is one.
     """
     # By its URL: a store with mirrors is local too, where one of these is.
     if not paths:
@@ -66,10 +68,7 @@ def noncurrent(
 
 
 def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
-    """Yield a place for each file of a folder that a writer has not finished, whatever is in it.
-
-    None for one in memory.
-    """
+    """Yield a place for each unfinished file of a folder, whatever is in it; none for a store in memory."""
     by_hand = "its writer is at work, or was killed: then delete the file"
     for info in list_with_unfinished(store, ""):
         if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
@@ -80,9 +79,9 @@ def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
 
 
 def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) -> int:
-    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps.
+    """Delete what an S3 bucket keeps of these paths, but for what a lock keeps. Returns how many.
 
-    Returns how many; none without boto3, or rights to list them, which the proof says.
+    Deletes none without boto3, or rights to list them, which the proof says.
     """
     if not store.url.startswith("s3://") or not paths:
         return 0
@@ -94,7 +93,7 @@ def delete_noncurrent(store: Store, paths: Sequence[str], client: Any = None) ->
 
 
 def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
-    """Raises: Unseen."""
+    """Yield the remains that a store keeps. Raises: Unseen."""
     if url.startswith("s3://"):
         yield from _kept_by_s3(client, url, paths)
     elif url.startswith(_AZURE):
@@ -108,7 +107,7 @@ def _kept(url: str, paths: Sequence[str], client: Any) -> Iterator[Kept]:
 
 
 def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
-    """Raises: Unseen, before anything is deleted without boto3 or the right to list."""
+    """Delete them. Raises: Unseen, before anything is deleted without boto3 or the right to list."""
     free = [one.delete for one in _kept_by_s3(client, url, paths) if one.delete and not one.until]
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
@@ -121,7 +120,7 @@ def _delete(client: Any, url: str, paths: Sequence[str]) -> int:
 
 
 def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
-    """Raises: Unseen without boto3, or where it may not list them."""
+    """Yield the remains in an S3 bucket. Raises: Unseen without boto3, or where it may not list them."""
     try:
         import boto3  # noqa: F401 - s3fs brings botocore alone
         from botocore.exceptions import BotoCoreError, ClientError
@@ -156,7 +155,7 @@ def _listed(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
 
 
 def _versions(client: Any, bucket: str, key: str, path: str) -> Iterator[Kept]:
-    """Every version but the current one; a delete marker has no bytes."""
+    """Yield every version but the current one; a delete marker has no bytes."""
     for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=key):
         for one in page.get("Versions", ()):
             if one["Key"] != key or one["IsLatest"]:

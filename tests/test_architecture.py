@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -249,18 +250,19 @@ def is_text(node: ast.AST) -> bool:
     )
 
 
-def fields_without_docstring(of: ast.ClassDef) -> list[str]:
-    """Public fields without a docstring under them, and public attributes that only `__init__` names."""
+def fields_without_docstring(of: ast.ClassDef, *, made: bool = True) -> list[str]:
+    """Return public fields without a docstring under them; made: also attributes that only `__init__` names."""
     bare, known = [], set()
     for node, after in zip(of.body, [*of.body[1:], ast.Pass()], strict=True):
         if isinstance(node, ast.FunctionDef):
             known.add(node.name)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             known.add(node.target.id)
-            if not node.target.id.startswith("_") and not is_text(after):
+            constant = "ClassVar" in ast.unparse(node.annotation)
+            if not node.target.id.startswith("_") and not is_text(after) and (made or not constant):
                 bare.append(node.target.id)
-    made = [node for node in of.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
-    for node in (inner for one in made for inner in ast.walk(one)):
+    inits = [node for node in of.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    for node in (inner for one in inits if made for inner in ast.walk(one)):
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.ctx, ast.Store)
@@ -297,13 +299,34 @@ def sentences(docstring: str) -> list[str]:
     ]
 
 
-def test_docstrings_of_the_public_classes_begin_with_their_subject_and_are_short() -> None:
-    folders = [ROOT / "loader" / "api", ROOT / "loader" / "run" / "batch"]
-    trees: list[ast.AST] = [ast.parse(path.read_text()) for folder in folders for path in folder.glob("*.py")]
-    told = [one for tree in [*trees, *map(class_node, public_classes())] for one in docstrings(tree)]
-    assert len(told) > 300
-    assert [one for one in told if OPENERS.match(one)] == []
-    assert [one for text in told for one in sentences(text) if len(one.split()) > 30] == []
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Yield (path, syntax) of every module."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def test_docstrings_begin_with_their_subject_and_are_short() -> None:
+    told = [(path, one) for path, tree in sources() for one in docstrings(tree)]
+    assert len(told) > 5000
+    assert [(path, one) for path, one in told if OPENERS.match(one)] == []
+    assert [(path, s) for path, one in told for s in sentences(one) if len(s.split()) > 30] == []
+
+
+VALUES = ("dataclass", "NamedTuple", "TypedDict", "Protocol")
+
+
+def test_every_public_field_of_a_value_has_its_docstring() -> None:
+    """Also of classes that only modules of the project use."""
+    bare = [
+        f"{path}: {node.name}.{field}"
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if any(word in ast.unparse(part) for part in (*node.decorator_list, *node.bases) for word in VALUES)
+        for field in fields_without_docstring(node, made=False)
+    ]
+    assert bare == []
 
 
 def test_a_long_sentence_and_a_bad_opener_are_seen() -> None:

@@ -18,7 +18,7 @@ class PauseConfig(dg.Config):
 
 
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
-    """Return the dataset's.
+    """Return the dataset's job.
 
     It writes or removes tables/<dataset>/arrivals/<source>/paused.json, which any tool may do too.
     """

@@ -94,8 +94,7 @@ def open_box(feed: Feed) -> Iterator[Box]:
 
 
 def letter(name: str, lines: Sequence[bytes | str]) -> Letter:
-    """Return the letter of a file's lines, or of a message. Lines that make no sense are set aside, the others
-    count."""
+    """Return the letter of a file's lines, or of a message. Lines that make no sense are set aside."""
     notices: list[Notice] = []
     unreadable: list[tuple[int, str, str]] = []
     for number, line in enumerate(lines, 1):

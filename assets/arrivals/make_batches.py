@@ -130,8 +130,7 @@ def unseen(found: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Return whether an object can be opened. The empty one that a console makes of an empty folder is listed, and
-    cannot."""
+    """Return whether an object can be opened; the empty one that a console makes of an empty folder cannot."""
     if info.nbytes:
         return True
     try:

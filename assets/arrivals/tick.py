@@ -132,8 +132,7 @@ def _read_feed(work: Work, stack: ExitStack) -> Mail | None:
 
 
 def _fail(step: Step, error: Exception) -> None:
-    """Show the error on the tick's page. Errors that nobody raises on purpose are bugs: log them with the traceback
-    too."""
+    """Show the error on the tick's page. An error that nobody raises on purpose is a bug: log its traceback too."""
     step.note, step.failed = f"{type(error).__name__}: {redact(str(error))}", True
     if not isinstance(error, PenstockError):
         _log.error("source %s failed", step.source, exc_info=error)

@@ -33,10 +33,13 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 class Expectation:
     """A rule for a table, by its kind.
 
-    column:     `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
-    not_null:   values of `column`; NaN is a value between:    low <= value <= high; null passes, NaN does not in_set:
-    value in `values`; null passes unique:     no value twice; null passes matches:    the regular expression `pattern`
-    is found in the value; null passes row_count:  low <= number of rows <= high
+    - column: `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
+    - not_null: values of `column`; NaN is a value
+    - between: low <= value <= high; null passes, NaN does not
+    - in_set: value in `values`; null passes
+    - unique: no value twice; null passes
+    - matches: the regular expression `pattern` is found in the value; null passes
+    - row_count: low <= number of rows <= high
 
     Raises: ValueError for an expectation that cannot be meant.
     """

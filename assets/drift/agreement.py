@@ -81,8 +81,7 @@ def _code(facts: Mapping[str, Any]) -> str:
 
 
 def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[Finding]:
-    """Find columns whose type is another. Arguments: column -> Arrow type; "null" is that of a column without
-    values."""
+    """Find columns whose type is another. now, before: column -> Arrow type; "null" for a column without values."""
     found = []
     for name in sorted(set(now) & set(before)):
         mine, theirs = now[name], before[name]

@@ -1,6 +1,7 @@
 """Texts that belong to another object: shifted by a row, they fit the neighbour's better.
 
 Two links are looked at, over the objects of a batch in the order of their keys:
+
 - words that a text shares with the label, title and file name of its object;
 - for objects with a duration, the rank correlation of the text's length with it.
 
@@ -35,10 +36,10 @@ class Texts:
     fits: Bools
     """bool [keys]: the text has a word of its own label, title or name."""
     shifted: Mapping[int, Bools]
-    """Shift in rows -> bool: the text has a word of that row. One value per object whose words neither neighbour
-    has."""
+    """Shift in rows, -1 to 1 -> bool [keys - 2], without the first and last object. True: the text has a word of
+    that row which the other two rows lack."""
     lengths: Floats
-    """float64: length of the text, of objects that have a text and a duration."""
+    """float64: length of the text in characters, of objects that also have a duration."""
     durations_s: Floats
     """float64: duration of the same objects in seconds."""
 

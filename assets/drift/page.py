@@ -31,8 +31,7 @@ _IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-
 
 
 def plotted(compared: "Compared", results: Sequence[CheckResult]) -> str:
-    """Draw the first columns with findings, before and after, as a Markdown image; "" where there is nothing to
-    draw."""
+    """Draw the first columns with findings, before and after, as a Markdown image; "" where there are none."""
     if compared.baseline is None:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}

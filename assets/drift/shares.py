@@ -114,10 +114,9 @@ def mix(
     limits: tuple[float, float],
     **told: Any,
 ) -> list[Finding]:
-    """Find the values of a column whose share is another, or else the mix as a whole, by its population stability
-    index.
+    """Find the values of a column whose share is another, or else the mix as a whole by its stability index.
 
-    limits: of a share, and of the index; now, batches: value -> count, each with the same `n`.
+    limits: of a share, and of the population stability index; now, batches: value -> count, each with the same `n`.
     """
     share, psi = limits
     found: list[Finding] = []
@@ -132,8 +131,7 @@ def mix(
 
 
 def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
-    """Return whether fewer than half of the batches have a value: then its own shares do not say what is usual of
-    it."""
+    """Return whether fewer than half of the batches have a value: its own shares do not say what is usual then."""
     return 2 * sum(name in one for one in batches) < len(batches)
 
 
@@ -195,9 +193,9 @@ def _shifted(
 def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: float) -> Difference:
     """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
 
-    Half an object is added to each count. n times the index, with 1/n = 1/n_now + 1/n_before, is about chi-square with
-    one degree of freedom less than there are values. (It is twice the mean of the two directions' G statistics.) This
-    gives the chance.
+    Half an object is added to each count. Chance is that of n times the index, with 1/n = 1/n_now + 1/n_before. This is
+    about chi-square with one degree of freedom less than there are values: it is twice the mean of the two directions'
+    G statistics.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which batches' records have nothing left to publish, remembered: so that a release reads those of the others alone.
+"""Batches with nothing left to publish, remembered: a release reads only the records of the others.
 
     tables/<dataset>/version/settled.parquet      path, etag of samples records; replaced by releases
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_settled(store: Store, dataset: str) -> dict[str, str]:
-    """Path of a record -> the etag under which it was read; {} where nothing is kept, or it makes no sense."""
+    """Return path of a record -> the etag under which it was read; {} where nothing is kept, or it makes no sense."""
     path = settled_path(dataset)
     try:
         table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)

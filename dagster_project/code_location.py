@@ -44,7 +44,7 @@ def tags_of(label: str) -> Mapping[str, str]:
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
-    """Return whether the code server that started the run is, or was, of this machine, as its process would be."""
+    """Return whether the code server that started the run is, or was, on this machine, and so the run's process."""
     try:
         told = parse_json_object(run.tags.get(_SERVER, ""))
         if told.get("port") is not None:

@@ -37,7 +37,7 @@ class RootResource(dg.ConfigurableResource[None]):
                 _READ[root.url] = known
 
     def root(self) -> "loader.Root":
-        """Return the root, without a request."""
+        """Return the root, of which nothing is read yet."""
         return loader.Root(self.url)
 
 

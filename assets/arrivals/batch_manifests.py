@@ -70,11 +70,11 @@ class RawObject:
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """Return what a batch's key is made of."""
+        """Return the facts that a batch's key is made of."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int]:
-        """As a manifest has it."""
+        """Return the object's entry in a manifest."""
         return self.identified() | ({"arrived_us": self.arrived_us} if self.arrived_us else {})
 
 
@@ -112,7 +112,7 @@ class Manifest:
         return sum(item.nbytes for item in self.objects)
 
     def to_json(self) -> bytes:
-        """Canonical: the same batch is the same bytes."""
+        """Return the manifest as canonical JSON: the same batch is the same bytes."""
         body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
         return canonical(body | {"number": self.number, "objects": [item.to_json() for item in self.objects]})
 
@@ -151,7 +151,7 @@ class Book:
         self.read_on()  # a listing may lag behind
 
     def read_on(self) -> set[Identity]:
-        """Read what was written since; the objects of it."""
+        """Read the manifests written since, and return their objects."""
         found: set[Identity] = set()
         while manifest := _read(self._store, self._dataset, self.newest + 1):
             found.update(item.identity for item in manifest.objects)
@@ -170,7 +170,7 @@ class Book:
         return manifest
 
     def seen(self) -> pa.Table:
-        """uri, etag of every object that a batch names. Made anew only when there are more."""
+        """Return uri and etag of every object that a batch names; made anew only when there are more."""
         if self._seen_n != len(self._added):
             added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
             self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])

@@ -150,7 +150,7 @@ class _Files:
             yield found
 
     def hold(self, names: Sequence[str], seconds: float) -> None:
-        """Nothing: the source's state names them."""
+        """Do nothing: the source's state names them."""
 
     def remove(self, names: Sequence[str]) -> None:
         self._store.delete_many(names)
@@ -270,7 +270,7 @@ class Mail:
 
 
 def read_mail(work: Work, box: Box) -> Mail:
-    """Read letters, and let what they name wait. One HEAD per object, at most `max_notices` of them.
+    """Read letters, and let the objects that they name wait. One HEAD per object, at most `max_notices` of them.
 
     Raises: StoreError when the box, or the place of the objects, does not answer.
     """
@@ -326,7 +326,7 @@ def _take_in(work: Work, keys: Sequence[str], room: int) -> None:
 
 
 def _now(place: Store, key: str) -> ObjectInfo | str:
-    """Return what the store has at the key now, or why there is nothing. Raises: the errors that are of all keys."""
+    """Return the object at the key now, or why there is none. Raises: the errors that are of all keys."""
     try:
         return place.head(key)
     except ObjectNotFound:

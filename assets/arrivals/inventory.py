@@ -88,7 +88,7 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
 
 
 def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
-    """header: of a CSV that has none; its keys are URL-encoded then, as S3 does it."""
+    """Return the table of a file. header: of a CSV that has none; its keys are URL-encoded then, as S3 does it."""
     import io
 
     import polars as pl

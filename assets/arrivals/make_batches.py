@@ -64,7 +64,7 @@ def discover(
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return what `discover` would put into batches now. Nothing is written. Raises: as `discover`."""
+    """Return the objects that `discover` would put into batches now, and write nothing. Raises: as `discover`."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 

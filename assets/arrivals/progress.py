@@ -102,7 +102,7 @@ class Progress:
 
 
 def read_progress(store: Store, dataset: str, source: str) -> Progress:
-    """Return the progress of a source; a fresh one where nothing is kept, or what is kept makes no sense."""
+    """Return the progress of a source; a fresh one where none is kept, or it cannot be read."""
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
@@ -119,7 +119,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `write_progress` told, each as it should be. Raises: those of `DAMAGED` for anything else."""
+    """Return the facts of `write_progress`, each of its type. Raises: those of `DAMAGED` for anything else."""
     return {name: _FACTS[name](value) for name, value in facts.items()}
 
 
@@ -143,7 +143,7 @@ _FACTS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def write_progress(store: Store, dataset: str, source: str, progress: Progress) -> None:
-    """Replace what is kept, whole."""
+    """Replace the progress that is kept, whole."""
     facts = {name: getattr(progress, name) for name in Progress.__slots__ if name != "waiting"}
     rows = [asdict(one.item) | {"arrived_us": one.arrived_us} for one in progress.waiting.values()]
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)

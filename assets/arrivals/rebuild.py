@@ -19,7 +19,7 @@ from .batch_manifests import Book, DeniedObjects, Identity, manifests
 
 
 def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
-    """Return the spec of the dataset `name` that is built of what `spec` is built of. Raises: as `DatasetSpec`."""
+    """Return the spec of the dataset `name`, built of the same batches as `spec`. Raises: as `DatasetSpec`."""
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
 

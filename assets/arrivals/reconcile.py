@@ -65,7 +65,7 @@ class Reconciled:
 def reconcile(
     dataset: Dataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
 ) -> Reconciled:
-    """Compare a source with the manifests, and make batches of what is in none.
+    """Compare a source with the manifests, and make batches of the objects that are in none.
 
     inventory: the URL of one, see `inventory`; "": the place is listed. write: False only reports. Killed at any point
     it can be run again; the sensor may be at work meanwhile.

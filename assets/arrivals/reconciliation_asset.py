@@ -1,4 +1,4 @@
-"""The asset [dataset, reconciliation]: what discovery missed, what was overwritten, and what has vanished."""
+"""The asset [dataset, reconciliation]: objects that discovery missed, that were overwritten, or that vanished."""
 
 import time
 

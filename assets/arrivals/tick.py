@@ -172,7 +172,7 @@ def _admit_chunk(work: Work, chunk: Sequence[ObjectInfo], why: Sieve, room: int)
 
 
 def _make_batches(work: Work, *, hold: bool) -> None:
-    """Write manifests over what waits: full ones, and the rest when it has waited long enough.
+    """Write manifests over waiting objects: full ones, and one over the rest when it has waited long enough.
 
     hold: more is about to come, so the rest may wait for that unless nothing became full.
     """

@@ -80,7 +80,7 @@ class Expectation:
 
     @property
     def name(self) -> str:
-        """For a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
+        """Name for a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
         limits = (
             [str(value) for value in (self.low, self.high)] if self.kind in ("between", "row_count") else []
         )
@@ -89,7 +89,7 @@ class Expectation:
         return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON without floats: what a fingerprint is made of."""
+        """Return plain JSON without floats, for a fingerprint."""
         return {name: repr(getattr(self, name)) for name in Expectation.__slots__}
 
 
@@ -130,7 +130,7 @@ class CheckReport:
 
     @property
     def markdown(self) -> str:
-        """A table, what did not pass first."""
+        """Table of the results, those that did not pass first."""
         order = {"error": 0, "failed": 1, "passed": 2}
         rows = sorted(self.results, key=lambda result: order[result.status])
         return markdown_table(

@@ -47,7 +47,7 @@ def pooled(batches: Sequence[Drawn]) -> Drawn:
 
 
 def settled(some: Sequence[Drawn]) -> list[Drawn]:
-    """Return the same with values that differ in their last digits made equal: a run of them becomes its first one.
+    """Return the draws with values that differ only in their last digits made equal: a run becomes its first value.
 
     A run that as a whole is wider than the last digits are, as of many different numbers, stays as it is.
     """

@@ -122,7 +122,10 @@ def facts_of(
 
 
 def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
-    """Return featurizers that took samples of the batch: one that took none says nothing of what it ran on."""
+    """Return featurizer -> content of its record, of those that took samples of the batch.
+
+    A featurizer that took none says nothing of what it ran on.
+    """
     return {
         str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
         for one in records.values()

@@ -80,7 +80,7 @@ class Thresholds:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON without floats: what a fingerprint is made of."""
+        """Return plain JSON without floats, for a fingerprint."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in plain.items()}
 

@@ -63,7 +63,7 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
 
 @lru_cache(maxsize=65_536)
 def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
-    """Return the number of hits that are among some drawn objects at most, or at least."""
+    """Return the most, or else the fewest, hits among some drawn objects."""
     from scipy.stats import hypergeom
 
     return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))

@@ -1,4 +1,4 @@
-"""feature_<name>: what one featurizer makes of each sample of a batch, as a group of its own and score columns.
+"""feature_<name>: one featurizer's features of each sample of a batch, as a group of its own and score columns.
 
 The media are not written again: fields become one more shard per part.
 """

@@ -52,7 +52,7 @@ def renamed(field: str, word: str) -> str:
 
 
 def names_of(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> Names:
-    """Return the names of what a featurizer computes for a batch.
+    """Return the names of the fields that a featurizer computes for a batch.
 
     A version that is new to the dataset is given its own. A known version costs two or three requests per generation. A
     new one costs a GET per batch as well: names are given on only where no other batch's record and no group of the

@@ -88,7 +88,7 @@ class Looked:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: Looked | None = None) -> list[Stale]:
-    """Return what a refresh has to compute, batch by batch, the oldest first.
+    """Return the stale features of published batches, batch by batch, the oldest first.
 
     A batch that the gate refused after this very featurizer is not among them: it waits for a person. before: of an
     earlier look by this process.

@@ -86,7 +86,7 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 
 
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
-    """Publish what waits as one version, or nothing of it: the gate's verdict is written before.
+    """Publish the waiting features as one version, or none of them: the gate's verdict is written before.
 
     A batch with a sample that was excluded when it was computed, and is back since that version was retired, is not
     published: it is stale now, and computed again.

@@ -53,8 +53,8 @@ def store_part(
 ) -> None:
     """Write the part's new shard, and note each row's values in the table.
 
-    A featurizer that gives columns only, or takes no sample, has no shard, nor has a part that has these very fields.
-    Rows are written as they come: the fields of one are in memory. txn: see `add_part_group`.
+    No shard is written for a featurizer that gives columns only, or takes no sample, nor where the part has these very
+    fields. Rows are written as they come: the fields of one are in memory. txn: see `add_part_group`.
 
     Raises: FieldMismatch when the featurizer makes other names than it declares; Conflict; StoreError.
     """

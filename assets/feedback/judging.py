@@ -59,9 +59,9 @@ class Finding:
     reason: str = ""
     """Reason in words; "" unless it is corrupt."""
     part: str = ""
-    """Id of the part that it lay in."""
+    """Id of the part that it lay in; "" for a sample that is gone."""
     row: int = -1
-    """Row in the part."""
+    """Row in the part; -1 for a sample that is gone."""
 
 
 def read_again(reading: Reading) -> Finding:

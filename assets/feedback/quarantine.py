@@ -96,7 +96,7 @@ def quarantine_stage(
     run_id: str,
     progress: Progress | None = None,
 ) -> Quarantined:
-    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without what is corrupt.
+    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without corrupt samples.
 
     The record's verdict is `failed`, and nothing is published, when more samples would go than `max_quarantine_rate`
     allows: then something else is wrong than samples. Raises: StoreError when a sample could not be read; Corrupt.
@@ -134,7 +134,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
+    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and otherwise says why not."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:

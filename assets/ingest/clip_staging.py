@@ -35,7 +35,7 @@ def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) ->
 
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:
-    """Delete what waits for a batch, cut or not. Raises: StoreError."""
+    """Delete the clips that wait for a batch, cut or not. Raises: StoreError."""
     store.delete_many([info.key for info in store.list(_folder(dataset, partition))])
 
 

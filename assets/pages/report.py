@@ -36,7 +36,7 @@ def dagster_name(dataset: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table. Cells are escaped, so that they are shown as written, but for `Markdown`.
+    """Return a Markdown table. Cells are escaped, so that they are shown as written; `Markdown` is not.
 
     Rows beyond 50 are counted and not shown.
     """

@@ -241,7 +241,7 @@ def _approval(
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return what the version's manifest says of an approval; {} where there is none."""
+    """Return the approval as the version's manifest has it; {} where there is none."""
     if approval is None:
         return {}
     return {

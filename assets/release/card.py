@@ -90,7 +90,7 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return a word for the kind -> its sheet of examples, base64, of at most three kinds."""
+    """Return the kind as a word -> its sheet of examples, base64, of at most three kinds."""
     folder = card_folder(version.dataset, version.number, version.id)
     found = {}
     for name in sorted(document["pictures"].values())[:3]:

@@ -37,7 +37,7 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
 
 
 def note_settled(store: Store, dataset: str, known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Remember `found` beside what is `known`, once it is worth a write. Of two at once one is forgotten."""
+    """Remember `found` beside `known`, once it is worth a write. Of two at once one is forgotten."""
     if len(found) >= NOTED_AT_ONCE:
         rows = {**known, **found}
         table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)

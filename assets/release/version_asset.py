@@ -30,7 +30,7 @@ from .links import published_in, version_links
 from .settled import note_settled, read_settled
 
 ATTEMPTS = 8
-"""Most judgements of a batch while others publish before it."""
+"""Most times that a batch is judged while others publish before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
-    """Return why a batch that passed has to wait, or "": a stage before failed since, or another batch came first."""
+    """Return why a passed batch has to wait, or "": a stage before failed since, or another batch was published."""
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)

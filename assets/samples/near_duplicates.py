@@ -32,7 +32,7 @@ class Copies:
     supersede: Mapping[str, str] = field(default_factory=dict)
     """Key of a published sample -> why a new one takes its place."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Counts of the samples compared."""
+    """Counts of the comparison, by name."""
 
     def columns(self, key: str) -> Row:
         """Return dup_of, dup_by (phash, phash_mirrored, embedding) and dup_distance_bits or dup_cosine of a sample."""

@@ -1,4 +1,4 @@
-"""samples: units and features put together, filtered, accounted for, audited - what `version` may publish."""
+"""samples: units and features put together, filtered, accounted for and audited, for `version` to publish."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Recovery: runs whose process is gone are marked failed, and runs that failed by no fault of their own run again.
 
-Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Each of these cases, seen
-when a code server was killed, would leave a batch behind until a person looks:
+Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Each of these cases would
+leave a batch behind until a person looks; the first three were seen when a code server was killed:
 
 - A run that was on stays "Started" for ever, since its launcher cannot be asked for the health of a process.
 - A run that was taken from the queue meanwhile fails.

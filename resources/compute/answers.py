@@ -23,7 +23,7 @@ _HOLDERS = frozenset({list, dict})
 
 
 class NotAnAnswer(ValueError):
-    """A worker said what no sound worker says."""
+    """An answer that no sound worker gives."""
 
 
 def answer_types(function: Callable[..., Any]) -> Types:

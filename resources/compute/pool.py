@@ -1,11 +1,10 @@
-"""Worker processes that are started when first needed and used again, also when one dies.
+"""Worker processes: started when first needed, used again, and replaced when they die.
 
 When a process dies in the middle of a unit, that unit failed, unless something else may have killed it:
 
 - A signal or an exit, after no other unit: the unit has crashed.
 - A signal or an exit, after other units: it runs once more in a new process, since they may have left damage behind.
-- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. So ends the process in the
-  way when memory is short.
+- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. Processes end like this when memory is short.
 
 A second death is final, and so is a timeout.
 """

@@ -1,7 +1,7 @@
 """Metrics of the pipeline for Prometheus, beside Dagster.
 
-    python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics
-    python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
+python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics
+python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
 """
 
 import argparse

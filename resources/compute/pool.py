@@ -4,7 +4,8 @@ When a process dies in the middle of a unit, that unit failed, unless something 
 
 - A signal or an exit, after no other unit: the unit has crashed.
 - A signal or an exit, after other units: it runs once more in a new process, since they may have left damage behind.
-- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. Processes end like this when memory is short.
+- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. Processes end like this
+  when memory is short.
 
 A second death is final, and so is a timeout.
 """

@@ -1,10 +1,10 @@
-"""What a failed step says."""
+"""Message of a failed step."""
 
 import dagster as dg
 
 
 def why_failed(event: dg.DagsterEvent) -> str:
-    """Return what a `dg.Failure` says, or else the error that everything else was caused by. event: a step's failure."""
+    """Return the message of a step's `dg.Failure`, or else of the first cause of its error."""
     failure = event.step_failure_data
     if failure.user_failure_data and failure.user_failure_data.description:
         return failure.user_failure_data.description

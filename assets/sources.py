@@ -25,7 +25,7 @@ ORIGINS = "_origins.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
-"""Why an object is not taken, "" for one that is."""
+"""Function that returns why an object is not taken, "" for one that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +127,11 @@ class Source:
         self.sieve()
 
     def sieve(self) -> Sieve:
-        """Why an object is not taken: "not_media" (hidden, a folder marker, a table about the media), "elsewhere" (not
-        below prefix), "not_included", "excluded", "too_small", "too_large"; "" for one that is."""
+        """Return the function that says why an object is not taken; "" for one that is taken.
+
+        "not_media" (hidden, a folder marker, a table about the media), "elsewhere" (not below prefix), "not_included",
+        "excluded", "too_small" or "too_large".
+        """
         from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
 
         try:
@@ -160,7 +163,7 @@ LANDING = Source()
 
 
 def check_sources(sources: tuple[Source, ...]) -> None:
-    """Raises: ValueError for none, or for two of one name."""
+    """Check the names of sources. Raises: ValueError for none, or for two of one name."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")

@@ -40,12 +40,12 @@ class Feature:
     """Parameter name -> value, as the featurizer is made with them."""
 
     def made(self) -> Featurizer:
-        """Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
+        """Return the featurizer. Raises: ValueError, TypeError, ImportError for a featurizer that there is not."""
         return make(self.name, **self.parameters)
 
     @property
     def stage(self) -> str:
-        """Its stage, whatever it was named by."""
+        """Stage of the featurizer, whatever it was named by."""
         return stage_name(self.made().name)
 
 
@@ -87,12 +87,12 @@ class Filter:
             )
 
     def identity(self) -> list[str]:
-        """Plain words that are the same for the same filter, in every process."""
+        """Return plain words that are the same for the same filter, in every process."""
         allowed = ["any"] if self.allowed is None else sorted(map(repr, self.allowed))
         return [self.column, str(self.minimum), str(self.maximum), str(self.required), *allowed]
 
     def reason(self, value: Any) -> str:
-        """Why a sample with this value is dropped, or ""."""
+        """Return why a sample with this value is dropped, or ""."""
         if value is None:
             return f"{self.column} is unknown" if self.required else ""
         if isinstance(value, Real | Decimal) and not math.isfinite(value):
@@ -186,10 +186,10 @@ class DatasetSpec:
                 raise ValueError(f"{name}={seconds}; accepted: seconds above 0")
 
     def split_of(self, identity: str) -> str:
-        """The split of everything that has this raw object or subject: by its hash, so it never changes.
+        """Return the split of everything with this raw object or subject: by its hash, so it never changes.
 
-        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order
-        of the split names. A rebuild has the splits of the dataset that it is of.
+        blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of the
+        split names. A rebuild has the splits of the dataset that it is of.
         """
         hashed = blake2b(f"{self.rebuild_of or self.name}\0{identity}".encode(), digest_size=8).digest()
         place = int.from_bytes(hashed, "little") / 2**64
@@ -201,7 +201,7 @@ class DatasetSpec:
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:
-    """Raises: ValueError when no featurizer makes what near-duplicates are found by."""
+    """Check that featurizers make the columns and fields that near-duplicates are found by. Raises: ValueError."""
     columns = {name for one in featurizers for names in one.columns.values() for name in names}
     fields = {name for one in featurizers for names in one.outputs.values() for name in names}
     if "phash" not in columns:

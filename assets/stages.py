@@ -1,7 +1,7 @@
-"""The gate between stages: whoever reads a stage asks for its published record.
+"""The gate between stages: a stage reads only the published record of another one.
 
-A stage writes its files, audits them and appends `published` or `failed` (`penstock.stages`). Data that failed
-an audit, or never had one, are not read by mistake: neither in the same run nor in a later one.
+A stage writes its files, audits them and appends `published` or `failed` (`penstock.stages`). Data that failed an
+audit, or never had one, are not read by mistake: neither in the same run nor in a later one.
 """
 
 from loader.errors import StageNotPublished
@@ -35,7 +35,7 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:
-    """Raises: StageNotPublished unless the record was made of exactly that upstream record."""
+    """Check that the record was made of exactly that upstream record. Raises: StageNotPublished."""
     if not any((read.stage, read.r) == (upstream.stage, upstream.r) for read in record.upstream):
         raise StageNotPublished(
             f"stage {record.stage} of {record.dataset}, partition {record.partition}, was made of other "

@@ -1,4 +1,4 @@
-"""Every lifecycle table: its columns, and where its files lie."""
+"""Every lifecycle table: its columns, and the place of its files."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -131,8 +131,12 @@ def read_table(store: Store, file: TableFile) -> list[dict[str, Any]]:
 def write_wide_table(
     store: Store, dataset: str, table: str, partition: str, rows: Sequence[Mapping[str, Any]]
 ) -> TableFile:
-    """Write rows whose columns are not known beforehand (scores of a featurizer): types from the values, int and
-    float together are float, a column that a row does not have is null there. Raises: FieldMismatch."""
+    """Write rows whose columns are not known beforehand, such as the scores of a featurizer.
+
+    Types come from the values: int and float together are float. A column that a row does not have is null there.
+
+    Raises: FieldMismatch.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     keys = [str(row.get("key", position)) for position, row in enumerate(rows)]
     columns = {name: column_of(name, [row.get(name) for row in rows], keys) for name in names}

@@ -1,5 +1,4 @@
-"""Upkeep of a dataset: its tenant, its schedules, how fresh its versions should be, and the delays after which a
-person is told (see `alarms`)."""
+"""Upkeep of a dataset: tenant, schedules, freshness, and the delays after which a person is told (see `alarms`)."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Which runs of an instance are of this code location: others share its databases, and may live on other machines."""
+"""The code location of a run: other locations share its databases, and may live on other machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,18 @@ _SERVER = ".dagster/grpc_info"  # of the default launcher: the code server that 
 
 @dataclass(frozen=True, slots=True)
 class CodeLocation:
-    """label: "<repository>@<location>"; host, port: of its code server, "" and None for one that Dagster starts."""
+    """A code location of Dagster."""
 
     label: str
+    """"<repository>@<location>"."""
     host: str = ""
+    """Host of its code server; "" for one that Dagster starts."""
     port: int | None = None
+    """Port of its code server; None for one that Dagster starts."""
 
 
 def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None:
-    """Where a sensor is evaluated; None by hand, without a workspace."""
+    """Return the code location that evaluates a sensor; None by hand, without a workspace."""
     origin = context.code_location_origin
     if origin is None or context.repository_name is None:
         return None
@@ -31,17 +34,17 @@ def code_location_of(context: dg.SensorEvaluationContext) -> CodeLocation | None
 
 
 def label_of(run: dg.DagsterRun) -> str:
-    """Of the code location that a run is of, "" for one that was started without."""
+    """Return the label of a run's code location, "" for a run that was started without one."""
     return run.remote_job_origin.repository_origin.get_label() if run.remote_job_origin else ""
 
 
 def tags_of(label: str) -> Mapping[str, str]:
-    """Return what a filter of runs takes, so that those of other code locations are not among them; all for ""."""
+    """Return tags that filter runs of one code location; all runs for ""."""
     return {_LABEL: label} if label else {}
 
 
 def is_server_here(run: dg.DagsterRun, here: CodeLocation) -> bool:
-    """Whether the code server that started the run is, or was, of this machine, so that its process would be."""
+    """Return whether the code server that started the run is, or was, on this machine, and so the run's process."""
     try:
         told = parse_json_object(run.tags.get(_SERVER, ""))
         if told.get("port") is not None:

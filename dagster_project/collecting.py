@@ -1,4 +1,4 @@
-"""What no version of the root needs any more, looked at by the clock: nothing is deleted, which is a person's to do."""
+"""Objects that no version of the root needs any more, found by the clock. Deleting them is left to a person."""
 
 import dagster as dg
 
@@ -10,7 +10,7 @@ from resources.storage import RootResource
     description="Look at what is condemned, and note it, so that its grace runs; nothing is deleted or aborted."
 )
 def look(context: dg.OpExecutionContext, root: RootResource) -> None:
-    """Metadata of the run: objects and bytes per dataset, and what `penstock gc plan` says."""
+    """Write metadata of the run: objects and bytes per dataset, and the output of `penstock gc plan`."""
     from penstock.collect import Options, collect
     from penstock.takedown.record import condemned
 
@@ -40,7 +40,7 @@ def look(context: dg.OpExecutionContext, root: RootResource) -> None:
     description="Weekly: what no version needs any more, per dataset; a dry run, `penstock gc sweep --apply` deletes.",
 )
 def collect_job() -> None:
-    """One step."""
+    """Run one step."""
     look()
 
 

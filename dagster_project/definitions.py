@@ -68,7 +68,7 @@ def build_defs(
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
-    """Assets, jobs and sensor of one dataset."""
+    """Return assets, jobs and sensors of one dataset."""
     batches = batches_of(spec)
     features = [feature_asset(spec, feature, batches) for feature in spec.features]
     per_batch = [

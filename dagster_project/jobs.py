@@ -1,7 +1,9 @@
 """The jobs of a dataset, with the tags that the run queue goes by: whose they are, and who goes first.
 
-dagster/priority       ingest 10, release 5, what a person starts 0, refresh -10: live ingestion goes before backfill
-penstock/dataset       of every job; penstock/tenant: where the dataset has one; penstock/release: of what publishes
+- dagster/priority: ingest 10, release 5, runs by a person 0, refresh -10. Live ingestion goes before backfill.
+- penstock/dataset: of every job
+- penstock/tenant: where the dataset has one
+- penstock/release: of jobs that publish
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,25 +21,26 @@ Assets = Sequence[dg.AssetsDefinition]
 
 
 def tags_of(spec: DatasetSpec, priority: int) -> Mapping[str, str]:
-    """Of a run for the dataset."""
+    """Return the tags of a run for the dataset."""
     whose = {"penstock/tenant": spec.upkeep.tenant} if spec.upkeep.tenant else {}
     return {"dagster/priority": str(priority), "penstock/dataset": spec.name, **whose}
 
 
 def publishing_tags(spec: DatasetSpec) -> Mapping[str, str]:
-    """Of a run that makes a version: one at a time of a dataset, where the queue's limits say so."""
+    """Return the tags of a run that makes a version: one at a time of a dataset, where the queue's limits say so."""
     return {**tags_of(spec, RELEASE), "penstock/release": spec.name}
 
 
 def job_name(spec: DatasetSpec, what: str) -> str:
-    """`demo_ingest`."""
+    """Return `demo_ingest`."""
     return f"{dagster_name(spec.name)}_{what}"
 
 
 def jobs_of(spec: DatasetSpec, per_batch: Assets, features: Assets, publishing: Assets) -> list[Any]:
-    """per_batch: what one run does for a batch.
+    """Return the jobs of a dataset.
 
-    features: of these, what a refresh computes again; publishing: what a release materializes.
+    per_batch: assets that one run materializes for a batch; features: those of them that a refresh computes again;
+    publishing: assets that a release materializes.
     """
     made = [
         dg.define_asset_job(

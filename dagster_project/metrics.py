@@ -1,4 +1,4 @@
-"""Metrics of the pipeline for Prometheus, beside Dagster:
+"""Metrics of the pipeline for Prometheus, beside Dagster.
 
 python -m dagster_project.metrics --listen 127.0.0.1:9464          for a scrape of /metrics
 python -m dagster_project.metrics --textfile /var/lib/node_exporter/penstock.prom
@@ -20,7 +20,7 @@ _log = logging.getLogger("penstock.metrics")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until it is told to end; with --textfile, once."""
+    """Serve until it is told to end; with --textfile, write once."""
     parser = argparse.ArgumentParser(
         prog="python -m dagster_project.metrics", description=(__doc__ or "").splitlines()[0]
     )

@@ -9,16 +9,20 @@ from resources.storage import RootResource
 
 
 class PauseConfig(dg.Config):
-    """source: its name; reason, by: shown on every tick while it is paused; resume: True ends the pause."""
+    """Settings of a pause."""
 
     source: str
+    """Name of the source."""
     reason: str = ""
+    """Reason, shown on every tick while it is paused."""
     by: str = ""
+    """Person, shown on every tick while it is paused."""
     resume: bool = False
+    """True ends the pause."""
 
 
 def pause_job(spec: DatasetSpec) -> dg.JobDefinition:
-    """Return the dataset's.
+    """Return the dataset's job.
 
     It writes or removes tables/<dataset>/arrivals/<source>/paused.json, which any tool may do too.
     """

@@ -9,7 +9,7 @@ from resources.storage import RootResource
 
 
 def take_over_job(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.JobDefinition:
-    """One step: manifests, and their partitions. The discovery sensor then asks for the runs, or a backfill."""
+    """Return the job of one step: manifests and partitions. The discovery sensor, or a backfill, then asks for runs."""
 
     @dg.op(name=job_name(spec, "take_over_batches"))
     def take(context: dg.OpExecutionContext, root: RootResource) -> None:

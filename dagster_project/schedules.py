@@ -12,7 +12,7 @@ from resources.storage import RootResource
 
 
 def schedules_of(spec: DatasetSpec) -> list[dg.ScheduleDefinition]:
-    """Those that the dataset's upkeep has a cron for."""
+    """Return the schedules that the dataset's upkeep has a cron for."""
     made = []
     if spec.upkeep.release:
         made.append(
@@ -45,10 +45,8 @@ def _plain(spec: DatasetSpec, what: str, cron: str, says: str) -> dg.ScheduleDef
 def refresh_schedule(spec: DatasetSpec) -> dg.ScheduleDefinition:
     """Ask for one run per published batch with stale features, for so many batches at most, the oldest first.
 
-    Those whose run of an earlier tick waits still are not asked for again.
-
-    Costs the same as `refresh.stale` after an earlier look, for as long as the code server lives, and a query per
-    batch asked for.
+    A batch whose run of an earlier tick still waits is not asked for again. Costs the same as `refresh.stale` after an
+    earlier look, for as long as the code server lives, and a query per batch asked for.
     """
     name, looked = job_name(spec, "refresh"), Looked(spec)
 

@@ -1,8 +1,12 @@
-"""What Dagster remembers of runs, for so long: a job that deletes old ones which nothing on its pages needs.
+"""Retention of Dagster's runs: a job that deletes old ones which nothing on its pages needs.
 
-Kept whatever their age: a run whose materialization is the newest of its asset or partition, one whose check result is
-the newest of its check, and the last run of a partition, as it is the one to look at. Data, verdicts and lineage
-lie in the root, and are not touched.
+Kept whatever their age:
+
+- a run whose materialization is the newest of its asset or partition
+- a run whose check result is the newest of its check
+- the last run of a partition, as it is the one to look at
+
+Data, verdicts and lineage lie in the root, and are not touched.
 """
 
 import time
@@ -21,7 +25,7 @@ _PAGE = 1_000
 
 
 class Retention(dg.Config):
-    """How much stays."""
+    """Limits of the job."""
 
     keep_days: float = Field(default=30.0, gt=0, description="Runs that ended later are kept, all of them.")
     max_runs: int = Field(default=5_000, gt=0, description="How many are looked at, oldest first.")
@@ -31,7 +35,7 @@ class Retention(dg.Config):
 def superfluous(
     instance: dg.DagsterInstance, before_s: float, max_runs: int, label: str = ""
 ) -> Iterator[str]:
-    """Ids of runs that ended before that time and that nothing needs, oldest first.
+    """Yield ids of runs that ended before that time and that nothing needs, oldest first.
 
     Of the oldest `max_runs`. label: of the code location whose runs they are; those of others are others' to delete.
 
@@ -67,7 +71,7 @@ def _old_runs(
 
 
 def _makers(instance: dg.DagsterInstance) -> set[str]:
-    """Runs with the newest materialization of an asset, or of a partition of one."""
+    """Return the runs with the newest materialization of an asset, or of a partition of one."""
     found: set[str] = set()
     storage, kind = instance.event_log_storage, dg.DagsterEventType.ASSET_MATERIALIZATION
     for key in instance.all_asset_keys():
@@ -80,7 +84,7 @@ def _makers(instance: dg.DagsterInstance) -> set[str]:
 
 
 def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg.AssetCheckKey, str]) -> bool:
-    """Whether a check's newest result is of this run. newest: check -> run, as far as it was asked for."""
+    """Return whether a check's newest result is of this run. newest: check -> run, as far as it was asked for."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
     for event in events:
         evaluation = event.event_log_entry.get_dagster_event().asset_check_evaluation_data
@@ -95,7 +99,7 @@ def _has_newest_check(instance: dg.DagsterInstance, run_id: str, newest: dict[dg
 
 @dg.op(description="Deletes old runs from Dagster's databases; data, verdicts and lineage lie in the root.")
 def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
-    """Metadata of the run: how many were deleted."""
+    """Write metadata of the run: how many were deleted."""
     before_s = time.time() - config.keep_days * DAY_S
     deleted = 0
     for run_id in list(superfluous(context.instance, before_s, config.max_runs, label_of(context.run))):
@@ -109,7 +113,7 @@ def tidy(context: dg.OpExecutionContext, config: Retention) -> None:
 
 @dg.job(name="penstock_tidy", description="Weekly: forget old runs that nothing on Dagster's pages needs.")
 def tidy_job() -> None:
-    """One step."""
+    """Run one step."""
     tidy()
 
 

@@ -1,1 +1,1 @@
-"""Dagster resources: where the data lie. No logic."""
+"""Dagster resources: the places of the data. No logic."""

@@ -1,4 +1,4 @@
-"""Where alerts go: the log, a webhook, a channel of Slack or of what understands Slack's messages.
+"""Alerts to the log, to a webhook, or to a channel of Slack or of a service that takes Slack's messages.
 
     PENSTOCK_ALERTS="slack+https://hooks.slack.com/services/...,webhook+https://oncall.example/hook"
 
@@ -32,30 +32,35 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something for a person. name: a heading of the on-call page, `batch-stopped`.
-
-    what: one sentence, without secrets; details: the longer story; url: of the page that shows it, "" without one.
-    """
+    """Something for a person."""
 
     name: str
+    """A heading of the on-call page, such as `batch-stopped`."""
     severity: Severity
+    """"error", "warning" or "resolved"."""
     dataset: str
+    """Name of the dataset."""
     what: str
+    """One sentence, without secrets."""
     details: str = ""
+    """The longer story; "" for none."""
     url: str = ""
+    """URL of the page that shows it; "" for none."""
 
     @property
     def handbook(self) -> str:
-        """Where it stands what it means and what to do."""
+        """Heading of the on-call page that explains the alert and says what to do."""
         return f"{HANDBOOK}#{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """kind: log, webhook or slack; url: a secret."""
+    """A place that alerts are sent to."""
 
     kind: str
+    """"log", "webhook" or "slack"."""
     url: str = ""
+    """Address of the hook, a secret; "" for the log."""
 
     @property
     def shown(self) -> str:
@@ -64,7 +69,7 @@ class Channel:
 
 
 def channels(setting: str) -> tuple[Channel, ...]:
-    """Return the channels of a setting; the log is always among them. Raises: ValueError, which names no address."""
+    """Return the channels of a setting; the log is always among them. Raises: ValueError, without any address."""
     found = [Channel(kind="log")]
     for position, item in enumerate(filter(None, (part.strip() for part in setting.split(","))), 1):
         kind, plus, url = item.partition("+")
@@ -79,7 +84,7 @@ def channels(setting: str) -> tuple[Channel, ...]:
 
 
 def send(alert: Alert, to: tuple[Channel, ...]) -> list[str]:
-    """Send it everywhere; what could not be delivered, by channel and reason, and [] when all was.
+    """Send an alert everywhere, and return failures by channel and reason, [] when all was delivered.
 
     One channel that fails keeps no other from its message. Each is tried three times, ten seconds at most.
     """
@@ -105,11 +110,11 @@ class AlertsResource(dg.ConfigurableResource[None]):
         return f"{place.rstrip('/')}/{path}" if place else ""
 
     def send(self, alert: Alert) -> list[str]:
-        """As `send`. Raises: ValueError for a setting that is none."""
+        """Send as `send` does. Raises: ValueError for a setting that is none."""
         return send(alert, self.channels())
 
     def channels(self) -> tuple[Channel, ...]:
-        """Raises: ValueError."""
+        """Return the channels that the environment names. Raises: ValueError."""
         try:
             return channels(dg.EnvVar(self.variable).get_value() or "")
         except ValueError as error:
@@ -142,7 +147,7 @@ def _deliver(alert: Alert, channel: Channel) -> Iterator[str]:
 
 
 def _post(url: str, body: bytes) -> tuple[str, bool]:
-    """(why it failed or "", whether another attempt is of no use). The reason never has the address."""
+    """Return (reason of the failure or "", whether another attempt is of no use). The reason never has the address."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
@@ -161,7 +166,10 @@ def _plain(alert: Alert) -> dict[str, str]:
 
 
 def _slack(alert: Alert) -> dict[str, str]:
-    """Return an incoming webhook's message: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
+    """Return an incoming webhook's message.
+
+    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+    """
     lines = [
         f"{_SIGNS[alert.severity]} *{_escaped(alert.name)}* {_escaped(alert.dataset)}",
         _escaped(alert.what),

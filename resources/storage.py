@@ -25,8 +25,8 @@ class RootResource(dg.ConfigurableResource[None]):
     def opened(self) -> Iterator["loader.Root"]:
         """Yield the open root; an empty place becomes one.
 
-        Three requests and one per entry of the log that came since this process opened it last; the first time, those
-        of `Log`. Raises: NotARoot; FormatTooNew.
+        Costs three requests, and one per entry of the log that came since this process opened it last. The first time
+        it costs those of `Log`. Raises: NotARoot; FormatTooNew.
         """
         with self.root() as root:
             root.create()
@@ -37,12 +37,12 @@ class RootResource(dg.ConfigurableResource[None]):
                 _READ[root.url] = known
 
     def root(self) -> "loader.Root":
-        """It, of which nothing is looked at yet."""
+        """Return the root, of which nothing is read yet."""
         return loader.Root(self.url)
 
 
 class LandingResource(dg.ConfigurableResource[None]):
-    """Where raw objects land: a folder, or any URL that obstore or fsspec opens. Only ever read."""
+    """Landing place of raw objects: a folder, or any URL that obstore or fsspec opens. Only ever read."""
 
     url: str
 
@@ -62,7 +62,7 @@ class LandingResource(dg.ConfigurableResource[None]):
 def open_place(url: str, options: Mapping[str, str]) -> Store:
     """Open a store whose URL and options may be `dg.EnvVar`s.
 
-    Pickled, it takes their names along and not what they hold. Raises: InvalidStore.
+    Pickled, it takes the names of the variables along, not their values. Raises: InvalidStore.
     """
     found = {name: from_environment(value) for name, value in options.items()}
     store = open_store(from_environment(url), found)
@@ -91,7 +91,7 @@ class _Place:
 
 
 def from_environment(value: str) -> str:
-    """Return the value, or what the variable that it is has. Raises: InvalidStore where that is not set."""
+    """Return the value, or that of its variable. Raises: InvalidStore where the variable is not set."""
     if not isinstance(value, dg.EnvVar):
         return value
     found = value.get_value()
@@ -104,7 +104,7 @@ def from_environment(value: str) -> str:
 
 
 def check_options(what: str, options: Mapping[str, str]) -> None:
-    """Raises: InvalidStore for a secret that is written down instead of being a `dg.EnvVar`."""
+    """Check that no secret is written down instead of being a `dg.EnvVar`. Raises: InvalidStore."""
     plain = [
         name
         for name, value in options.items()

@@ -1,4 +1,4 @@
-"""Which variables of the environment a worker needs for reading a store: those of its provider, and no other's."""
+"""Environment variables that a worker needs for reading a store: those of its provider, and no other's."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def store_variables(*places: RangeReader | str) -> frozenset[str]:
-    """Names of variables, or 'AWS_*' for all that begin so. places: stores, or URLs of what is read beside them.
+    """Return names of variables, or 'AWS_*' for all that begin so.
 
-    A file system that fsspec knows and this list does not needs those that `ComputeResource.variables` names.
+    places: stores, or URLs that are read beside them. A file system that fsspec knows and this list does not needs
+    those that `ComputeResource.variables` names.
     """
     return frozenset(name for place in places for name in _of(place))
 

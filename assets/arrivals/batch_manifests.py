@@ -5,9 +5,9 @@ Objects that a takedown names land no more.
     tables/<dataset>/manifests/<n>.json               n has at least 6 digits, from 1, without gaps
     tables/<dataset>/manifests/state-<n>.parquet      (uri, etag) of batches 1 to n: a hint, never the truth
 
-A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is
-named by the number alone, so that two writers who both want to be batch 42 meet: one of them is refused,
-reads what the other wrote, and leaves those objects out.
+A batch's key, '000042-1f0c99ab', is its number and the beginning of a SHA-256 over its objects. The file is named by
+the number alone, so that two writers of batch 42 meet. One of them is refused, reads the other's batch, and leaves
+those objects out.
 """
 
 import contextlib
@@ -70,11 +70,11 @@ class RawObject:
         return self.key.rsplit("/", 2)[-2] if "/" in self.key else ""
 
     def identified(self) -> dict[str, str | int]:
-        """Return what a batch's key is made of."""
+        """Return the facts that a batch's key is made of."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
     def to_json(self) -> dict[str, str | int]:
-        """As a manifest has it."""
+        """Return the object's entry in a manifest."""
         return self.identified() | ({"arrived_us": self.arrived_us} if self.arrived_us else {})
 
 
@@ -104,7 +104,7 @@ class Manifest:
 
     @property
     def path(self) -> str:
-        """Where it lies in the root."""
+        """Path in the root."""
         return f"{_folder(self.dataset)}{self.number:06d}.json"
 
     @property
@@ -112,7 +112,7 @@ class Manifest:
         return sum(item.nbytes for item in self.objects)
 
     def to_json(self) -> bytes:
-        """Canonical: the same batch is the same bytes."""
+        """Return the manifest as canonical JSON: the same batch is the same bytes."""
         body = {"format": _FORMAT, "batch": self.batch, "dataset": self.dataset, "landing": self.landing}
         return canonical(body | {"number": self.number, "objects": [item.to_json() for item in self.objects]})
 
@@ -120,14 +120,18 @@ class Manifest:
 class Book:
     """Every manifest of a dataset, read once, and read on when somebody else has written more.
 
-    Costs one listing of the manifests' folder (a request per 1,000 of them), one GET of the newest hint, a GET per
-    batch behind it, and one for the batch that may be there by now. before: an earlier book of this process, in place
-    of hint and manifests that it has read; where one of those has changed since, as by a takedown, it is of no use.
-    Memory: 0.15 kB per object.
+    before: an earlier book of this process, in place of the hint and manifests that it has read. It is not used where
+    one of those has changed since, as by a takedown.
+
+    Costs one listing of the manifests' folder (a request per 1,000 of them) and one GET of the newest hint. Then one
+    GET per batch behind the hint, and one for the batch that may be there by now. Memory: 0.15 kB per object.
     """
 
     def __init__(self, store: Store, dataset: str, before: "Book | None" = None) -> None:
-        """Raises: InvalidName; Corrupt for a manifest that cannot be read."""
+        """Read the hint and the manifests behind it.
+
+        Raises: InvalidName; Corrupt for a manifest that cannot be read.
+        """
         self._store, self._dataset = store, check_dataset_name(dataset)
         etags = {info.key.rsplit("/", 1)[-1]: info.etag for info in store.list(_folder(dataset))}
         self.newest = max((int(found[1]) for name in etags if (found := _FILE.fullmatch(name))), default=0)
@@ -147,7 +151,7 @@ class Book:
         self.read_on()  # a listing may lag behind
 
     def read_on(self) -> set[Identity]:
-        """Read what was written since; the objects of it."""
+        """Read the manifests written since, and return their objects."""
         found: set[Identity] = set()
         while manifest := _read(self._store, self._dataset, self.newest + 1):
             found.update(item.identity for item in manifest.objects)
@@ -166,7 +170,7 @@ class Book:
         return manifest
 
     def seen(self) -> pa.Table:
-        """uri, etag of every object that a batch names. Made anew only when there are more."""
+        """Return uri and etag of every object that a batch names; made anew only when there are more."""
         if self._seen_n != len(self._added):
             added = {"uri": [uri for uri, _ in self._added], "etag": [etag for _, etag in self._added]}
             self._seen = pa.concat_tables([self._hinted, pa.table(added, schema=_SEEN)])
@@ -221,7 +225,7 @@ def batch_number(batch: str) -> int:
 
 
 def is_batch(partition: str) -> bool:
-    """Whether it has the form of a batch's key."""
+    """Return whether the partition has the form of a batch's key."""
     return _KEY.fullmatch(partition) is not None
 
 
@@ -286,7 +290,7 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
 
 
 def _object(item: Mapping[str, Any]) -> RawObject:
-    """Raises: TypeError for other fields than an object has, and for values of other types."""
+    """Return the object of a manifest's entry. Raises: TypeError for other fields, and for values of other types."""
     found = RawObject(**item)
     if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag)):
         raise TypeError(f"key, uri and etag are text, got {item!r:.200}")
@@ -296,14 +300,17 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 
 
 class DeniedObjects:
-    """The takedowns that a dataset's arrivals are held against: an object's key and URI, and its folder where each
-    folder is a subject (`DatasetSpec.split_by`). Costs a few hashes per object and takedown's salt."""
+    """The takedowns that a dataset's arrivals are held against.
+
+    They name an object's key or URI, or its folder where each folder is a subject (`DatasetSpec.split_by`). Costs a few
+    hashes per object and takedown's salt.
+    """
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
         self._denied, self._by_subject = DenyList(denies, dataset), by_subject
 
     def has(self, item: RawObject) -> bool:
-        """Whether a takedown names the object."""
+        """Return whether a takedown names the object."""
         if self._by_subject and self._denied.entry_of("subject", item.folder):
             return True
         return any(self._denied.entry_of("raw", name) for name in (item.key, item.uri))

@@ -49,26 +49,30 @@ _MOST_BYTES = 64 * 2**20  # of a file of notices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """name: the file's key, or the message's receipt; notices: what it names; unreadable: (line, text, why)."""
+    """A file of notices, or a message."""
 
     name: str
+    """Key of the file, or receipt of the message."""
     notices: tuple[Notice, ...]
+    """The objects that it names."""
     unreadable: tuple[tuple[int, str, str], ...] = ()
+    """(line, text, reason) of every line that makes no sense."""
 
 
 class Box(Protocol):
-    """A place that letters lie in. Raises of every verb: StoreError leaves."""
+    """A place that letters lie in. Every method raises StoreError leaves."""
 
     url: str
+    """URL of the place, without secrets."""
 
     def letters(self, limit: int, held: Collection[str]) -> Iterator[Letter]:
-        """Letters, at most about `limit` notices of them, without those named in `held`."""
+        """Yield letters, at most about `limit` notices of them, without those named in `held`."""
 
     def hold(self, names: Sequence[str], seconds: float) -> None:
-        """What they name waits for at most so long."""
+        """Let these letters wait for at most so long."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """They are dealt with."""
+        """Take these letters away: they are dealt with."""
 
 
 @contextmanager
@@ -90,7 +94,7 @@ def open_box(feed: Feed) -> Iterator[Box]:
 
 
 def letter(name: str, lines: Sequence[bytes | str]) -> Letter:
-    """Of the lines of a file, or the one of a message. A line that makes no sense is set aside, the others count."""
+    """Return the letter of a file's lines, or of a message. Lines that make no sense are set aside."""
     notices: list[Notice] = []
     unreadable: list[tuple[int, str, str]] = []
     for number, line in enumerate(lines, 1):
@@ -146,7 +150,7 @@ class _Files:
             yield found
 
     def hold(self, names: Sequence[str], seconds: float) -> None:
-        """Nothing: the source's state names them."""
+        """Do nothing: the source's state names them."""
 
     def remove(self, names: Sequence[str]) -> None:
         self._store.delete_many(names)
@@ -232,15 +236,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Mail:
-    """Letters that a tick has read. uris: what each names; open: names of letters that are not read to their end."""
+    """Letters that a tick has read."""
 
     box: Box
+    """Place that they lie in."""
     letters: list[Letter] = field(default_factory=list)
+    """The letters, in the order in which they were read."""
     uris: dict[str, list[str]] = field(default_factory=dict)
+    """Name of a letter -> URIs that it names."""
     open: set[str] = field(default_factory=set)
+    """Names of letters that are not read to their end."""
 
     def settle(self, progress: Progress) -> list[str]:
-        """Letters of which nothing waits any more; the progress is told of the others."""
+        """Return the letters of which nothing waits any more, and tell the progress of the others."""
         done = []
         for one in self.letters:
             if one.name in self.open:
@@ -262,7 +270,7 @@ class Mail:
 
 
 def read_mail(work: Work, box: Box) -> Mail:
-    """Read letters, and let what they name wait. One HEAD per object, at most `max_notices` of them.
+    """Read letters, and let the objects that they name wait. One HEAD per object, at most `max_notices` of them.
 
     Raises: StoreError when the box, or the place of the objects, does not answer.
     """
@@ -318,7 +326,7 @@ def _take_in(work: Work, keys: Sequence[str], room: int) -> None:
 
 
 def _now(place: Store, key: str) -> ObjectInfo | str:
-    """Return what the store has at the key now, or why there is nothing. Raises: the errors that are of all keys."""
+    """Return the object at the key now, or why there is none. Raises: the errors that are of all keys."""
     try:
         return place.head(key)
     except ObjectNotFound:

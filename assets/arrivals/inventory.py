@@ -36,12 +36,14 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_inventory(url: str, options: Mapping[str, str], place: str) -> "pl.DataFrame":
-    """Columns key (relative to the place of that URL), nbytes (null where unknown), etag (without quotes, "" where
-    unknown), modified_us (null where unknown), one row per object that the place has, sorted by key. options: of the
-    store that it lies in.
+    """Return one row per object that the place has, sorted by key.
 
-    Memory: all rows, about 200 bytes each while they are read. Raises: Corrupt for a file that is not what its manifest
-    says, or has no keys; InvalidStore for another format; StoreError leaves.
+    Columns: key, relative to the place of that URL; nbytes; etag, without quotes; modified_us. Unknown values are null,
+    an unknown etag is "". options: of the store that the inventory lies in. Memory: all rows, about 200 bytes each
+    while they are read.
+
+    Raises: Corrupt for a file that is not what its manifest says, or has no keys; InvalidStore for another format;
+    StoreError leaves.
     """
     import polars as pl
 
@@ -86,7 +88,7 @@ def _s3_files(url: str, options: Mapping[str, str]) -> Iterator["pl.DataFrame"]:
 
 
 def _parsed(data: bytes, name: str, url: str, header: Sequence[str] | None = None) -> "pl.DataFrame":
-    """header: of a CSV that has none; its keys are URL-encoded then, as S3 does it."""
+    """Return the table of a file. header: of a CSV that has none; its keys are URL-encoded then, as S3 does it."""
     import io
 
     import polars as pl

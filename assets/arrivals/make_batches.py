@@ -1,13 +1,13 @@
-"""What has arrived and belongs to no batch yet becomes batches: every object version in exactly one.
+"""Arrivals that belong to no batch yet become batches: every object version is in exactly one.
 
-A manifest is written before anything else is, and the listing is compared with all manifests: a key that arrives late,
-or sorts below others, is found, and an object that was overwritten (another etag) lands again. Whether its bytes are
+A manifest is written before anything else is, and the listing is compared with all manifests. So a key that arrives
+late, or sorts below others, is found. An object that was overwritten (another etag) lands again. Whether its bytes are
 new is decided later, by SHA-256. Killed anywhere, it can be run again: a manifest is there, or it is not.
 
 `discover` lists a whole place and waits for nothing; `tick` does the same in bounded steps, for a sensor.
 
-Cost of a call: one listing of the landing place, and what `batch_manifests.Book` costs. Memory: about 0.3 kB per
-object ever seen and 0.5 kB per new one; `BatchLimits.max_batches` bounds the latter.
+Cost of a call: one listing of the landing place, and what `batch_manifests.Book` costs. Memory: about 0.3 kB per object
+ever seen and 0.5 kB per new one; `BatchLimits.max_batches` bounds the latter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,10 +47,12 @@ def discover(
     *,
     by_subject: bool = False,
 ) -> list[str]:
-    """Write the manifests of all that has arrived, also of batches that are not full; their keys, oldest first.
+    """Write the manifests of all that has arrived, also of batches that are not full; return their keys, oldest first.
 
     denies: takedowns of the root; an object that one names is in no batch, see `DeniedObjects`.
+
     Deterministic: the same listing over the same manifests makes the same batches. Several may run at once.
+
     Raises: InvalidName; Corrupt for a manifest that cannot be read; StoreError when a place cannot be listed.
     """
     book = Book(store, dataset)
@@ -62,17 +64,17 @@ def discover(
 
 
 def undiscovered(store: Store, landing: Store, dataset: str, source: Source = LANDING) -> list[RawObject]:
-    """Return what `discover` would put into batches now. Nothing is written. Raises: as `discover`."""
+    """Return the objects that `discover` would put into batches now, and write nothing. Raises: as `discover`."""
     return list(_undiscovered(landing, Book(store, dataset), source, DeniedObjects((), dataset)))
 
 
 def make_batches(
     book: Book, landing: str, objects: Sequence[RawObject], limits: BatchLimits, *, rest: bool
 ) -> tuple[list[str], list[RawObject]]:
-    """Write manifests over objects, in their order: (keys of the batches, objects that are in none).
+    """Write manifests over objects, in their order, and return (keys of the batches, objects that are in none).
 
-    landing: the URL of their place; rest: also one over what does not fill a batch. What somebody else has put into a
-    batch meanwhile is left out. Raises: StoreError; Corrupt.
+    landing: the URL of their place; rest: also one over the objects that do not fill a batch. Objects that somebody
+    else has put into a batch meanwhile are left out. Raises: StoreError; Corrupt.
     """
     made: list[str] = []
     fresh = list(objects)
@@ -93,19 +95,19 @@ def make_batches(
 
 
 def pending(store: Store, dataset: str, stage: str) -> list[str]:
-    """Keys of the batches, oldest first, for which `stage` has no record yet, neither published nor failed."""
+    """Return the keys of the batches that have no record of `stage` yet, neither published nor failed, oldest first."""
     numbers = pending_numbers(store, dataset, begun_batches(store, dataset, stage))
     return [found.batch for found in manifests(store, dataset, numbers)]
 
 
 def pending_numbers(store: Store, dataset: str, begun: Sequence[str]) -> list[int]:
-    """Return the numbers of the batches that are not among `begun`, oldest first: one listing, and no manifest is read."""
+    """Return the numbers of the batches that are not among `begun`, oldest first. Costs one listing, no manifest."""
     known = {batch_number(name) for name in begun}
     return [number for number in batch_numbers(store, dataset) if number not in known]
 
 
 def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
-    """Return the keys of those for which the stage has a record, oldest first: one listing."""
+    """Return the keys of the batches for which the stage has a record, oldest first: one listing."""
     return [name for name in partitions(store, dataset, stage) if is_batch(name)]
 
 
@@ -118,7 +120,7 @@ def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
 
 
 def unseen(found: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
-    """Positions of those that no batch names. seen: columns uri and etag."""
+    """Return the positions of the objects that no batch names. seen: columns uri and etag."""
     import polars as pl  # loading the definitions must not cost it
 
     schema = {"uri": pl.String, "etag": pl.String}
@@ -128,7 +130,7 @@ def unseen(found: Sequence[Identity], seen: "pl.DataFrame") -> list[int]:
 
 
 def is_there(landing: Store, info: ObjectInfo) -> bool:
-    """Whether an empty object can be opened; what a console makes of an empty folder is listed, and cannot."""
+    """Return whether an object can be opened; the empty one that a console makes of an empty folder cannot."""
     if info.nbytes:
         return True
     try:
@@ -153,7 +155,7 @@ def _undiscovered(landing: Store, book: Book, source: Source, denied: DeniedObje
 
 
 def _first_batch(objects: Sequence[RawObject], limits: BatchLimits) -> tuple[int, bool]:
-    """How many objects, from the first on, make a batch; and whether no more would go into it."""
+    """Return the number of objects, from the first on, that make a batch, and whether no more would go into it."""
     nbytes = 0
     for count, item in enumerate(objects):
         nbytes += item.nbytes

@@ -1,4 +1,4 @@
-"""Notices of arrivals, as stores send them: which objects does a message name?
+"""Notices of arrivals, as stores send them: the objects that a message names.
 
     S3            {"Records": [{"eventName": "ObjectCreated:Put", "s3": {...}}]}, keys URL-encoded; s3:TestEvent;
                   in an envelope of SNS or SQS, or as EventBridge has it ("detail-type": "Object Created")
@@ -6,8 +6,8 @@
     Azure         Event Grid: [{"eventType": "Microsoft.Storage.BlobCreated", "data": {"url": ...}}], CloudEvents too
     anybody       {"key": "photos/1.jpg"} relative to the source's place, or {"uri": "s3://bucket/raw/photos/1.jpg"}
 
-A notice is a hint and nothing more: it is the store that is asked what is there now, so that notices may come twice, in
-any order, or late, and a notice of a delete is passed over (`reconcile` finds what has vanished).
+A notice is only a hint: the store is asked for the objects that are there now. So notices may come twice, in any order,
+or late. A notice of a delete is passed over (`reconcile` finds what has vanished).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -50,7 +50,7 @@ def read_notices(text: bytes | str) -> list[Notice]:
 
 
 def _checked(one: Notice) -> Notice:
-    """Raises: Unreadable for a notice whose names are no text, or that names nothing."""
+    """Return the notice. Raises: Unreadable where its names are no text, or it names nothing."""
     for name in ("key", "bucket", "uri"):
         if not is_text(value := getattr(one, name)):
             raise Unreadable(f"{name} is {value!r:.100}; {_ACCEPTED}")

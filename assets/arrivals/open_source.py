@@ -12,7 +12,7 @@ from .batch_manifests import read_manifest
 
 
 def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
-    """Opens the place of a source: its own, or the landing resource's."""
+    """Return a function that opens the place of a source: its own, or the landing resource's."""
     return lambda source: landing.opened(source.url, source.options)
 
 

@@ -1,12 +1,12 @@
-"""What one tick of discovery may do at one source, and what it did.
+"""Limits and results of one tick of discovery at one source, and the progress that is kept between ticks.
 
-How far discovery has got at a source, and which objects wait there for a batch to become full.
+Kept are the key that discovery has reached at a source, and the objects that wait there for a full batch.
 
     tables/<dataset>/arrivals/<source>/waiting.parquet      replaced by every tick
     tables/<dataset>/arrivals/<source>/paused.json          there while the source is paused
 
-All of it may be lost: a hint of where to go on, never the truth. What is in a batch is said by the manifests alone;
-what waited, and is forgotten, is found again by the next pass over the listing.
+All of it may be lost: a hint of where to go on, never the truth. The manifests alone say which objects are in a batch.
+Objects that waited, and are forgotten, are found again by the next pass over the listing.
 """
 
 import json
@@ -90,19 +90,19 @@ class Progress:
         self.not_taken[reason] = self.not_taken.get(reason, 0) + 1
 
     def end_pass(self) -> None:
-        """The listing has come to its end: the next one begins at its beginning, and finds what was late."""
+        """Begin the next pass at the beginning of the listing, which has come to its end: it finds what was late."""
         self.last_listed, self.last_not_taken = self.listed, self.not_taken
         self.cursor, self.listed, self.not_taken = "", 0, {}
         self.n_passes += 1
 
     def room(self, per_hour: int | None, now_us: int) -> int | None:
-        """How many more objects the last hour has room for; None: any number."""
+        """Return the number of objects that the last hour still has room for; None: any number."""
         self.taken = [(at, n) for at, n in self.taken if at > now_us - HOUR_US]
         return None if per_hour is None else max(0, per_hour - sum(n for _, n in self.taken))
 
 
 def read_progress(store: Store, dataset: str, source: str) -> Progress:
-    """Of a source; a fresh one where nothing is kept, or what is kept makes no sense."""
+    """Return the progress of a source; a fresh one where none is kept, or it cannot be read."""
     path = f"{_folder(dataset, source)}waiting.parquet"
     try:
         table = parse_table(store.get(path).data, path)
@@ -119,7 +119,7 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
 
 
 def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `write_progress` told, each as it should be. Raises: those of `DAMAGED` for anything else."""
+    """Return the facts of `write_progress`, each of its type. Raises: those of `DAMAGED` for anything else."""
     return {name: _FACTS[name](value) for name, value in facts.items()}
 
 
@@ -143,7 +143,7 @@ _FACTS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def write_progress(store: Store, dataset: str, source: str, progress: Progress) -> None:
-    """Replace what is kept, whole."""
+    """Replace the progress that is kept, whole."""
     facts = {name: getattr(progress, name) for name in Progress.__slots__ if name != "waiting"}
     rows = [asdict(one.item) | {"arrived_us": one.arrived_us} for one in progress.waiting.values()]
     table = pa.Table.from_pylist(rows, schema=_SCHEMA)
@@ -158,14 +158,14 @@ def pause(store: Store, dataset: str, source: str, *, reason: str, by: str) -> N
 
 
 def resume(store: Store, dataset: str, source: str) -> bool:
-    """End a pause; whether there was one."""
+    """End a pause, and return whether there was one."""
     was = paused(store, dataset, source) is not None
     store.delete_many([f"{_folder(dataset, source)}paused.json"])
     return was
 
 
 def paused(store: Store, dataset: str, source: str) -> Mapping[str, Any] | None:
-    """Who paused the source, why and when; None for one that is not.
+    """Return who paused the source, why and when; None for a source that is not paused.
 
     A file that somebody wrote by hand counts, whatever is in it.
     """
@@ -203,37 +203,50 @@ DEFAULT_BUDGET = TickBudget()
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """What a tick did at one source. made: keys of its batches.
-
-    waiting: objects left; oldest_s: how long the oldest of them has been there; not_taken: by reason, of this pass or
-    else of the last one; note: why nothing, or not all, was done; set_aside: notices that make no sense, where they
-    stand and why.
-    """
+    """Results of a tick at one source."""
 
     source: str
+    """Name of the source."""
     listed: int = 0
+    """Keys listed."""
     found: int = 0
+    """Objects that are new."""
     made: list[str] = field(default_factory=list)
+    """Keys of the batches made."""
     waiting: int = 0
+    """Objects left waiting."""
     oldest_s: float = 0.0
+    """Seconds that the oldest of them has waited."""
     cursor: str = ""
+    """Last key that was listed; "" between two passes."""
     n_passes: int = 0
+    """Complete passes over the listing."""
     not_taken: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> objects not taken, of this pass or else of the last one."""
     note: str = ""
+    """Reason why nothing, or not all, was done; "" for none."""
     failed: bool = False
+    """True where the source, or its feed, raised an error."""
     set_aside: list[str] = field(default_factory=list)
+    """Notices that make no sense: where they stand, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What a tick works for. now_us: the time, since 1970; by_subject: each folder is a subject."""
+    """The dataset that a tick works for."""
 
     store: Store
+    """Store of the root."""
     name: str
+    """Name of the dataset."""
     limits: BatchLimits
+    """Sizes of its batches."""
     denies: Sequence[Deny] = ()
+    """Takedowns of the root."""
     now_us: int = 0
+    """Time of the tick, in microseconds since 1970."""
     by_subject: bool = False
+    """True where each folder is a subject."""
 
     def denied(self) -> DeniedObjects:
         return DeniedObjects(self.denies, self.name, by_subject=self.by_subject)
@@ -244,18 +257,26 @@ class Work:
     """One source in one tick."""
 
     dataset: Dataset
+    """The dataset."""
     source: Source
+    """The source."""
     place: Store
+    """Its place, opened."""
     progress: Progress
+    """Its progress, which the tick changes."""
     book: Book
+    """Manifests of the dataset."""
     denied: DeniedObjects
+    """Takedowns that its objects are held against."""
     budget: TickBudget
+    """Limits of the tick for this source."""
     step: Step
+    """Results so far, which the tick changes."""
 
     def admit(self, infos: Sequence[ObjectInfo], room: int) -> int:
         """Let new objects of `infos` wait for a batch.
 
-        How many of `infos`, from the first on, were dealt with: those behind the `room`-th new one were not.
+        Returns how many of `infos`, from the first on, were dealt with: those behind the `room`-th new one were not.
         """
         progress = self.progress
         base = self.place.url.rstrip("/")
@@ -279,7 +300,7 @@ class Work:
         return len(infos)
 
     def room(self) -> int:
-        """How many more objects this tick may take in here."""
+        """Return the number of objects that this tick may still take in here."""
         source, limits, found = self.source, self.dataset.limits, self.step.found
         hour = self.progress.room(source.objects_per_hour, self.dataset.now_us)
         rooms = [limits.max_objects * (limits.max_batches or _MANY_BATCHES) - len(self.progress.waiting)]
@@ -291,7 +312,7 @@ class Work:
 
 
 def batched(book: Book) -> "pl.DataFrame":
-    """uri, etag of every object that a batch names."""
+    """Return uri and etag of every object that a batch names."""
     import polars as pl  # loading the definitions must not cost it
 
     return pl.DataFrame(book.seen())

@@ -2,7 +2,7 @@
 
     BESIDE = rebuild_of(SPEC, "demo_720", policy=CutPolicy(video=VideoPolicy(short_side_px=720)))
 
-It takes over the batches of the dataset that it is built of, once; what arrives later its own discovery finds. The
+It takes over the batches of the dataset that it is built of, once. Its own discovery finds what arrives later. The
 versions of the other one, and trainings that read them, are not touched.
 """
 
@@ -19,7 +19,7 @@ from .batch_manifests import Book, DeniedObjects, Identity, manifests
 
 
 def rebuild_of(spec: DatasetSpec, name: str, **changes: Any) -> DatasetSpec:
-    """Return the spec of the dataset `name` that is built of what `spec` is built of. Raises: as `DatasetSpec`."""
+    """Return the spec of the dataset `name`, built of the same batches as `spec`. Raises: as `DatasetSpec`."""
     return replace(spec, name=name, rebuild_of=spec.rebuild_of or spec.name, **changes)
 
 
@@ -28,10 +28,10 @@ def take_over(
 ) -> list[str]:
     """Give dataset `name` the batches that dataset `of` has, number by number, without a listing of the sources.
 
-    The keys of those that are new to it, oldest first. Objects that it has already, or that a takedown names, are left
-    out.
+    Returns the keys of those that are new to it, oldest first. Objects that it has already, or that a takedown names,
+    are left out. Killed anywhere it can be run again. Costs a GET per manifest of both, and a PUT per batch; memory as
+    `discover`.
 
-    Killed anywhere it can be run again. Costs a GET per manifest of both, and a PUT per batch; memory as `discover`.
     Raises: InvalidName; Corrupt.
     """
     book, denied, made = Book(store, name), DeniedObjects(denies, of, by_subject=by_subject), list[str]()

@@ -1,11 +1,11 @@
-"""Reconciling a source: what it really holds against all manifests of the dataset.
+"""Reconciling a source: the objects that it really holds against all manifests of the dataset.
 
-    late          is there, old enough to have been found, and in no batch: no notice came, or a listing lied
-    overwritten   is there as another object than the one in a batch
-    vanished      is in a batch, and no longer there
+    late:         is there, old enough to have been found, and in no batch: no notice came, or a listing lied
+    overwritten:  is there as another object than the one in a batch
+    vanished:     is in a batch, and no longer there
 
-Late and overwritten objects become batches; vanished ones are reported, versions keep what was made of them. Bounded in
-nothing: one listing (or inventory) of the whole source and every manifest, about 1 kB of memory per object.
+Late and overwritten objects become batches. Vanished ones are reported, and versions keep their samples. Nothing bounds
+the cost: one listing (or inventory) of the whole source and every manifest, about 1 kB of memory per object.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 FRESH_S = 3600.0
-"""Beside the time that objects may wait: what is younger is left to the sensor."""
+"""Added to the time that objects may wait, in seconds; younger ones are left to the sensor."""
 
 _CHUNK = 65_536  # objects
 _MANIFESTS = 64  # read at a time
@@ -37,28 +37,35 @@ _AT_ONCE = 16  # requests
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """differences: status, key, uri, nbytes, etag, modified_us, batch (its number, 0 for none), sorted by status and
-    key; n_there, n_batched: objects of the source, and of its batches; n_fresh: that wait, or are too young to be late;
-    not_taken: by reason; made: keys of the batches that were made; table: where the differences are kept."""
+    """Result of a reconciliation."""
 
     source: str
+    """Name of the source."""
     differences: "pl.DataFrame"
+    """Columns status, key, uri, nbytes, etag, modified_us and batch (its number, 0 for none), sorted by status and
+    key."""
     n_there: int
+    """Objects of the source."""
     n_batched: int
+    """Objects of its batches."""
     n_fresh: int
+    """Objects that wait, or are too young to be late."""
     not_taken: Mapping[str, int]
+    """Reason -> objects not taken."""
     made: list[str] = field(default_factory=list)
+    """Keys of the batches that were made."""
     table: TableFile | None = None
+    """Table of the differences; None where it was not written."""
 
     def count(self, status: str) -> int:
-        """How many are late, overwritten or vanished."""
+        """Return the number of objects that are late, overwritten or vanished."""
         return int((self.differences["status"] == status).sum())
 
 
 def reconcile(
     dataset: Dataset, source: Source, place: Store, *, inventory: str = "", write: bool = True
 ) -> Reconciled:
-    """Compare a source with the manifests, and make batches of what is in none.
+    """Compare a source with the manifests, and make batches of the objects that are in none.
 
     inventory: the URL of one, see `inventory`; "": the place is listed. write: False only reports. Killed at any point
     it can be run again; the sensor may be at work meanwhile.
@@ -94,7 +101,7 @@ def reconcile(
 
 
 def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, confirm: bool) -> Reconciled:
-    """Batches of what is late or overwritten, and the table of differences."""
+    """Write batches of the objects that are late or overwritten, and the table of differences."""
     wanted = report.differences.filter(report.differences["status"] != "vanished")
     infos = _confirmed(place, wanted["key"].to_list(), why) if confirm else _as_listed(wanted)
     objects = [raw_object(place, info) for info in infos if is_there(place, info)]
@@ -110,7 +117,7 @@ def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, 
 
 
 def _listed(place: Store, source: Source) -> "pl.DataFrame":
-    """Return the whole place, from its beginning, as no server can get wrong."""
+    """List the whole place, from its beginning, as no server can get wrong."""
     import polars as pl
 
     infos, frames = iter(place.list(source.prefix)), [_frame([])]
@@ -134,7 +141,7 @@ def _frame(infos: Sequence[ObjectInfo]) -> "pl.DataFrame":
 
 
 def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict[str, int]]:
-    """Those that the source takes, and how many it does not, by reason."""
+    """Return the objects that the source takes, and how many it does not, by reason."""
     import polars as pl
 
     why, keys, sizes = source.sieve(), there["key"], there["nbytes"]
@@ -152,7 +159,7 @@ def _sifted(there: "pl.DataFrame", source: Source) -> tuple["pl.DataFrame", dict
 
 
 def _known(dataset: Dataset, landing: str, prefix: str) -> "pl.DataFrame":
-    """uri, key, nbytes, etag, modified_us, batch of every object of that place in a batch, in the order of batches."""
+    """Return uri, key, nbytes, etag, modified_us, batch of the place's objects in batches, in the order of batches."""
     import polars as pl
 
     schema = {"key": pl.String, "uri": pl.String, "nbytes": pl.Int64, "etag": pl.String, "batch": pl.Int64}
@@ -186,7 +193,7 @@ def _as_listed(rows: "pl.DataFrame") -> list[ObjectInfo]:
 
 
 def _confirmed(place: Store, keys: Sequence[str], why: Sieve) -> list[ObjectInfo]:
-    """Return what an inventory named, as the store has it now: one HEAD each."""
+    """Return the objects that an inventory named, as the store has them now: one HEAD each."""
 
     def now(key: str) -> ObjectInfo | None:
         try:

@@ -1,4 +1,4 @@
-"""The asset [dataset, reconciliation]: what discovery missed, what was overwritten, and what has vanished."""
+"""The asset [dataset, reconciliation]: objects that discovery missed, that were overwritten, or that vanished."""
 
 import time
 
@@ -82,7 +82,7 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
 
 def _wanted(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
-    """Raises: dg.Failure."""
+    """Return the sources to reconcile. Raises: dg.Failure."""
     found = [source for source in spec.sources if config.source in ("", source.name)]
     if not found or (config.inventory and len(found) != 1):
         names = ", ".join(source.name for source in spec.sources)
@@ -94,7 +94,7 @@ def _wanted(spec: DatasetSpec, config: ReconcileConfig) -> list[Source]:
 
 
 def reconciliation_metadata(reports: list[Reconciled]) -> Metadata:
-    """Of the asset: counts of every source, and the first differences by name."""
+    """Return the asset's metadata: counts of every source, and the first differences by name."""
     counts = [
         (
             one.source,

@@ -1,14 +1,14 @@
 """One tick of discovery: every source of a dataset a bounded step further.
 
-A source is listed from where the last tick left off, and again from the beginning when its end has come, so that what
-arrives late, or below, is found by the next pass. What is new waits until it fills a batch, or has waited long enough.
+A source is listed from where the last tick left off, and again from the beginning when its end has come. So the next
+pass finds what arrives late, or below. What is new waits until it fills a batch, or has waited long enough.
 
     list and compare -> put aside what waits -> write manifests -> move the cursor -> take notices away
 
-Only the manifests count (`batch_manifests.Book`): wherever a tick is killed, and however many run at once, every
-object comes into exactly one batch. Cost of a tick: the listing of at most `TickBudget.max_listed` keys (a request
-per 1,000), one HEAD per notice of a feed, a GET and a PUT per source, and a `Book`, which grows with the batches by
-a page per 1,000 where the one of the tick before is kept. A pass over n keys takes n / max_listed ticks. Memory is
+Only the manifests count (`batch_manifests.Book`): wherever a tick is killed, and however many run at once, every object
+comes into exactly one batch. Cost of a tick: the listing of at most `TickBudget.max_listed` keys (a request per 1,000),
+and one HEAD per notice of a feed. Each source costs a GET and a PUT, and the dataset a `Book`. The `Book` costs a page
+per 1,000 batches where the one of the tick before is kept. A pass over n keys takes n / max_listed ticks. Memory is
 that of the keys of one tick and of all (uri, etag) in batches.
 """
 
@@ -45,7 +45,7 @@ from .progress import (
 _CHUNK = 32_768  # keys listed between two looks at the clock
 _log = logging.getLogger(__name__)
 Open = Callable[[Source], AbstractContextManager[Store]]
-"""Opens the place of a source."""
+"""Function that opens the place of a source."""
 
 
 def tick(
@@ -55,12 +55,11 @@ def tick(
     budget: TickBudget = DEFAULT_BUDGET,
     book: Book | None = None,
 ) -> list[Step]:
-    """Go on at every source that is not paused.
+    """Go on at every source that is not paused, and return the results in the order of `sources`.
 
-    What was done, in the order of `sources`. book: of the dataset, made for this tick.
+    book: of the dataset, made for this tick. A source that cannot be listed says so in its step, whatever was raised,
+    and does not hold up the others. A feed that cannot be read does not hold up its source's listing.
 
-    A source that cannot be listed says so in its step, whatever was raised, and does not hold up the others; nor does a
-    feed that cannot be read hold up its source's listing.
     Raises: InvalidName; Corrupt for a manifest that cannot be read; StoreError of the root.
     """
     kept = {source.name: read_progress(dataset.store, dataset.name, source.name) for source in sources}
@@ -122,7 +121,7 @@ def _go_on(
 
 
 def _read_feed(work: Work, stack: ExitStack) -> Mail | None:
-    """Return the letters of the source's feed; None without one, or when it cannot be read: what is listed goes on."""
+    """Return the letters of the source's feed; None without one, or when it cannot be read: the listing goes on."""
     if work.source.feed is None:
         return None
     try:
@@ -133,14 +132,14 @@ def _read_feed(work: Work, stack: ExitStack) -> Mail | None:
 
 
 def _fail(step: Step, error: Exception) -> None:
-    """Told on the tick's page; what nobody raises on purpose is a bug, and logged with its traceback too."""
+    """Show the error on the tick's page. An error that nobody raises on purpose is a bug: log its traceback too."""
     step.note, step.failed = f"{type(error).__name__}: {redact(str(error))}", True
     if not isinstance(error, PenstockError):
         _log.error("source %s failed", step.source, exc_info=error)
 
 
 def _list_on(work: Work) -> bool:
-    """List on, and let what is new wait; whether there is more to list now."""
+    """List on, let new objects wait, and return whether there is more to list now."""
     source, progress, budget = work.source, work.progress, work.budget
     why, ends, left = source.sieve(), time.monotonic() + budget.max_s, budget.max_listed
     infos = list_from(work.place, source.prefix, progress.cursor)
@@ -158,7 +157,7 @@ def _list_on(work: Work) -> bool:
 
 
 def _admit_chunk(work: Work, chunk: Sequence[ObjectInfo], why: Sieve, room: int) -> int:
-    """How many of the chunk were dealt with."""
+    """Return the number of objects of the chunk that were dealt with."""
     reasons = [why(info) for info in chunk]
     taken = [position for position, reason in enumerate(reasons) if not reason]
     n_admitted = work.admit([chunk[position] for position in taken], room)
@@ -173,8 +172,10 @@ def _admit_chunk(work: Work, chunk: Sequence[ObjectInfo], why: Sieve, room: int)
 
 
 def _make_batches(work: Work, *, hold: bool) -> None:
-    """Manifests over what waits: full ones, and the rest when it has waited long enough. hold: more is about to come,
-    so the rest may wait for that unless nothing became full."""
+    """Write manifests over waiting objects: full ones, and one over the rest when it has waited long enough.
+
+    hold: more is about to come, so the rest may wait for that unless nothing became full.
+    """
     progress, limits, now_us = work.progress, work.dataset.limits, work.dataset.now_us
     waiting = [one for one in progress.waiting.values() if not work.denied.has(one.item)]
     # In between somebody else, or another source of the same place, may have put some into a batch.
@@ -203,7 +204,7 @@ def _make_batches(work: Work, *, hold: bool) -> None:
 
 
 def _tell(progress: Progress, step: Step, now_us: int) -> None:
-    """What is to be known of the source after the step."""
+    """Fill the step with the state of the source after it."""
     step.waiting, step.cursor, step.n_passes = len(progress.waiting), progress.cursor, progress.n_passes
     oldest_us = min((one.arrived_us for one in progress.waiting.values()), default=now_us)
     step.oldest_s = max(0, now_us - oldest_us) / 1_000_000

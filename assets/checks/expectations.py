@@ -31,15 +31,15 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {"in_set": ("values",), "matches": ("pat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A rule for a table, by its kind:
+    """A rule for a table, by its kind.
 
-    column      `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
-    not_null    values of `column`; NaN is a value
-    between     low <= value <= high; null passes, NaN does not
-    in_set      value in `values`; null passes
-    unique      no value twice; null passes
-    matches     the regular expression `pattern` is found in the value; null passes
-    row_count   low <= number of rows <= high
+    - column: `column` is there, and of polars type `type` ("String", "Int64", "Float64" ...) where that is given
+    - not_null: values of `column`; NaN is a value
+    - between: low <= value <= high; null passes, NaN does not
+    - in_set: value in `values`; null passes
+    - unique: no value twice; null passes
+    - matches: the regular expression `pattern` is found in the value; null passes
+    - row_count: low <= number of rows <= high
 
     Raises: ValueError for an expectation that cannot be meant.
     """
@@ -80,7 +80,7 @@ class Expectation:
 
     @property
     def name(self) -> str:
-        """For a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
+        """Name for a person: 'between(duration_s, 0.5, 30) where kind = audio'."""
         limits = (
             [str(value) for value in (self.low, self.high)] if self.kind in ("between", "row_count") else []
         )
@@ -89,7 +89,7 @@ class Expectation:
         return f"{self.kind}({', '.join(word for word in words if word)}){suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON without floats: what a fingerprint is made of."""
+        """Return plain JSON without floats, for a fingerprint."""
         return {name: repr(getattr(self, name)) for name in Expectation.__slots__}
 
 
@@ -120,7 +120,7 @@ class CheckReport:
 
     @property
     def broken(self) -> bool:
-        """Whether an expectation could not be evaluated."""
+        """True where an expectation could not be evaluated."""
         return any(result.status == "error" for result in self.results)
 
     @property
@@ -130,7 +130,7 @@ class CheckReport:
 
     @property
     def markdown(self) -> str:
-        """A table, what did not pass first."""
+        """Table of the results, those that did not pass first."""
         order = {"error": 0, "failed": 1, "passed": 2}
         rows = sorted(self.results, key=lambda result: order[result.status])
         return markdown_table(
@@ -139,7 +139,7 @@ class CheckReport:
         )
 
     def as_check(self, name: str = "expectations") -> CheckResult:
-        """Return the suite as one check: value is how many expectations did not pass."""
+        """Return the suite as one check; its value is the number of expectations that did not pass."""
         wrong = [result for result in self.results if result.status != "passed"]
         named = "; ".join(f"{r.expectation.name}: {r.status}, {r.observed}" for r in wrong[:3])
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -159,8 +159,10 @@ def run_expectations(
 ) -> CheckReport:
     """Evaluate the suite; only the columns that it names are read.
 
-    table: a frame, or paths of Parquet files that are one table. Raises: MissingDependency; whatever breaks
-    Great Expectations as a whole - an expectation that breaks by itself is a result with status "error".
+    table: a frame, or paths of Parquet files that are one table. An expectation that breaks by itself is a result with
+    status "error".
+
+    Raises: MissingDependency; whatever breaks Great Expectations as a whole.
     """
     import polars as pl
 
@@ -193,7 +195,7 @@ def _wrong_types(
 
 
 def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int, ExpectationResult]:
-    """Return what is expected of rows of which there are none holds, even of a column that only they would have."""
+    """Return "passed" for expectations of rows of which there are none, even of a column that only they would have."""
     there = {item.where for item in suite if item.where and item.where[0] in frame.columns}
     none = {(name, value) for name, value in there if not (frame[name] == value).any()}
     return {
@@ -204,7 +206,7 @@ def _of_no_rows(suite: Sequence[Expectation], frame: "pl.DataFrame") -> dict[int
 
 
 def _validate(frame: "pl.DataFrame", suite: Mapping[int, Expectation]) -> dict[int, ExpectationResult]:
-    """Results by the suite's numbers. Raises: MissingDependency."""
+    """Return results by the suite's numbers. Raises: MissingDependency."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of modules that its dependencies import
@@ -259,7 +261,7 @@ def _translated(number: int, item: Expectation) -> Any:
 
 
 def _result(item: Expectation, answer: Any) -> ExpectationResult:
-    """What came back. An exception inside a metric comes as success=False: it is told apart here."""
+    """Return the result of an answer. An exception inside a metric comes as success=False: it is told apart here."""
     if raised := _raised(answer.exception_info or {}):
         return ExpectationResult(expectation=item, status="error", observed=raised[:300])
     status: Status = "passed" if answer.success else "failed"

@@ -1,4 +1,4 @@
-"""Copies on two sides of a split: what is trained on is what is validated on."""
+"""Copies on two sides of a split: samples that are both trained on and validated on."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -33,10 +33,10 @@ def near_duplicates_across_splits(
     kinds: Collection[str] = KINDS,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Photos and clips of the batch that have a near-duplicate in another split, in the batch or the newest version.
+    """Check photos and clips of the batch for a near-duplicate in another split, in the batch or the newest version.
 
     By the perceptual hash, whatever the dataset does with near-duplicates; pieces of one object count too. Samples of
-    these kinds without a hash fail the check. value: how many samples of the batch. Costs: see `dedup.hamming`.
+    these kinds without a hash fail the check. value: number of samples of the batch. Cost: see `dedup.hamming`.
     """
     mine = table.filter(table["kind"].is_in(list(kinds))) if "kind" in table.columns else table
     if not len(mine):
@@ -66,8 +66,10 @@ def near_duplicates_across_splits(
 
 
 def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) -> dict[str, tuple[str, int]]:
-    """Key of a photo or clip of the table -> the nearest of the other samples and its distance in bits, for those that
-    are near-duplicates of one, mirrored or not; what has no hash is near to nothing."""
+    """Return key of a photo or clip of the table -> the nearest of the other samples and its distance in bits.
+
+    Only near-duplicates of one, mirrored or not, are in it; a sample without a hash is near to nothing.
+    """
     there = [name for name in schema() if name in others.collect_schema()]
     mine, _ = looks(typed(table).filter(table["kind"].is_in(list(KINDS))), alone=True)
     theirs = typed(others.select(there).collect())
@@ -80,7 +82,7 @@ def near_of(table: "pl.DataFrame", others: "pl.LazyFrame", max_distance: int) ->
 
 
 def _across(new: Candidates, others: Candidates, max_distance: int, mirrored: bool) -> dict[int, Pair]:
-    """Row of `new` -> the nearest of another split, for those that have one."""
+    """Return row of `new` -> the nearest of another split, for those that have one."""
     filed = file_pictures(others.pictures, max_distance)
     found: dict[int, Pair] = {}
     for first in range(0, len(new), _AT_ONCE):

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""Outcome of a check."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -74,9 +74,9 @@ class CheckResult:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "CheckResult":
-        """Return the inverse of `to_json`; what an earlier release did not write has its default.
+        """Return the inverse of `to_json`; a key that an earlier release did not write has its default.
 
-        What is not known to be harmless stops: an earlier release took any word for a severity.
+        A severity that is not known to be harmless stops: an earlier release took any word.
         """
         numbers = {name: None if body[name] is None else float(body[name]) for name in ("value", "limit")}
         known = {
@@ -89,7 +89,7 @@ class CheckResult:
 
 
 def _severity(given: Any) -> Severity:
-    """Raises: ValueError."""
+    """Return the severity as a word. Raises: ValueError."""
     word = given
     if isinstance(given, Enum):
         from dagster import AssetCheckSeverity  # only where somebody gave it, who has imported it
@@ -101,8 +101,10 @@ def _severity(given: Any) -> Severity:
 
 
 def run_checks(named: Mapping[str, Callable[[], CheckResult]]) -> tuple[tuple[CheckResult, ...], bool]:
-    """Every result in this order, under the name that it has here, and whether a check could not run: that is a failed
-    result which nobody may approve."""
+    """Return every result in this order, under its name here, and whether a check could not run.
+
+    Such a check is a failed result which nobody may approve.
+    """
     results, broken = [], False
     for name, check in named.items():
         try:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def reject_rate(
     n_landed: int, rejected: Mapping[str, int], max_rate: float, *, severity: Severity = "error"
 ) -> CheckResult:
-    """Share of a batch's objects that were rejected. rejected: code -> how many objects.
+    """Check the share of a batch's objects that were rejected. rejected: code -> number of objects.
 
-    max_rate: 0 to 1. Of nothing landed the rate is 0, and 1 if something was rejected all the same.
+    max_rate: 0 to 1. Where nothing landed the rate is 0, and 1 if something was rejected all the same.
     """
     n_rejected = sum(rejected.values())
     rate = n_rejected / n_landed if n_landed else float(n_rejected > 0)
@@ -42,10 +42,10 @@ def audio_rate(
     max_share: float = 0.0,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Share of the audio units whose source has another sample rate than the dataset declares.
+    """Check the share of the audio units whose source has another sample rate than the dataset declares.
 
-    units: one row per audio unit; a null rate counts as wrong. A recording at half the declared rate resamples
-    without any complaint, so this is measured at the source, not at what was cut from it.
+    units: one row per audio unit; a null rate counts as wrong. A recording at half the declared rate resamples without
+    any complaint, so this is measured at the source, not at its cut units.
     """
     import polars as pl
 
@@ -86,7 +86,7 @@ def counts(
     max_ratio: float | None = None,
     severity: Severity = "error",
 ) -> CheckResult:
-    """Counts (rows, rows per kind ...) against those of a baseline; without a baseline everything passes.
+    """Check counts (rows, rows per kind ...) against those of a baseline; without a baseline everything passes.
 
     value: the smallest ratio. A name that the baseline has and `found` has not counts 0.
     """
@@ -119,7 +119,7 @@ def counts(
 def nulls(
     table: "pl.DataFrame", max_rates: Mapping[str, float], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Share of nulls and NaNs per column. max_rates: column -> 0 to 1; value: the largest excess over it."""
+    """Check the share of nulls and NaNs per column. max_rates: column -> 0 to 1; value: the largest excess over it."""
     import polars as pl
 
     rows, wrong, excess = [], [], 0.0
@@ -148,9 +148,9 @@ def nulls(
 def schema(
     table: "pl.DataFrame", previous: Mapping[str, str], *, severity: Severity = "error"
 ) -> CheckResult:
-    """Columns and types against those of the previous version. previous: column -> polars type's name.
+    """Check columns and types against those of the previous version. previous: column -> name of the polars type.
 
-    A column that went away or changed its type fails; a new one passes. value: how many fail.
+    A column that went away or changed its type fails; a new one passes. value: number of columns that fail.
     """
     now = {name: str(dtype) for name, dtype in table.schema.items()}
     rows, wrong = [], []

@@ -1,4 +1,4 @@
-"""What needs no statistics: samples that contradict their media, and featurizers that are not what they were."""
+"""Findings without statistics: samples that contradict their media, and featurizers that changed."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 _SQUARE = 1.05
 """Width over height, or height over width, up to which a picture has no side that is clearly the longer."""
 _IDENTITY = ("version", "weights_sha256", "device", "dtype", "torch", "processor")
-"""What the record of a featurizer says of what computed it, beside its version."""
+"""Facts in a featurizer's record about its computation, beside its version."""
 
 
 def turned_findings(samples: "pl.DataFrame", media: "pl.DataFrame") -> list[Finding]:
-    """Pictures that lie where their object stands, or stand where it lies: a rotation ignored, or made twice."""
+    """Find pictures that lie where their object stands, or stand where it lies: a rotation ignored, or made twice."""
     import polars as pl
 
     sizes, upright = ["width_px", "height_px"], ["upright_width_px", "upright_height_px"]
@@ -48,13 +48,13 @@ def featurizer_findings(
     before: Mapping[str, Mapping[str, Any]],
     again: Mapping[str, Mapping[str, Any]],
 ) -> list[Finding]:
-    """Featurizers that computed the batch in another way than the newest published one.
+    """Find featurizers that computed the batch in another way than the newest published one.
 
-    Each is featurizer -> what its record says (version, weights_sha256, torch ...); again: of the published batch's
-    features as they were made last.
+    Each argument is featurizer -> facts of its record (version, weights_sha256, torch ...); again: of the published
+    batch's features as they were made last.
 
     A raised code number announces a change, and features of the published batch that were made again in the new way
-    settle it; parameters, weights, processor or library that are others under the same number are a silent change.
+    settle it. Other parameters, weights, processor or library under the same number are a silent change.
     """
     found = []
     for name in sorted(set(now) & set(before)):
@@ -81,7 +81,7 @@ def _code(facts: Mapping[str, Any]) -> str:
 
 
 def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[Finding]:
-    """Columns whose type is another. column -> Arrow type; "null" is that of a column without values."""
+    """Find columns whose type is another. now, before: column -> Arrow type; "null" for a column without values."""
     found = []
     for name in sorted(set(now) & set(before)):
         mine, theirs = now[name], before[name]
@@ -93,7 +93,7 @@ def schema_findings(now: Mapping[str, str], before: Mapping[str, str]) -> list[F
 
 
 def non_finite_findings(samples: "pl.DataFrame", known: Sequence[str]) -> list[Finding]:
-    """Infinities in columns of numbers that had none."""
+    """Find infinities in columns of numbers that had none."""
     found = []
     for name in samples.columns:
         if samples[name].dtype.is_float() and name in known:

@@ -1,8 +1,11 @@
-"""Whether texts belong to their objects: shifted by a row, they fit the neighbour's better.
+"""Texts that belong to another object: shifted by a row, they fit the neighbour's better.
 
-Two links are looked at, over the objects of a batch in the order of their keys: words that a text shares with the
-label, title and file name of its object; and, for what has a duration, the rank correlation of its length with it.
-A text that is about nothing of that, in objects of equal length, cannot be told from its neighbour's here.
+Two links are looked at, over the objects of a batch in the order of their keys:
+
+- words that a text shares with the label, title and file name of its object;
+- for objects with a duration, the rank correlation of the text's length with it.
+
+A text about nothing of that, in objects of equal length, cannot be told from its neighbour's here.
 """
 
 import math
@@ -26,21 +29,23 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Objects with a text, by their keys. fits: of each, whether the text has a word of its own label, title or name.
-
-    shifted: by how many rows -> of each object whose words neither neighbour has, whether the text has a word of that
-    row; lengths, durations_s: of those that have both.
-    """
+    """Objects with a text."""
 
     keys: tuple[str, ...]
+    """Keys of the objects, sorted."""
     fits: Bools
+    """bool [keys]: the text has a word of its own label, title or name."""
     shifted: Mapping[int, Bools]
+    """Shift in rows, -1 to 1 -> bool [keys - 2], without the first and last object. True: the text has a word of
+    that row which the other two rows lack."""
     lengths: Floats
+    """float64: length of the text in characters, of objects that also have a duration."""
     durations_s: Floats
+    """float64: duration of the same objects in seconds."""
 
 
 def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, float]) -> Texts:
-    """objects: rows of raw_objects; durations_s: by the object's key."""
+    """Return the texts of objects. objects: rows of raw_objects; durations_s: by the object's key."""
     rows = sorted((row for row in objects if row.get("text")), key=lambda row: row["key"])
     said = [_words(row["text"]) for row in rows]
     own = [_words(" ".join(str(row.get(name) or "") for name in ("label", "title", "key"))) for row in rows]
@@ -62,7 +67,7 @@ def texts_of(objects: Sequence[Mapping[str, Any]], durations_s: Mapping[str, flo
 def caption_findings(
     now: Texts, batches: Sequence[Texts], thresholds: Thresholds, alpha: float
 ) -> list[Finding]:
-    """Texts that fit another row better than their own (which needs no baseline), or fit worse than they did."""
+    """Find texts that fit another row better than their own (which needs no baseline), or fit worse than they did."""
     told: Any = {"column": "text", "keys": now.keys[1:4]}
     found = _shifted_words(now, alpha, told) or _shifted_lengths(now, alpha, told)
     if found:
@@ -95,7 +100,7 @@ def caption_findings(
 
 
 def _shifted_words(now: Texts, alpha: float, told: Any) -> list[Finding]:
-    """McNemar's exact test: of the objects where either the own or the neighbour's words are in the text."""
+    """Apply McNemar's exact test to objects where either the own or the neighbour's words are in the text."""
     from scipy.stats import binom
 
     for shift in (-1, 1):
@@ -111,7 +116,7 @@ def _shifted_words(now: Texts, alpha: float, told: Any) -> list[Finding]:
 
 
 def _shifted_lengths(now: Texts, alpha: float, told: Any) -> list[Finding]:
-    """Return the correlation with the neighbour's duration is higher than with the own, beyond chance (Fisher's z)."""
+    """Find a correlation with the neighbour's duration that is higher than with the own, beyond chance (Fisher's z)."""
     if len(now.lengths) < MIN_TEXTS:
         return []
     own = _rank_correlation(now, 0)
@@ -133,7 +138,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _shared(said: frozenset[str], own: Sequence[frozenset[str]], i: int, shift: int) -> bool:
-    """Whether the text has a word of the row `shift` further that no other of the three rows has."""
+    """Return whether the text has a word of the row `shift` further that no other of the three rows has."""
     others = [own[i + step] for step in (-1, 0, 1) if step != shift]
     return bool(said & (own[i + shift] - others[0] - others[1]))
 
@@ -153,7 +158,7 @@ def _lengths(some: Sequence[Texts]) -> Texts:
 
 
 def _correlated(now: Texts, before: Texts, alpha: float) -> Difference:
-    """Difference of two rank correlations; chance by Fisher's z."""
+    """Return the difference of two rank correlations; chance by Fisher's z."""
     mine, theirs = _rank_correlation(now, 0), _rank_correlation(before, 0)
     chance = _chance(alpha, len(now.lengths), len(before.lengths))
     edge = math.tanh(math.atanh(theirs) - chance)  # how low chance alone would make it
@@ -162,14 +167,14 @@ def _correlated(now: Texts, before: Texts, alpha: float) -> Difference:
 
 
 def _chance(alpha: float, n: int, m: int) -> float:
-    """Of a difference of Fisher's z; 1.06 for ranks (Fieller, Hartley and Pearson 1957)."""
+    """Return the chance of a difference of Fisher's z; 1.06 for ranks (Fieller, Hartley and Pearson 1957)."""
     from scipy.stats import norm
 
     return float(norm.isf(alpha / 2)) * math.sqrt(1.06 / max(1, n - 3) + 1.06 / max(1, m - 3))
 
 
 def _rank_correlation(one: Texts, shift: int) -> float:
-    """Spearman's, of each length with the duration `shift` rows further; 0 where all are equal."""
+    """Return Spearman's correlation of each length with the duration `shift` rows further; 0 where all are equal."""
     from scipy.stats import rankdata
 
     n = len(one.lengths) - abs(shift)

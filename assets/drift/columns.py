@@ -31,21 +31,21 @@ _NAMES = frozenset((
     "n_packets", "max_pts_gap", "min_pts_gap",
 ))
 # fmt: on
-"""What tells samples apart, or where they come from, and says nothing of what they are like."""
+"""Columns that tell samples apart, or name where they come from, and say nothing of what they are like."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stratum:
-    """Samples that are compared with their like. of: in words.
-
-    now: of the batch; batches: of the baseline's; objects: how many raw objects the rows of each of these are worth,
-    the batch first.
-    """
+    """Samples that are compared with their like."""
 
     of: str
+    """Samples, in words."""
     now: "pl.DataFrame"
+    """Rows of the batch."""
     batches: tuple["pl.DataFrame", ...]
+    """Rows of each batch of the baseline."""
     objects: tuple[float, ...]
+    """Raw objects that the rows of each of these are worth, the batch first."""
 
 
 def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
@@ -61,8 +61,10 @@ def with_source(table: "pl.DataFrame", key: str = "raw_key") -> "pl.DataFrame":
 def strata(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], within: Sequence[str], min_batches: int
 ) -> Iterator[Stratum]:
-    """All samples of a kind, then those of each value of the columns `within` that has enough objects, and was in
-    enough batches to know what is usual of it."""
+    """Yield all samples of a kind, then those of each value of the columns `within`.
+
+    A value has to have enough objects, and to be in enough batches to know a usual batch.
+    """
     import polars as pl
 
     def some(**where: str) -> tuple["pl.DataFrame", tuple["pl.DataFrame", ...]]:
@@ -99,7 +101,7 @@ def _stratum(of: str, now: "pl.DataFrame", batches: tuple["pl.DataFrame", ...]) 
 def compared_columns(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], ignore: frozenset[str]
 ) -> list[str]:
-    """Return what both sides have and can be compared; a column that only the baseline has counts as missing now."""
+    """Return columns that both sides have and can be compared; one that only the baseline has counts as missing now."""
     before = {name: kind for table in batches for name, kind in table.schema.items()}
     return [
         name
@@ -115,12 +117,12 @@ def column_findings(
     known: Mapping[str, Any],
     alpha: float,
 ) -> tuple[list[Finding], int]:
-    """Return (what stands out, how many comparisons were made). known: column -> every category that the version has.
+    """Return (findings, number of comparisons made).
 
-    alpha: chance that anything of these stands out by chance.
+    known: column -> every category that the version has; alpha: chance that anything of these stands out by chance.
 
-    O(columns x strata x (rows of the batch and of the baseline's batches)); what a batch of the baseline is like beside
-    the others is only worked out for a column that differs.
+    O(columns x strata x (rows of the batch and of the baseline's batches)). A batch of the baseline is only compared
+    with the others for a column that differs.
     """
     columns = compared_columns(now, batches, thresholds.ignore)
     every = list(strata(now, batches, thresholds.within, thresholds.min_batches))
@@ -179,7 +181,7 @@ def _types() -> Any:
 
 
 def _is_category(columns: Sequence["pl.Series"]) -> bool:
-    """Of a text, a boolean, or a whole number with few values."""
+    """Return whether the column is a text, a boolean, or a whole number with few values."""
     import polars as pl
 
     kind = columns[0].dtype
@@ -191,13 +193,15 @@ def _is_category(columns: Sequence["pl.Series"]) -> bool:
 
 
 def _values(columns: Sequence["pl.Series"]) -> set[Any]:
-    """Different ones. In Python: columns of a batch are many and short, and a query of each costs more."""
+    """Return the different values. In Python: columns of a batch are many and short, and a query of each costs more."""
     return {value for column in columns for value in column.to_list()} - {None}
 
 
 def n_objects(table: "pl.DataFrame") -> float:
-    """How many raw objects the rows are worth, after Kish: (sum m)^2 / sum m^2 of the rows m of each, since objects
-    with many samples weigh more. Of a table of objects: its rows."""
+    """Return the number of raw objects that the rows are worth; for a table of objects, its rows.
+
+    After Kish: (sum m)^2 / sum m^2 of the rows m of each, since objects with many samples weigh more.
+    """
     if OBJECT not in table.columns:
         return float(len(table))
     rows = Counter(table[OBJECT].to_list()).values()
@@ -205,17 +209,17 @@ def n_objects(table: "pl.DataFrame") -> float:
 
 
 def _known(column: "pl.Series") -> Floats:
-    """Numbers without nulls; a null and a NaN are one in an array of NumPy."""
+    """Return numbers without nulls; a null and a NaN are one in an array of NumPy."""
     if column.null_count():
         column = column.drop_nulls()
     return column.to_numpy().astype(np.float64)
 
 
 def n_comparisons(columns: Sequence["pl.Series"]) -> int:
-    """Ways in which a column may stand out: by missing values.
+    """Return the number of ways in which a column may stand out.
 
-    By every category up or down, of texts also gone, and by the mix; or of numbers, by zeros up or down and three
-    measures.
+    All columns: by missing values. Categories: by every one up or down, of texts also gone, and by the mix. Numbers: by
+    zeros up or down and three measures.
     """
     if not _is_category(columns):
         return 6
@@ -223,7 +227,7 @@ def n_comparisons(columns: Sequence["pl.Series"]) -> int:
 
 
 def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
-    """Nulls and NaNs; of a column that is not there, all."""
+    """Count nulls and NaNs; of a column that is not there, all rows."""
     if name not in table.columns:
         return Counted(k=len(table), n=len(table), objects=objects)
     column = table[name]
@@ -232,13 +236,13 @@ def missing_of(table: "pl.DataFrame", name: str, objects: float) -> Counted:
 
 
 def zeros_of(known: Floats, objects: float) -> Counted:
-    """Zeros among what is known, to the last digits."""
+    """Count zeros among the known numbers, to the last digits."""
     k = int(np.count_nonzero(np.abs(known) <= NOTHING))
     return Counted(k=k, n=len(known), objects=min(len(known), objects))
 
 
 def categories(table: "pl.DataFrame", name: str, objects: float) -> dict[str, Counted]:
-    """value -> how many of the known ones have it."""
+    """Return value -> how many of the known ones have it."""
     counted = Counter(table[name].to_list())
     n = len(table) - counted.pop(None, 0)
     return {str(value): Counted(k=k, n=n, objects=min(n, objects)) for value, k in counted.items()}
@@ -250,8 +254,10 @@ def drawn(known: Floats, objects: float) -> Drawn:
 
 
 def _sources(now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], alpha: float) -> list[Finding]:
-    """Sources of which nothing came, though every batch of the baseline had some, and half of the least share that any
-    of them had would hardly leave them out by chance."""
+    """Find sources of which nothing came, though every batch of the baseline had some.
+
+    Half of the least share that any of them had would hardly leave them out by chance.
+    """
     counts = categories(now, "source", n_objects(now)) if "source" in now.columns else {}
     if not counts:
         return []
@@ -275,10 +281,7 @@ def _renamed(
     known: Any,
     told: Any,
 ) -> Iterator[Finding]:
-    """Yield a value never seen before that is a known one in another spelling.
-
-    Or one, while a known one has stopped.
-    """
+    """Find values never seen before that are a known one in another spelling, or come while a known one has stopped."""
     there = {name for one in before for name in one}
     new = sorted(set(counts) - there - set(known or ()))
     spelled = {_plain(name): name for name in sorted(there) if _plain(name)}
@@ -300,6 +303,6 @@ def _plain(name: str) -> str:
 
 
 def _without_echoes(found: Sequence[Finding]) -> list[Finding]:
-    """Return what all samples of a kind show is not told again of each source."""
+    """Leave out findings of a source that all samples of its kind show."""
     whole = {(one.what, one.column) for one in found if "," not in one.of}
     return [one for one in found if "," not in one.of or (one.what, one.column) not in whole]

@@ -19,26 +19,28 @@ if TYPE_CHECKING:
     import polars as pl
 
 _PARTS, _TESTS = 3, 64
-"""The significance of a batch is shared by the columns of its samples, those of its media, and comparisons that are no
-column's (outcomes, units, captions), a third each; and how many of the last there are at most."""
+"""Divisors of a batch's significance: a third each for the columns of its samples, for those of its media, and for
+comparisons that are no column's (outcomes, units, captions). There are at most 64 of the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What the drift gate looks at. baseline: None before the first version.
-
-    newest: the version that the batch would be added to; protected: versions whose samples must not come.
-    """
+    """Everything that the drift gate looks at."""
 
     now: BatchFacts
+    """The batch."""
     baseline: Baseline | None
+    """Batches of the newest version; None before the first version."""
     newest: loader.Version | None
+    """Version that the batch would be added to; None before the first."""
     protected: tuple[loader.Version, ...]
+    """Versions whose samples must not come."""
     thresholds: Thresholds
+    """Thresholds of the dataset."""
 
 
 def drift(compared: Compared) -> CheckResult:
-    """Columns, media, outcomes and counts against the baseline's batches."""
+    """Check columns, media, outcomes and counts against the baseline's batches."""
     baseline, thresholds = compared.baseline, compared.thresholds
     if baseline is None or not baseline.batches:
         return CheckResult(name="drift", passed=True, explanation="there is no version to compare with")
@@ -64,14 +66,14 @@ def drift(compared: Compared) -> CheckResult:
 
 
 def splits(compared: Compared) -> CheckResult:
-    """Raw objects and subjects that are on two sides of a split."""
+    """Check for raw objects and subjects that are on two sides of a split."""
     found = split_leaks(compared.now.samples, compared.newest)
     against = compared.newest.name if compared.newest else "itself"
     return as_check("splits", found, f"{len(compared.now.samples)} samples against {against}")
 
 
 def protected(compared: Compared) -> CheckResult:
-    """Return samples of evaluation sets that must stay unseen. Nobody may approve it: take the samples out."""
+    """Check for samples of evaluation sets that must stay unseen. Nobody may approve it: take the samples out."""
     found: list[Finding] = []
     for version in compared.protected:
         found += contaminations(compared.now.samples, version, compared.thresholds.near_bits)
@@ -82,7 +84,7 @@ def protected(compared: Compared) -> CheckResult:
 
 
 def agreement(compared: Compared) -> CheckResult:
-    """Return samples against their media, texts against their objects, featurizers against those of the newest batch."""
+    """Check samples against their media, texts against their objects, featurizers against those of the newest batch."""
     now, baseline, thresholds = compared.now, compared.baseline, compared.thresholds
     found = turned_findings(now.samples, now.media)
     batches = baseline.batches if baseline else ()
@@ -103,12 +105,12 @@ DRIFT_CHECKS: Mapping[str, Callable[[Compared], CheckResult]] = dict(
 
 
 def _of_media(found: list[Finding]) -> list[Finding]:
-    """Findings of the table of objects, told apart from those of samples."""
+    """Mark findings of the table of objects, to tell them apart from those of samples."""
     return [replace(one, of=f"objects: {one.of}") for one in found]
 
 
 def _types(table: "pl.DataFrame") -> dict[str, str]:
-    """column -> Arrow type, "null" for one without values."""
+    """Return column -> Arrow type, "null" for one without values."""
     schema: Any = table.head(0).to_arrow().schema
     named = {"large_string": "string", "string_view": "string"}
     return {

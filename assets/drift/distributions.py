@@ -1,8 +1,9 @@
-"""Distributions of numbers: their level, the Kolmogorov-Smirnov distance, the population stability index over deciles.
+"""Distributions of numbers, by three measures.
 
-They miss different things: an index over deciles hardly sees a scale that changed by 3 %, which moves the level; a
-level does not see a spread that changed; none of them sees a per cent of zeros, which `shares` counts. None of them
-looks at last digits (`settled`).
+They are the level, the Kolmogorov-Smirnov distance, and the population stability index over deciles. They miss
+different things. An index over deciles hardly sees a scale that changed by 3 %, which moves the level. A level does not
+see a spread that changed. None of them sees a per cent of zeros, which `shares` counts. None of them looks at last
+digits (`settled`).
 """
 
 import math
@@ -19,18 +20,20 @@ from .shares import Counted, index_difference
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 DECILES = 10
 PRECISION, NOTHING = 1e-6, 1e-12
-"""Numbers that lie closer together, relative to their size or (NOTHING) absolutely, are one: the last digits are those
-of a processor or library, and those of float32 from the eighth on."""
+"""Two numbers are one that lie closer together than this, relative to their size or (NOTHING) absolutely. Such last
+digits depend on the processor or library; those of float32 begin at the eighth."""
 _STEPS = 50
 """Halvings in the search for a quantile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """values: finite and sorted; objects: how many raw objects they are worth (see `columns.n_objects`)."""
+    """Numbers drawn from a distribution."""
 
     values: Floats
+    """float64, finite and sorted."""
     objects: float
+    """Raw objects that they are worth (see `columns.n_objects`)."""
 
     @property
     def evidence(self) -> float:
@@ -38,13 +41,13 @@ class Drawn:
 
 
 def pooled(batches: Sequence[Drawn]) -> Drawn:
-    """All together."""
+    """Return all batches together."""
     values = np.sort(np.concatenate([one.values for one in batches])) if batches else np.zeros(0)
     return Drawn(values=values, objects=sum(one.objects for one in batches))
 
 
 def settled(some: Sequence[Drawn]) -> list[Drawn]:
-    """Return the same with values that differ in their last digits made equal: a run of them becomes its first one.
+    """Return the draws with values that differ only in their last digits made equal: a run becomes its first value.
 
     A run that as a whole is wider than the last digits are, as of many different numbers, stays as it is.
     """
@@ -65,10 +68,10 @@ def settled(some: Sequence[Drawn]) -> list[Drawn]:
 
 
 def level(now: Drawn, before: Drawn, alpha: float) -> Difference:
-    """Difference of the means in standard deviations of what was before (Cohen's d).
+    """Return the difference of the means in standard deviations of the baseline (Cohen's d).
 
-    Chance as of a normal one, and where that does not explain it, by a bound that holds of any distribution and number
-    of objects.
+    Chance is that of a normal distribution. Where this does not explain it, a bound counts that holds of any
+    distribution and number of objects.
     """
     n, m = now.evidence, before.evidence
     deviation = float(before.values.std()) if len(before.values) else 0.0
@@ -91,11 +94,11 @@ def _quantile(tail: float) -> float:
 
 
 def by_chance(now: Drawn, before: Drawn, alpha: float, *, rises: bool) -> float:
-    """How far apart the means of two draws of one thing are at most, at alpha / 2 to this side.
+    """Return the largest distance of the means of two draws of one thing, at alpha / 2 to this side.
 
-    Both together are the thing: of n objects drawn from it, however few or skewed, the mean lies beyond d with a chance
-    of at most exp(-n I(d)), I being the rate function of Cramer and Chernoff; without replacement still less often
-    (Hoeffding 1963). Either side may be the draw; the smaller of the two bounds holds.
+    Both together are the thing. The mean of n objects drawn from it, however few or skewed, lies beyond d with a chance
+    of at most exp(-n I(d)). I is the rate function of Cramer and Chernoff; without replacement the chance is still
+    smaller (Hoeffding 1963). Either side may be the draw; the smaller of the two bounds holds.
     """
     n, m = now.evidence, before.evidence
     values = np.concatenate([now.values, before.values])
@@ -141,7 +144,7 @@ def _beyond(centred: Floats, weights: Floats, rate: float) -> float:
 
 
 def distance(now: Drawn, before: Drawn, alpha: float) -> Difference:
-    """Kolmogorov-Smirnov; what chance makes of it by the asymptotic bound sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
+    """Return the Kolmogorov-Smirnov distance; chance by the asymptotic bound sqrt(-ln(alpha / 2) / 2 (1/n + 1/m))."""
     n, m = now.evidence, before.evidence
     if not n or not m:
         return UNKNOWN
@@ -156,7 +159,7 @@ def distance(now: Drawn, before: Drawn, alpha: float) -> Difference:
 
 
 def stability(now: Drawn, before: Drawn, edges: Floats, alpha: float) -> Difference:
-    """Square root of the population stability index over bins with these inner edges."""
+    """Return the square root of the population stability index over bins with these inner edges."""
     counted = []
     for one in (now, before):
         counts = np.bincount(np.searchsorted(edges, one.values, side="left"), minlength=len(edges) + 1)
@@ -198,13 +201,13 @@ def distribution(
 
 
 def spread(values: Floats) -> str:
-    """'0.31 (0.12 to 0.55)': the median, and the middle four fifths."""
+    """Return '0.31 (0.12 to 0.55)': the median, and the middle four fifths."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9))
     return f"{middle:.4g} ({low:.4g} to {high:.4g})"
 
 
 def ratio(now: Floats, before: Floats, alpha: float) -> Difference:
-    """How far the mean of positive numbers, one per object, is another: |ln(mean / mean)|.
+    """Return the difference of the means of positive numbers, one per object: |ln(mean / mean)|.
 
     Chance by the delta method and a normal distribution, and where that does not explain it, as of `level`.
     """

@@ -1,5 +1,7 @@
-"""Samples that a verdict names, and some of those that the batch was compared with, to look at beside each other: drawn
-as on the dataset's card, and bounded."""
+"""Samples that a verdict names, and some of its baseline, to look at beside each other.
+
+They are drawn as on the dataset's card, and bounded.
+"""
 
 import hashlib
 import logging
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_EXAMPLES, MAX_OF_FINDING = 12, 3
-"""Of a page, and of one finding."""
+"""Most samples of a page, and of one finding."""
 MAX_NBYTES = 2**20
-"""Of all pictures of a page; what would go beyond is left out."""
+"""Most bytes of all pictures of a page; those that would go beyond are left out."""
 MAX_KINDS = 3
-"""Of what the batch was compared with."""
+"""Most kinds of samples that are shown of the baseline."""
 Shown = list[tuple[str, Example]]
 _log = logging.getLogger(__name__)
 
@@ -37,13 +39,15 @@ _log = logging.getLogger(__name__)
 def shown_of(
     root: loader.Root, samples: StageRecord, table: "pl.DataFrame", results: Sequence[CheckResult]
 ) -> Shown:
-    """Return (what was found, a sample that shows it), in the order of the findings, each sample once.
+    """Return (finding in words, a sample that shows it), in the order of the findings, each sample once.
 
-    [] where what draws is not installed.
+    [] where the packages that draw are not installed.
 
-    table: the batch's rows. Of a finding samples of different objects are shown as long as there are; of an object
-    that it names the first sample; of what is taken down none. Reads an index row group and the fields of at most a
-    dozen samples. Raises: StoreError.
+    table: the batch's rows. A finding shows samples of different objects as long as there are; an object that it names
+    shows its first sample; samples that are taken down are never shown. Reads an index row group and the fields of at
+    most a dozen samples.
+
+    Raises: StoreError.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
     found: Shown = []
@@ -61,9 +65,11 @@ def shown_of(
 
 
 def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
-    """(which they are, a sample of the baseline) for each kind of sample in `shown`, in its order: of the newest batch
-    that has some, by the hash of their keys, of different objects as long as there are; of what is taken down none. One
-    that cannot be read is passed over: no verdict waits for its picture.
+    """Return (kind and version in words, a sample of the baseline) for each kind of sample in `shown`, in its order.
+
+    They are of the newest batch that has some, by the hash of their keys, of different objects as long as there are.
+    Samples that are taken down are never shown. One that cannot be read is passed over: no verdict waits for its
+    picture.
 
     Reads an index row group and the fields of at most nine samples. O(rows) time.
     """
@@ -84,7 +90,7 @@ def before_of(root: loader.Root, baseline: Baseline, shown: Shown) -> Shown:
 
 
 def _earlier(root: loader.Root, baseline: Baseline, kind: str) -> list[dict[str, Any]]:
-    """Rows of one kind."""
+    """Return rows of one kind."""
     import polars as pl
 
     for batch in baseline.batches:
@@ -125,7 +131,7 @@ def _chosen(results: Sequence[CheckResult], table: "pl.DataFrame") -> Iterator[t
 
 
 def _rows(table: "pl.DataFrame", names: set[str]) -> dict[str, dict[str, Any]]:
-    """Key of a sample, or of the object that it was cut of -> its row."""
+    """Return key of a sample, or of the object that it was cut of -> its row."""
     import polars as pl
 
     found: dict[str, dict[str, Any]] = {}

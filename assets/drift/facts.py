@@ -1,4 +1,4 @@
-"""What is compared: a batch that waits, and the newest batches of the version that it would be added to."""
+"""Facts that the gate compares: of a waiting batch, and of the newest batches of the version it would be added to."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_BATCHES, MAX_ROWS = 16, 50_000
-"""Of the baseline: how many of its newest batches are compared with, and how many samples at most."""
+"""Most of the baseline's newest batches, and samples, that a batch is compared with."""
 _FEATURE = "feature_"
 UNKNOWN = Outcomes()
 
@@ -62,7 +62,7 @@ class Baseline:
 
 
 def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
-    """Of a version: its newest batches, at most 16 and 50,000 samples (one batch at least).
+    """Return the baseline of a version: its newest batches, at most 16 and 50,000 samples (one batch at least).
 
     Reads the newest tables of the samples and the statistics tables, never all rows; and for each batch its manifest,
     samples record, and tables `media` and `raw_objects`. Raises: Corrupt; StoreError.
@@ -88,7 +88,7 @@ def baseline_of(root: loader.Root, version: loader.Version) -> Baseline:
 def facts_of(
     store: Store, record: StageRecord, samples: "pl.DataFrame", *, latest: bool = False
 ) -> BatchFacts:
-    """Of a batch by the record of its samples. latest: the current records of its featurizers are read too."""
+    """Return the facts of a batch by the record of its samples. latest: read its featurizers' current records too."""
     import polars as pl
 
     upstream = {
@@ -122,7 +122,10 @@ def facts_of(
 
 
 def _identities(records: Mapping[str, StageRecord | None]) -> dict[str, Mapping[str, Any]]:
-    """Featurizers that took samples of the batch: one that took none says nothing of what it ran on."""
+    """Return featurizer -> content of its record, of those that took samples of the batch.
+
+    A featurizer that took none says nothing of what it ran on.
+    """
     return {
         str(one.body["featurizer"]): {name: value for name, value in one.body.items() if name != "shards"}
         for one in records.values()
@@ -141,7 +144,7 @@ def _published(
 
 
 def published_records(root: loader.Root, version: loader.Version, most: int) -> dict[str, StageRecord]:
-    """batch -> the record of its samples, of the newest versions up to this one that a pipeline made; newest first."""
+    """Return batch -> record of its samples, newest first, of a pipeline's newest versions up to this one."""
     found: dict[str, StageRecord] = {}
     for one in _lineage(root, version):
         if len(found) == most:
@@ -167,7 +170,7 @@ def _lineage(root: loader.Root, version: loader.Version) -> Iterator[VersionReco
 
 
 def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
-    """(batch, its rows), newest first, at most 16; the last may have been cut off by the limit of rows."""
+    """Yield (batch, its rows), newest first, at most 16; the last may have been cut off by the limit of rows."""
     if "partition" not in rows.columns:
         yield "", rows
         return
@@ -177,8 +180,10 @@ def _by_batch(rows: "pl.DataFrame") -> Iterator[tuple[str, "pl.DataFrame"]]:
 
 
 def recent_rows(version: loader.Version, most: int) -> "pl.DataFrame":
-    """Return the newest live rows of the samples table: whole tables from the end of the manifest's lists, of the first
-    one that goes beyond `most` its last rows. Annotations are not laid over them."""
+    """Return the newest live rows of the samples table, without annotations.
+
+    Whole tables from the end of the manifest's lists; of the first one that goes beyond `most` its last rows.
+    """
     import polars as pl
 
     entries = [dict(entry) for entry in version.manifest["samples"] if not is_annotation(entry)]

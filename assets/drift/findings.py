@@ -80,7 +80,7 @@ class Thresholds:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON without floats: what a fingerprint is made of."""
+        """Return plain JSON without floats, for a fingerprint."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: sorted(v) if isinstance(v, frozenset) else repr(v) for name, v in plain.items()}
 
@@ -114,7 +114,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """For a person."""
+        """One sentence for a person."""
         where = f" of {self.of}" if self.of else ""
         return f"{self.what}: {self.column}{where}: {self.before or 'none'} before, {self.now or 'none'} now"
 
@@ -141,12 +141,14 @@ UNKNOWN = Difference(effect=0.0, chance=1.0, noise=1.0)
 
 
 def stands_out(mine: Difference, limit: float, others: Callable[[], Sequence[Difference]]) -> bool:
-    """Whether a difference matters, is no chance, and is unusual.
+    """Return whether a difference matters, is no chance, and is unusual.
 
-    others: each batch of the baseline against the rest of it (only asked for where the first two hold). What they
-    differ by beyond chance, where Cochran's Q says at 5 % that they do, is the feed's own spread s (moment estimate, as
-    of DerSimonian and Laird 1986); a batch is unusual beyond noise and t s sqrt(1 + 1/n) together, t being Student's
-    quantile for n batches: three say little.
+    others: each batch of the baseline against the rest of it (only asked for where the first two hold). The feed's own
+    spread s is their difference beyond chance (moment estimate, as of DerSimonian and Laird 1986). It counts where
+    Cochran's Q says at 5 % that there is one.
+
+    A batch is unusual beyond noise and t s sqrt(1 + 1/n) together, t being Student's quantile for n batches: three say
+    little.
     """
     if mine.effect <= max(limit, mine.noise):
         return False
@@ -170,9 +172,10 @@ def as_check(
     usual_known: bool = True,
     approvable: bool = True,
 ) -> CheckResult:
-    """Findings as one check. compared: what was, in words. usual_known: whether there were enough batches.
+    """Return findings as one check.
 
-    Without, only findings that are certain stop a batch.
+    compared: both sides, in words. usual_known: whether there were enough batches. Without, only findings that are
+    certain stop a batch.
     """
     ordered = sorted(findings, key=lambda one: (not one.certain, -one.effect / (one.limit or 1e-9)))
     stopping = [one for one in ordered if one.certain or usual_known]

@@ -1,4 +1,4 @@
-"""One raw object, or one subject, on two sides of a split; and what lies in protected evaluation sets."""
+"""Raw objects and subjects on two sides of a split; and samples that lie in protected evaluation sets."""
 
 import io
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ IDENTITIES = ("raw_sha256", "subject")
 
 
 def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[Finding]:
-    """Raw objects and subjects of the batch that are in several splits, within it or together with the version."""
+    """Find raw objects and subjects of the batch that are in several splits, within it or together with the version."""
     import polars as pl
 
     found = []
@@ -53,7 +53,7 @@ def split_leaks(batch: "pl.DataFrame", version: loader.Version | None) -> list[F
 
 
 def contaminations(batch: "pl.DataFrame", protected: loader.Version, near_bits: int) -> list[Finding]:
-    """Return samples of the batch whose raw object, subject or picture is in a version that must stay unseen."""
+    """Find samples of the batch whose raw object, subject or picture is in a version that must stay unseen."""
     import polars as pl
 
     found = []
@@ -86,8 +86,10 @@ def _contaminated(protected: loader.Version, name: str, keys: "pl.Series", how: 
 
 
 def same_as(version: loader.Version, name: str, values: "pl.Series") -> "pl.DataFrame":
-    """part, row, split and the column `name` of the live samples that have one of these values: each keys table is read
-    once, of it these columns, one table in memory at a time."""
+    """Return part, row, split and the column `name` of the live samples that have one of these values.
+
+    Each keys table is read once, of it these columns, one table in memory at a time.
+    """
     import polars as pl
 
     empty = {"part": pl.String, "row": pl.Int64, name: pl.String, "split": pl.String}
@@ -115,7 +117,7 @@ def _keys_tables(version: loader.Version, name: str) -> Iterator["pl.DataFrame"]
 
 
 def live(version: loader.Version, rows: "pl.DataFrame") -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of each row (part, row), whether the version has not left it out."""
+    """Return of each row (part, row) whether the version has not left it out."""
     parts = version.parts
     positions = parts.positions(rows["part"].to_list())
     kept = np.ones(len(rows), np.bool_)

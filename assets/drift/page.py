@@ -1,4 +1,4 @@
-"""What the gate found, as a page for people: `gates/<dataset>/<batch>-<hash>.html` in the root.
+"""Findings of the gate, as a page for people: `gates/<dataset>/<batch>-<hash>.html` in the root.
 
 Created once and named by its content; the verdict and the version's manifest name it. It holds names and pictures of
 samples, so a takedown deletes the pages of its datasets.
@@ -31,7 +31,7 @@ _IMAGE = re.compile(r"!\[(?P<alt>[^]]*)\]\((?P<data>data:image/png;base64,[A-Za-
 
 
 def plotted(compared: "Compared", results: Sequence[CheckResult]) -> str:
-    """Before and after of the first columns with findings, as a Markdown image; "" where there is nothing to draw."""
+    """Draw the first columns with findings, before and after, as a Markdown image; "" where there are none."""
     if compared.baseline is None:
         return ""
     shown: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -53,7 +53,7 @@ def plotted(compared: "Compared", results: Sequence[CheckResult]) -> str:
 
 
 def _values(frame: "pl.DataFrame", name: str, kind: str) -> list[Any]:
-    """Of rows of a kind, "" for all."""
+    """Return the values of rows of a kind, "" for all."""
     if name not in frame.columns:
         return []
     if kind and "kind" in frame.columns:
@@ -69,7 +69,7 @@ def render(
     shown: Sequence[tuple[str, Example]] = (),
     before: Sequence[tuple[str, Example]] = (),
 ) -> str:
-    """Return the whole page. facts: what stands on top, name -> text.
+    """Return the whole page. facts: name -> text, on top.
 
     picture: of `plotted`; shown, before: of `examples.shown_of` and `before_of`.
     """
@@ -104,7 +104,7 @@ def _findings(one: CheckResult) -> list[list[object]]:
 
 
 def save(store: Store, dataset: str, batch: str, html: str) -> str:
-    """Where it lies. Raises: StoreError."""
+    """Write the page, and return its path in the root. Raises: StoreError."""
     data = html.encode()
     path = f"gates/{dataset}/{batch}-{hashlib.sha256(data).hexdigest()[:16]}.html"
     with suppress(AlreadyExists):  # the same page

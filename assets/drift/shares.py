@@ -14,19 +14,21 @@ from .findings import UNKNOWN, Difference, Finding, stands_out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """k of n samples, which are of `objects` raw objects: samples of one object are alike, so only these count as
-    evidence."""
+    """A share: a count among samples. Samples of one object are alike, so only raw objects count as evidence."""
 
     k: float
+    """Samples counted."""
     n: float
+    """All samples."""
     objects: float
+    """Raw objects that the samples are of."""
 
     @property
     def share(self) -> float:
         return self.k / self.n if self.n else 0.0
 
     def evidence(self) -> tuple[int, int]:
-        """(hits, trials) in whole objects."""
+        """Return (hits, trials) in whole objects."""
         trials = round(min(self.n, self.objects))
         return min(trials, round(self.share * trials)), trials
 
@@ -42,7 +44,7 @@ NO_RARE_VALUE = Difference(effect=0.0, chance=0.0, noise=0.0)
 
 
 def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
-    """How far two shares lie apart, and how far they may by chance. Without evidence chance explains everything."""
+    """Return the difference of two shares, and how far chance explains it. Without evidence it explains everything."""
     mine, trials = now.evidence()
     theirs, earlier = before.evidence()
     if not trials or not earlier:
@@ -61,7 +63,7 @@ def share_difference(now: Counted, before: Counted, alpha: float) -> Difference:
 
 @lru_cache(maxsize=65_536)
 def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: bool) -> float:
-    """How many hits are among some drawn objects at most, or at least."""
+    """Return the most, or else the fewest, hits among some drawn objects."""
     from scipy.stats import hypergeom
 
     return float((hypergeom.isf if most else hypergeom.ppf)(alpha, objects, hits, drawn))
@@ -69,16 +71,16 @@ def _hits_by_chance(objects: int, hits: int, drawn: int, alpha: float, most: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """now: of the batch.
-
-    batches: of each batch of the baseline; alpha: of one comparison; usual: how each of these differs from the rest of
-    them, where its own share does not say it.
-    """
+    """One share of a batch against the baseline."""
 
     now: Counted
+    """Share of the batch."""
     batches: Sequence[Counted]
+    """Share of each batch of the baseline."""
     alpha: float
+    """Significance of one comparison."""
     usual: Sequence[Difference] | None = None
+    """Difference of each of these from the rest; None where their own shares say it."""
 
     @property
     def before(self) -> Counted:
@@ -88,7 +90,7 @@ class Comparison:
         return share_difference(self.now, self.before, self.alpha)
 
     def others(self) -> list[Difference]:
-        """Each batch against the rest."""
+        """Return the difference of each batch from the rest."""
         if self.usual is not None:
             return list(self.usual)
         whole = self.before
@@ -112,8 +114,10 @@ def mix(
     limits: tuple[float, float],
     **told: Any,
 ) -> list[Finding]:
-    """Of all values of a column: those whose share is another, or else the mix as a whole, by its population stability
-    index. limits: of a share, and of the index; now, batches: value -> how many, each with the same `n`."""
+    """Find the values of a column whose share is another, or else the mix as a whole by its stability index.
+
+    limits: of a share, and of the population stability index; now, batches: value -> count, each with the same `n`.
+    """
     share, psi = limits
     found: list[Finding] = []
     usual: list[Difference] | None = None
@@ -127,12 +131,12 @@ def mix(
 
 
 def is_rare(name: str, batches: Sequence[Mapping[str, Counted]]) -> bool:
-    """Whether fewer than half of the batches have a value: then its own shares do not say what is usual of it."""
+    """Return whether fewer than half of the batches have a value: its own shares do not say what is usual then."""
     return 2 * sum(name in one for one in batches) < len(batches)
 
 
 def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[Difference]:
-    """Of each batch, the largest share of a value that is rare among the others, against these.
+    """Return for each batch the largest share of a value that is rare among the others, against these.
 
     Feeds of other shoots or speakers in every batch have such.
     """
@@ -149,7 +153,7 @@ def rare_values(batches: Sequence[Mapping[str, Counted]], alpha: float) -> list[
 def comparison(
     name: str, now: Mapping[str, Counted], batches: Sequence[Mapping[str, Counted]], alpha: float
 ) -> Comparison:
-    """Of one value; a batch without it has 0 of its own."""
+    """Return the comparison of one value; a batch without it has 0 of its own."""
     return Comparison(now=_of(now, name), batches=[_of(one, name) for one in batches if one], alpha=alpha)
 
 
@@ -187,10 +191,12 @@ def _shifted(
 
 
 def index_difference(now: Sequence[Counted], before: Sequence[Counted], alpha: float) -> Difference:
-    """Square root of the population stability index of two sets of shares, sum of (p - q) ln(p / q), half an object
-    added to each count. n times the index, with 1/n = 1/n_now + 1/n_before, is about chi-square with one degree of
-    freedom less than there are values (it is twice the mean of the two directions' G statistics): that says what chance
-    makes of it."""
+    """Return the square root of the population stability index of two sets of shares: sum of (p - q) ln(p / q).
+
+    Half an object is added to each count. Chance is that of n times the index, with 1/n = 1/n_now + 1/n_before. This is
+    about chi-square with one degree of freedom less than there are values: it is twice the mean of the two directions'
+    G statistics.
+    """
     import numpy as np
 
     n, m = (min(some[0].n, some[0].objects) for some in (now, before))

@@ -1,4 +1,4 @@
-"""What became of the objects: refused ones, unused ones, samples per object, samples per delivery."""
+"""Yields: objects refused, objects unused, samples per object, samples per delivery."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,22 @@ Tables = tuple["pl.DataFrame", "pl.DataFrame"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """Landed objects of a batch by what became of them; 0 landed: nobody knows. refused: code -> objects."""
+    """Landed objects of a batch by their outcome."""
 
     landed: int = 0
+    """Objects that landed; 0: nobody knows."""
     used: int = 0
+    """Objects that gave samples."""
     rejected: int = 0
+    """Objects that were rejected."""
     refused: Mapping[str, int] = field(default_factory=dict)
+    """Code -> objects."""
 
 
 def outcome_findings(
     now: Outcomes, batches: Sequence[Outcomes], thresholds: Thresholds, alpha: float
 ) -> list[Finding]:
-    """More rejected objects, and fewer used ones, than there were."""
+    """Find more rejected objects, and fewer used ones, than there were."""
     known = [one for one in batches if one.landed]
     if not known or not now.landed:
         return []
@@ -59,10 +63,10 @@ def outcome_findings(
 def units_findings(
     now: Tables, batches: Sequence[Tables], thresholds: Thresholds, alpha: float
 ) -> list[Finding]:
-    """Return samples per used object, of each kind; objects are the evidence.
+    """Compare samples per used object, of each kind; objects are the evidence.
 
-    Where media have a duration, an object is compared with those of about its length. Of each batch: samples table,
-    media table.
+    Where media have a duration, an object is compared with those of about its length. now, batches: samples table and
+    media table of each.
     """
     found = []
     mine, theirs = _per_object(*now), [_per_object(*tables) for tables in batches]
@@ -118,12 +122,12 @@ class _Expected:
         )
 
     def ratios(self, objects: "pl.DataFrame") -> Floats:
-        """Return samples of each object over those that were to be expected."""
+        """Return the samples of each object over those that were to be expected."""
         ratios: Floats = objects["n"].to_numpy() / self._means[self._bins(objects["duration_s"].to_numpy())]
         return ratios
 
     def _bins(self, seconds: Floats) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """0 for an unknown duration, else 1 + its tenth."""
+        """Return 0 for an unknown duration, else 1 + its tenth."""
         found = np.searchsorted(self._edges, np.nan_to_num(seconds)) + 1
         return np.where(np.isfinite(seconds), found, 0)
 
@@ -131,8 +135,10 @@ class _Expected:
 def size_findings(
     now: "pl.DataFrame", batches: Sequence["pl.DataFrame"], thresholds: Thresholds
 ) -> list[Finding]:
-    """Of feeds whose deliveries are of one size: samples of this one against the median one, in all, and per kind,
-    split and source."""
+    """Compare the samples of this delivery with the median one, in all, and per kind, split and source.
+
+    It is for feeds whose deliveries are of one size.
+    """
     if thresholds.batch_ratio is None or not batches:
         return []
     limit = -math.log(thresholds.batch_ratio)
@@ -155,7 +161,7 @@ def size_findings(
 
 
 def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl.DataFrame]":
-    """kind -> n, duration_s (NaN where unknown), a row per used object."""
+    """Return kind -> n, duration_s (NaN where unknown), a row per used object."""
     import polars as pl
 
     if not {"raw_key", "kind"} <= set(samples.columns):
@@ -171,7 +177,7 @@ def _per_object(samples: "pl.DataFrame", media: "pl.DataFrame") -> "dict[str, pl
 
 
 def _sizes(table: "pl.DataFrame") -> dict[str, int]:
-    """what is counted -> samples."""
+    """Return name of a count -> samples."""
     found = {"all samples": len(table)}
     for name in ("kind", "split", "source"):
         if name in table.columns:
@@ -181,5 +187,5 @@ def _sizes(table: "pl.DataFrame") -> dict[str, int]:
 
 
 def _size(n: int, usual: float) -> Difference:
-    """|ln(n / usual)|. Who says that deliveries are of one size leaves nothing to chance."""
+    """Return |ln(n / usual)|. Deliveries of one size leave nothing to chance."""
     return Difference(effect=abs(math.log(n / usual)) if n else math.inf, chance=0.0, noise=0.0)

@@ -25,12 +25,12 @@ STRETCH = 32
 """Samples that one unit of work takes: seconds of work, and little to do again."""
 
 GPU_STRETCH = 256
-"""Of a model on a GPU: enough to fill its batches."""
+"""Samples that one unit of work of a model on a GPU takes: enough to fill its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
     one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
 }
-"""What a worker may name, and is raised again; any other name is a `StoreError`."""
+"""Errors that a worker may name, and that are raised again; any other name is a `StoreError`."""
 
 _LOST = get_args(Code)
 """Refusals that the engine gave: nothing came back."""
@@ -38,47 +38,57 @@ _LOST = get_args(Code)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Rows [start, stop) of one part, for one featurizer. place: the device of a model, "" for other featurizers.
-
-    gone: those of the rows that no version has any more, and that nothing is computed of.
-    """
+    """Rows [start, stop) of one part, for one featurizer."""
 
     store: Store
+    """Store of the part."""
     part: loader.Part
+    """The part."""
     kind: str
+    """Kind of its samples."""
     featurizer: Featurizer
+    """The featurizer."""
     start: int
+    """First row."""
     stop: int
+    """Row behind the last one."""
     place: str = ""
+    """Device of a model; "" for other featurizers."""
     gone: frozenset[int] = frozenset()
+    """Rows that no version has any more; nothing is computed for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of one sample: features, a refusal, or neither where it is gone."""
+    """Outcome of one sample: features, a refusal, or neither where it is gone."""
 
     key: str
+    """Key of the sample."""
     features: Features | None = None
+    """Features; None for a sample that is refused or gone."""
     code: str = ""
+    """Code of the refusal; "" for none."""
     reason: str = ""
+    """Reason of the refusal; "" for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """The rows of a stretch, in order, or the fault that is no sample's: a store or a model that does not answer.
-
-    fault: which of `_FAULTS`, "" for none; reason: its text.
-    """
+    """The rows of a stretch, or the fault that is no sample's: a store or a model that does not answer."""
 
     rows: tuple[Row, ...] = ()
+    """Rows in the order of the part."""
     fault: str = ""
+    """Name of one of `_FAULTS`; "" for none."""
     reason: str = ""
+    """Text of the fault."""
 
 
 def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str, str]:
-    """Input -> the part's field for it, of those that it has (a caption may be missing); none: nothing to take there.
+    """Return input -> the part's field for it, of the inputs that it has (a caption may be missing).
 
-    A dataset's photos lie in one of two fields, by its policy; who wants one of them takes the other as well.
+    Empty: nothing is to be taken there. A dataset's photos lie in one of two fields, by its policy; a featurizer that
+    wants one of them takes the other as well.
     """
     there = {field for shard in part.shards for field in shard.field_nbytes}
     found = {}
@@ -91,7 +101,7 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
 
 
 def featurize(stretch: Stretch) -> Made:
-    """Runs in a worker. Raises: Corrupt when the bytes of samples are not those that were written."""
+    """Compute the features of a stretch, in a worker. Raises: Corrupt where the bytes of samples have changed."""
     inputs = inputs_of(stretch.featurizer, stretch.kind, stretch.part)
     keys: list[str] = []
 
@@ -189,7 +199,7 @@ def _outcomes(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> Iterator[Outcome[Made]]:
-    """Of every stretch, in order; no more than `at_once` run side by side, None: as many as there are workers."""
+    """Yield the outcome of every stretch, in order. At most `at_once` run side by side; None: one per worker."""
     size = at_once or max(1, len(work))
     variables = store_variables(
         *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
@@ -206,12 +216,12 @@ def _outcomes(
 
 
 def weights_of(*featurizers: Featurizer) -> list[str]:
-    """URLs of what workers read for them beside the samples."""
+    """Return the URLs of weights that workers read for them beside the samples."""
     return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
 
 
 def _sound(made: Made) -> Sequence[Row]:
-    """Raises: StoreError; ModelFailed."""
+    """Return the rows. Raises: StoreError; ModelFailed."""
     if made.fault:
         raise _FAULTS.get(made.fault, StoreError)(made.reason)
     return made.rows

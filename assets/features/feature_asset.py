@@ -1,4 +1,4 @@
-"""feature_<name>: what one featurizer makes of each sample of a batch, as a group of its own and score columns.
+"""feature_<name>: one featurizer's features of each sample of a batch, as a group of its own and score columns.
 
 The media are not written again: fields become one more shard per part.
 """
@@ -42,12 +42,14 @@ def feature_stage(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Compute and publish one featurizer's groups and columns for a batch: the record, and its rows.
+    """Compute and publish one featurizer's groups and columns for a batch; return the record, and its rows.
 
     A batch whose units and featurizer are those of the published record is not computed again. A sample that the
     featurizer refuses has empty fields; the samples stage leaves it out. A model is loaded once before any sample is
-    touched. Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict, before anything is computed, when the
-    units have such a group, field or column already; StoreError.
+    touched.
+
+    Raises: StageNotPublished; InvalidWeights; ModelFailed; Conflict, before anything is computed, when the units have
+    such a group, field or column already; StoreError.
     """
     stage = stage_name(featurizer.name)
     upstream = require_published(root.store, dataset, "units", partition)
@@ -87,7 +89,7 @@ def feature_stage(
 
 
 def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.Part) -> None:
-    """Raises: Conflict."""
+    """Check that the part has no such group, field or column yet. Raises: Conflict."""
     check_beside(
         featurizer,
         kind,
@@ -106,7 +108,7 @@ def features_of_batch(
     partition: str,
     run_id: str,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """As `feature_stage`; of a batch that is published by now as `refresh_stage`, which the next release publishes."""
+    """Compute the features of a batch as `feature_stage`, or of a published one as `refresh_stage`."""
     units = require_published(root.store, spec.name, "units", partition)
     if is_published(root.state, units):
         return refresh_stage(root, compute, spec, featurizer, units, run_id=run_id)
@@ -126,10 +128,8 @@ def feature_asset(
 ) -> dg.AssetsDefinition:
     """Return the asset [dataset, feature_<name>].
 
-    Its code version follows the featurizer's: a new one makes it stale.
-
-    Nothing is read here: other weights under the same path make a model's features stale for Dagster if their sha256
-    is stated; if it is not, the next run finds out.
+    Its code version follows the featurizer's: a new one makes it stale. Nothing is read here. Other weights under the
+    same path make a model's features stale for Dagster if their sha256 is stated; if it is not, the next run finds out.
     """
     featurizer = feature.made()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version

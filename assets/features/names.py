@@ -1,4 +1,4 @@
-"""What the fields of a featurizer are called in a dataset: a field never changes its meaning.
+"""Names of a featurizer's fields in a dataset: a field never changes its meaning.
 
 The featurizer version that published first has the names that the featurizer declares: group `mel`, field `mel.npy`.
 Every other version has names of its own, by its generation: group `mel_r2`, field `mel.r2.npy`. They are numbered in
@@ -22,15 +22,18 @@ from ..stages import GENERATIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """group: of the featurizer's fields; fields: declared -> stored; generation: 1 for the names as declared."""
+    """Names of a featurizer's fields in a dataset."""
 
     group: str
+    """Group of the fields."""
     fields: Mapping[str, str]
+    """Declared name -> stored name."""
     generation: int = 1
+    """Number of the generation; 1 for the names as declared."""
 
 
 def names_in(featurizer: Featurizer, generation: int) -> Names:
-    """Of a generation."""
+    """Return the names of a generation."""
     declared = sorted({field for fields in featurizer.outputs.values() for field in fields})
     if generation == 1:
         return Names(group=featurizer.name, fields={field: field for field in declared})
@@ -43,18 +46,17 @@ def names_in(featurizer: Featurizer, generation: int) -> Names:
 
 
 def renamed(field: str, word: str) -> str:
-    """'mel.npy' -> 'mel.r2.npy': the last word still picks the decoder."""
+    """Return 'mel.npy' as 'mel.r2.npy': the last word still picks the decoder."""
     stem, dot, last = field.rpartition(".")
     return f"{stem}.{word}.{last}" if dot else f"{word}.{field}"
 
 
 def names_of(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> Names:
-    """Return the names of what a featurizer computes for a batch.
+    """Return the names of the fields that a featurizer computes for a batch.
 
-    A version that is new to the dataset is given its own.
-
-    A known version costs two or three requests per generation. A new one costs a GET per batch as well: names are given
-    on only where no other batch's record and no group of the newest version has them. Raises: Corrupt; StoreError.
+    A version that is new to the dataset is given its own. A known version costs two or three requests per generation. A
+    new one costs a GET per batch as well: names are given on only where no other batch's record and no group of the
+    newest version has them. Raises: Corrupt; StoreError.
     """
     if not any(featurizer.outputs.values()):
         return names_in(featurizer, 1)
@@ -76,7 +78,7 @@ def _records(store: Store, dataset: str, featurizer: str) -> Iterator[StageRecor
 
 
 def _owners(records: Iterable[StageRecord]) -> dict[int, str]:
-    """generation -> the featurizer version that has it."""
+    """Return generation -> the featurizer version that has it."""
     return {int(record.body["generation"]): record.code_version for record in records}
 
 

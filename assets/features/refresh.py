@@ -1,8 +1,8 @@
 """Features of published batches, computed again where the featurizer is another by now, or was not there at first.
 
-The parts stay as they are: what is computed waits, as a batch does, in one open transaction of the dataset, and the
-next release publishes all of it as one version (`refresh_release`). A batch is done when its stage record says so, so
-that a refresh that was killed goes on where it was.
+The parts stay as they are. New features wait, as a batch does, in one open transaction of the dataset. The next release
+publishes all of them as one version (`refresh_release`). A batch is done when its stage record says so, so that a
+refresh that was killed goes on where it was.
 """
 
 import hashlib
@@ -47,23 +47,26 @@ REFRESHED = "refreshed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stale:
-    """A published batch whose features are not those of the dataset's featurizer. was: the version that they are of, ""
-    for none at all."""
+    """A published batch whose features are not those of the dataset's featurizer."""
 
     stage: str
+    """Stage of the featurizer."""
     partition: str
+    """Key of the batch."""
     was: str
+    """Featurizer version that the features are of; "" for none at all."""
     wanted: str
+    """Featurizer version of the dataset."""
 
 
 def is_published(state: State, units: StageRecord) -> bool:
-    """Whether a version has the batch's parts."""
+    """Return whether a version has the batch's parts."""
     known = state.txns.get(units.body["txn"])
     return known is not None and known.status == "committed"
 
 
 def published_parts(version: loader.Version, units: StageRecord) -> list[tuple[str, str]]:
-    """(kind, part id) of a batch's parts, of those that the version has."""
+    """Return (kind, part id) of a batch's parts, of those that the version has."""
     return _parts_in(frozenset(version.parts.ids.to_pylist()), units)
 
 
@@ -73,8 +76,10 @@ def _parts_in(there: frozenset[str], units: StageRecord) -> list[tuple[str, str]
 
 
 class Looked:
-    """What a look of `stale` has read and the next one need not: the records of the stages, what published refreshes
-    list, and paths of records that came with their batch."""
+    """Everything that a look of `stale` has read and the next one need not.
+
+    Records of the stages, lists of published refreshes, and paths of records that came with their batch.
+    """
 
     def __init__(self, spec: DatasetSpec) -> None:
         self.records = KnownRecords(spec.name, [UNITS, *(feature.stage for feature in spec.features)])
@@ -83,13 +88,16 @@ class Looked:
 
 
 def stale(root: loader.Root, spec: DatasetSpec, before: Looked | None = None) -> list[Stale]:
-    """Return what a refresh has to compute, batch by batch, the oldest first.
+    """Return the stale features of published batches, batch by batch, the oldest first.
 
     A batch that the gate refused after this very featurizer is not among them: it waits for a person. before: of an
-    earlier look by this process. Costs the opening of the newest version, one listing of the dataset's stages (a
-    request per 1,000 records), and of what came since that look: a GET per record of the units and the features,
-    sixteen at a time, and a manifest per refresh that was published. For a featurizer with weights whose sha256 is not
-    stated, those. Raises: Corrupt; InvalidWeights; StoreError.
+    earlier look by this process.
+
+    Costs the opening of the newest version, and one listing of the dataset's stages (a request per 1,000 records).
+    Since the earlier look it costs a GET per new record of units and features, sixteen at a time, and a manifest per
+    published refresh. Weights whose sha256 is not stated are read.
+
+    Raises: Corrupt; InvalidWeights; StoreError.
     """
     state = root.state
     newest = state.newest(spec.name)
@@ -119,17 +127,17 @@ def stale(root: loader.Root, spec: DatasetSpec, before: Looked | None = None) ->
 
 
 def settled(featurizer: Featurizer) -> Featurizer:
-    """Return the same, its version known for certain. Raises: InvalidWeights; StoreError."""
+    """Return the featurizer, its version known for certain. Raises: InvalidWeights; StoreError."""
     return pinned(featurizer) if isinstance(featurizer, ModelFeaturizer) else featurizer
 
 
 def _is_done(included: "Included", record: StageRecord) -> bool:
-    """Whether nothing is to be computed: refused by the gate, waiting for it, or in a version."""
+    """Return whether nothing is to be computed: refused by the gate, waiting for it, or in a version."""
     return record.verdict == "failed" or included(record)
 
 
 class Included:
-    """Whether what a feature's record of a published batch says is in a version, or can still come into one.
+    """Tells whether a version has, or can still get, the features of a published batch's record.
 
     By the history as it was when this was made.
     """
@@ -153,7 +161,10 @@ class Included:
         return listed is None or listed.get(record.stage, {}).get(record.partition) == record.r
 
     def _came_with_its_batch(self, record: StageRecord) -> bool:
-        """A first record did. Of later ones the record of the samples tells which was read."""
+        """Return whether the record came with its batch.
+
+        A first record did. Of later ones the record of the samples tells which was read.
+        """
         if record.r == 1 or record.path in self._came:
             return True
         samples = current_record(self._store, record.dataset, "samples", record.partition)
@@ -202,13 +213,14 @@ def refresh_stage(
     run_id: str,
     progress: Progress | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
-    """Compute one featurizer for the live samples of a published batch, from its parts as the newest version has them:
-    the record, and its rows. Nothing is published yet.
+    """Compute one featurizer for the live samples of a published batch; return the record, and its rows.
 
-    A batch that has the features already, in a version or waiting, is not computed again. When more samples are refused
-    than the dataset's `max_reject_rate`, the record says "failed". Raises: InvalidWeights; ModelFailed; Conflict,
-    before anything is computed, when the parts have such a field or column of something else; VersionNotFound;
-    StoreError.
+    It takes the batch's parts as the newest version has them, and publishes nothing yet. A batch that has the features
+    already, in a version or waiting, is not computed again. When more samples are refused than the dataset's
+    `max_reject_rate`, the record says "failed".
+
+    Raises: InvalidWeights; ModelFailed; Conflict, before anything is computed, when the parts have such a field or
+    column of something else; VersionNotFound; StoreError.
     """
     featurizer = settled(featurizer)
     stage, store = stage_name(featurizer.name), root.store
@@ -270,10 +282,11 @@ def _gone(version: loader.Version, part: str) -> frozenset[int]:
 def _own_columns(
     root: loader.Root, newest: StageRecord | None, featurizer: Featurizer, dataset: str
 ) -> set[str]:
-    """Columns that versions have from this featurizer: all that it declares, where the batch that came last has them of
-    it, since they were held against its units; else those that its record of this batch, or of that one, has.
+    """Return the columns that versions have from this featurizer.
 
-    Costs a listing of the stage and a table."""
+    Where the batch that came last has them of it, that is all that it declares, since they were held against its units.
+    Otherwise its record of this batch, or of that one, names them. Costs a listing of the stage and a table.
+    """
     stage = stage_name(featurizer.name)
     names = partitions(root.store, dataset, stage)
     last = current_record(root.store, dataset, stage, names[-1]) if names else None
@@ -284,7 +297,7 @@ def _own_columns(
 
 
 def refused_reason(refused: int, samples: int, max_reject_rate: float) -> str:
-    """Why a batch's features may not be published, or ""."""
+    """Return why a batch's features may not be published, or ""."""
     if refused <= max_reject_rate * samples:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The asset [dataset, refresh]: what the release job publishes of features that were computed again."""
+"""The asset [dataset, refresh]: features computed again, which the release job publishes."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ RefreshEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, refresh] and its check; of a dataset with featurizers."""
+    """Return the asset [dataset, refresh] with its check, for a dataset with featurizers."""
     key = dg.AssetKey([spec.name, REFRESH])
 
     @dg.asset(

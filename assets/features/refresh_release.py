@@ -2,8 +2,8 @@
 
     stages/<dataset>/refresh/<transaction>/<r>.json       the verdict
 
-Fields come as groups, columns as other values of the same columns, and samples that the new values leave out - refused
-by the featurizer, or outside one of the dataset's filters - are excluded, all in one log entry. Earlier versions stay.
+Fields come as groups, columns as other values of the same columns. Samples that the featurizer refuses, or that are now
+outside one of the dataset's filters, are excluded. All of it is one log entry. Earlier versions stay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,30 +39,33 @@ _TOLD = ("key", "code", "reason")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The features of one batch that wait. tables: of each part, rows of samples that the version still has: key, code,
-    reason and the columns that the featurizer gives that kind; whole: whether the version has no others in these
-    parts."""
+    """The features of one batch that wait."""
 
     record: StageRecord
+    """Record of the features."""
     tables: tuple[pa.Table, ...]
+    """Table of each part: rows of samples that the version still has, with key, code, reason and the columns that
+    the featurizer gives that kind."""
     whole: bool
+    """True where the version has no other samples in these parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refresh:
-    """What a publish of refreshed features came to. version: None where nothing waited.
-
-    published: "stage partition" of each; left_out: samples; results: of the gate's checks.
-    """
+    """Result of a publish of refreshed features."""
 
     version: loader.Version | None
+    """The new version; None where nothing waited."""
     published: tuple[str, ...] = ()
+    """"stage partition" of each record."""
     left_out: int = 0
+    """Samples left out."""
     results: tuple[CheckResult, ...] = ()
+    """Results of the gate's checks."""
 
 
 def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
-    """Records of features that the dataset has now, computed of published batches and in no version.
+    """Return records of features that the dataset has now, computed of published batches and in no version.
 
     By stage, then batch. Costs a listing and a GET per batch of each feature. Raises: Corrupt; InvalidWeights;
     StoreError.
@@ -83,14 +86,16 @@ def waiting(root: loader.Root, spec: DatasetSpec) -> list[StageRecord]:
 
 
 def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refresh:
-    """Publish what waits as one version, or nothing of it: the gate's verdict is written before.
+    """Publish the waiting features as one version, or none of them: the gate's verdict is written before.
 
     A batch with a sample that was excluded when it was computed, and is back since that version was retired, is not
     published: it is stale now, and computed again.
 
     A refused refresh is given up, batch by batch: its records say why, and it is computed again only by hand, or by
-    another featurizer version. Raises: StageNotPublished with that reason; Conflict when somebody else changed the same
-    cells, groups or samples meanwhile: nothing is lost, run it again.
+    another featurizer version.
+
+    Raises: StageNotPublished with that reason; Conflict when somebody else changed the same cells, groups or samples
+    meanwhile: nothing is lost, run it again.
     """
     records = waiting(root, spec)
     if not records:
@@ -132,8 +137,10 @@ def publish_refresh(root: loader.Root, spec: DatasetSpec, run_id: str) -> Refres
 
 
 def audit(gate: Gate, table: "pl.DataFrame") -> tuple[tuple[CheckResult, ...], bool]:
-    """Every result of the gate over the samples that are refreshed, as they would be, and whether a check could not
-    run. They are compared with no other version: a refresh is made to differ."""
+    """Return every result of the gate over the samples as they would be, and whether a check could not run.
+
+    They are compared with no other version: a refresh is made to differ.
+    """
     reports: list[CheckReport] = []
 
     def suite() -> CheckResult:
@@ -152,7 +159,7 @@ def _words(results: Sequence[CheckResult]) -> str:
 def _batches(
     spec: DatasetSpec, root: loader.Root, version: loader.Version, records: Sequence[StageRecord]
 ) -> list[Batch]:
-    """Reads the version's keys, and a table per record; all of it in memory."""
+    """Return the batches of the records. Reads the version's keys, and a table per record, all into memory."""
     live = pa.array(scan_samples(version, ["key"]).collect()["key"].to_list(), pa.string())
     columns = {one.name: one.columns for one in (feature.made() for feature in spec.features)}
     return [
@@ -163,7 +170,7 @@ def _batches(
 def _assembled(
     spec: DatasetSpec, version: loader.Version, batches: Sequence[Batch]
 ) -> tuple[dict[str, str], "pl.DataFrame"]:
-    """Key -> why a sample is left out, and the samples table as it would be of the others.
+    """Return key -> why a sample is left out, and the samples table as it would be of the others.
 
     Reads the version's samples table, which is in memory once.
     """
@@ -206,7 +213,7 @@ def _batch(
 
 
 def _left_out(filters: Sequence[Filter], batch: Batch) -> Iterator[tuple[str, str]]:
-    """(key, why), as the samples of a new batch are left out."""
+    """Yield (key, why), as the samples of a new batch are left out."""
     featurizer = batch.record.body["featurizer"]
     for table in batch.tables:
         mine = [one for one in filters if one.column in table.column_names]

@@ -1,4 +1,4 @@
-"""From the rows of a featurizer to what is stored: one shard per part for its fields, and a table of its columns."""
+"""Storage of a featurizer's rows: one shard per part for its fields, and a table of its columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,24 +20,23 @@ from .names import Names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What a stage keeps of a batch. shards: as JSON.
-
-    table: a row per sample; taken: of each part its id, its kind and how many rows of `table` are of it, in the table's
-    order.
-    """
+    """Everything that a stage keeps of a batch."""
 
     shards: list[dict[str, Any]] = field(default_factory=list)
+    """Shards as JSON."""
     table: list[dict[str, Any]] = field(default_factory=list)
+    """A row per sample."""
     taken: list[list[Any]] = field(default_factory=list)
+    """[part id, kind, number of rows of `table`] of each part, in the table's order."""
 
     @property
     def refused(self) -> int:
-        """How many samples the featurizer would not take."""
+        """Number of samples that the featurizer refused."""
         return sum(1 for row in self.table if row["code"])
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the stage's record."""
+        """Counts for the stage's record."""
         nbytes = sum(shard["nbytes"] for shard in self.shards)
         return {"samples": len(self.table), "refused": self.refused, "nbytes": nbytes}
 
@@ -52,9 +51,9 @@ def store_part(
     stored: Stored,
     txn: str | None = None,
 ) -> None:
-    """Write the part's new shard and note what the table says of each row.
+    """Write the part's new shard, and note each row's values in the table.
 
-    There is no shard of a featurizer that gives columns only, or takes no sample, nor where the part has these very
+    No shard is written for a featurizer that gives columns only, or takes no sample, nor where the part has these very
     fields. Rows are written as they come: the fields of one are in memory. txn: see `add_part_group`.
 
     Raises: FieldMismatch when the featurizer makes other names than it declares; Conflict; StoreError.
@@ -76,7 +75,7 @@ def store_part(
 
 
 def model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, Any]:
-    """Return what the record says of a model and what it ran on. Raises: ModelFailed when it cannot be loaded."""
+    """Return the record's facts of a model and its machine. Raises: ModelFailed when it cannot be loaded."""
     variables = store_variables(featurizer.weights)
     (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s, variables=variables)
     if outcome.value is None:

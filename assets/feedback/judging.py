@@ -1,8 +1,8 @@
-"""Is a sample that a training called corrupt really so? It is read again, by a worker of the pipeline.
+"""Samples that a training called corrupt, read again by a worker of the pipeline.
 
 A node with bad memory, a decoder of somebody's own, or a proxy that broke an answer, make a sample look corrupt that is
-sound. So nobody's word is taken: its bytes are read from the store and held against their checksums, and decoded, all
-of them, in a process that may die of it.
+sound. So nobody's word is taken. Its bytes are read from the store, held against their checksums, and decoded whole, in
+a process that may die of it.
 """
 
 import os
@@ -39,28 +39,35 @@ VIDEOS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A sample to read: where its fields lie, in a store that pickles without secrets."""
+    """A sample to read."""
 
     store: Store
+    """Store of its fields; pickled without secrets."""
     address: SampleAddress
+    """Place of its fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What became of a sample. code: "checksum" (the bytes are not those written), "decode" (they are, and do not
-    decode), "crashed" or "timeout" (their decoder did, twice); "" unless it is corrupt. part, row: where it lay."""
+    """Verdict on a sample."""
 
     verdict: Verdict
+    """"corrupt", "sound" or "gone"."""
     code: str = ""
+    """"checksum": the bytes are not those written; "decode": they are, and do not decode; "crashed" or "timeout":
+    their decoder did, twice; "" unless it is corrupt."""
     reason: str = ""
+    """Reason in words; "" unless it is corrupt."""
     part: str = ""
+    """Id of the part that it lay in; "" for a sample that is gone."""
     row: int = -1
+    """Row in the part; -1 for a sample that is gone."""
 
 
 def read_again(reading: Reading) -> Finding:
     """Read every field, twice where its checksum is wrong, and decode it whole.
 
-    Raises: StoreError, and what says nothing about the bytes, such as MemoryError.
+    Raises: StoreError; errors that say nothing about the bytes, such as MemoryError.
     """
     at = reading.address
 
@@ -86,7 +93,7 @@ def read_again(reading: Reading) -> Finding:
 
 
 def _decode_whole(data: bytes, mime: str) -> None:
-    """Raises: Unusable."""
+    """Decode a video to its end. Raises: Unusable."""
     with tempfile.TemporaryDirectory(prefix="penstock-judge-") as scratch:
         path = os.path.join(scratch, "video")
         with open(path, "wb") as file:
@@ -102,11 +109,13 @@ def judge(
     timeout_s: float,
     progress: Progress | None = None,
 ) -> dict[str, Finding]:
-    """Key -> what the sample is in this version. claims: key -> the fields that the training read.
+    """Return key -> verdict on the sample in this version. claims: key -> the fields that the training read.
 
-    Of these the fields are read that the version has; a sample that is not live in it any more is gone. One that kills
-    its worker, or takes too long, is read once more before it is believed. Costs the key column of the version, and the
-    samples. Raises: StoreError for a sample that could not be read, which says nothing about it.
+    Only fields that the version has are read; a sample that is not live in it any more is gone. One that kills its
+    worker, or takes too long, is read once more before it is believed. Costs the key column of the version, and the
+    samples.
+
+    Raises: StoreError for a sample that could not be read, which says nothing about it.
     """
     addresses = _addresses(version, claims)
     readings = {key: Reading(store=version.store, address=at) for key, at in addresses.items()}
@@ -130,7 +139,7 @@ def judge(
 
 
 def _died(at: SampleAddress, outcome: Outcome[Finding]) -> Finding:
-    """Raises: StoreError where this machine or the store is at fault."""
+    """Return the verdict on a sample that killed its worker. Raises: StoreError for faults of machine or store."""
     error = outcome.error
     if error is None or error.code not in ("crashed", "timeout"):
         said = error.summary if error else "no result"
@@ -139,7 +148,7 @@ def _died(at: SampleAddress, outcome: Outcome[Finding]) -> Finding:
 
 
 def _addresses(version: loader.Version, claims: Mapping[str, Sequence[str]]) -> dict[str, SampleAddress]:
-    """Key -> where its fields lie, of those that are live. A field that the sample's part lacks is left out."""
+    """Return key -> place of its fields, of live samples. A field that the sample's part lacks is left out."""
     parts, fields = version.parts, frozenset(version.fields)
     found: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for part, members in live_rows(version, frozenset(claims)).items() if claims else ():

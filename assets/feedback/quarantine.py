@@ -36,7 +36,7 @@ PARTITION = "ledgers"
 CODE_VERSION = "1"
 CHECK = "within_limits"
 MAX_LEDGERS = 1000
-"""Judged by one run; the rest is for the next."""
+"""Ledgers judged by one run; the rest is for the next."""
 ALLOWANCE = 8
 """Samples that may be taken out at once whatever their share: it says nothing about a small dataset."""
 _TRIES = 5
@@ -48,17 +48,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """record: the verdicts; rows: of the ledgers that were judged now; version: the one without the samples in
-    `excluded`, None where none was corrupt or there are too many."""
+    """Result of a quarantine run."""
 
     record: StageRecord | None
+    """Record of all verdicts; None for none."""
     rows: tuple[Row, ...] = ()
+    """Rows of the ledgers that were judged now."""
     excluded: tuple[str, ...] = ()
+    """Keys of the samples left out."""
     version: loader.Version | None = None
+    """Version without them; None where none was corrupt, or there are too many."""
 
 
 def unjudged(store: Store, dataset: str) -> Iterator[str]:
-    """Paths of ledgers that were not judged for the dataset, in order of name.
+    """Return the paths of ledgers that were not judged for the dataset, in order of name.
 
     Costs a listing of `ledgers/`, and the table of verdicts. Raises: Corrupt; StoreError.
     """
@@ -69,12 +72,12 @@ def unjudged(store: Store, dataset: str) -> Iterator[str]:
 
 
 def verdicts(store: Store, dataset: str) -> list[Row]:
-    """Every line of every ledger that was judged, with its verdict. Raises: Corrupt; StoreError."""
+    """Return every line of every ledger that was judged, with its verdict. Raises: Corrupt; StoreError."""
     return _rows(store, current_record(store, dataset, QUARANTINE, PARTITION))
 
 
 def kept_out(store: Store, dataset: str) -> dict[str, str]:
-    """unit_id -> why, of units whose bytes do not decode: whoever cuts the same object again gets the same bytes.
+    """Return unit_id -> why, of units whose bytes do not decode: the same object cut again gives the same bytes.
 
     A sample whose stored bytes had changed is not among them: cut again it is good.
     """
@@ -93,7 +96,7 @@ def quarantine_stage(
     run_id: str,
     progress: Progress | None = None,
 ) -> Quarantined:
-    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without what is corrupt.
+    """Judge at most 1,000 new ledgers, write the verdicts, and publish the version without corrupt samples.
 
     The record's verdict is `failed`, and nothing is published, when more samples would go than `max_quarantine_rate`
     allows: then something else is wrong than samples. Raises: StoreError when a sample could not be read; Corrupt.
@@ -131,7 +134,7 @@ def _rows(store: Store, record: StageRecord | None) -> list[Row]:
 
 
 def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
-    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and says else why it is not."""
+    """Return a row per line of a ledger; `verdict` is "" where it has to be judged, and otherwise says why not."""
     rows: list[Row] = []
     info = root.store.head(path)
     if info.nbytes > _LEDGER_BYTES:
@@ -150,7 +153,7 @@ def _lines(root: loader.Root, spec: DatasetSpec, path: str) -> list[Row]:
 
 
 def _told(body: Mapping[str, Any]) -> Row:
-    """Return what a line says. Raises: those of `DAMAGED` for what a table cannot hold, or no training writes."""
+    """Return the row of a line. Raises: those of `DAMAGED` for values that no table holds, or no training writes."""
     row = {name: body[name] for name in ("version_id", "key", "source", "error")}
     if not all(isinstance(value, str) for value in row.values()):
         raise TypeError(f"{', '.join(row)} are text, got {list(map(type, row.values()))}")
@@ -194,7 +197,7 @@ def _written(
 ) -> StageRecord | None:
     """Return the record over all verdicts so far and these; None where there never was a ledger.
 
-    What somebody else wrote meanwhile is in it too: the table is written again until none came between.
+    Verdicts that others wrote meanwhile are in it too: the table is written again until none came between.
     """
     store = root.store
     while True:
@@ -250,7 +253,7 @@ def _columns(row: Row) -> Row:
 
 
 def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
-    """Keys of corrupt samples that are live where they were judged; one that was cut again lies elsewhere."""
+    """Return keys of corrupt samples that are live where they were judged; one cut again lies elsewhere."""
     corrupt = {(row["part"], row["row"]): row["key"] for row in rows if row["verdict"] == "corrupt"}
     live = live_rows(version, frozenset(corrupt.values())) if corrupt else {}
     return sorted(key for (part, row), key in corrupt.items() if live.get(part, {}).get(row) == key)
@@ -259,7 +262,7 @@ def _going(version: loader.Version, rows: Iterable[Row]) -> list[str]:
 def _publish_without(
     root: loader.Root, spec: DatasetSpec, record: StageRecord, run_id: str
 ) -> tuple[tuple[str, ...], loader.Version | None]:
-    """(keys, the version without them). Raises: Conflict when others exclude the same ones again and again."""
+    """Return (keys, the version without them). Raises: Conflict when others exclude the same ones again and again."""
     rows = _rows(root.store, record)
     producer = {
         "dagster_run_id": run_id,
@@ -288,7 +291,7 @@ QuarantineEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, quarantine] and its check."""
+    """Return the asset [dataset, quarantine] with its check."""
     key = dg.AssetKey([spec.name, QUARANTINE])
 
     @dg.asset(

@@ -1,4 +1,4 @@
-"""training_run: what trainings say of themselves with `loader.report`, as materializations of an external asset."""
+"""training_run: the reports of trainings with `loader.report`, as materializations of an external asset."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,13 +13,13 @@ from ..stages import VERSION
 
 ASSET = "training_run"
 REPORT_TAG = "penstock/report"
-"""Of a materialization: the identity of the report that it shows."""
+"""Tag of a materialization: the identity of the report that it shows."""
 
 _PAGE = 200  # materializations of one run that are read at a time
 
 
 def training_key(dataset: str) -> dg.AssetKey:
-    """[dataset, training_run]."""
+    """Return [dataset, training_run]."""
     return dg.AssetKey([dataset, ASSET])
 
 
@@ -41,7 +41,7 @@ def training_asset(dataset: str) -> dg.AssetSpec:
 
 
 def problem_of(root: loader.Root, found: Report) -> str:
-    """Why a report is not believed, or "": the root has no such version, or no such plan. Raises: StoreError."""
+    """Return why a report is not believed, or "": the root has no such version, or no such plan. Raises: StoreError."""
     known = root.state.ids
     for version in found.versions:
         if version["id"] not in known or "{}@{}".format(*known[version["id"]]) != version["name"]:
@@ -52,7 +52,7 @@ def problem_of(root: loader.Root, found: Report) -> str:
 
 
 def is_known(instance: dg.DagsterInstance, found: Report) -> bool:
-    """Whether a materialization shows this report. Costs a query per 200 reports of the same training."""
+    """Return whether a materialization shows this report. Costs a query per 200 reports of the same training."""
     wanted = dg.AssetRecordsFilter(asset_key=training_key(found.dataset), asset_partitions=[found.run])
     return any(tags.get(REPORT_TAG) == found.identity for tags in _tags(instance, wanted))
 
@@ -70,7 +70,7 @@ def _tags(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterat
 
 
 def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
-    """Return what Dagster's page of the training shows."""
+    """Return the materialization that shows a report on the training's page."""
     names = ", ".join(dict.fromkeys(version["name"] for version in found.versions))
     rows = [(version["source"], version["name"], version["id"]) for version in found.versions]
     metadata: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Where clips wait that the audit of a batch made on the way: under the root, gone when the batch is cut."""
+"""Staging of clips that the audit of a batch made on the way: under the root, gone when the batch is cut."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
 
 _VERSION = "1"
-"""Of how clips are made: another one, and what waits is not taken."""
+"""Version of how clips are made: under another one, waiting clips are not taken."""
 
 
 def segments_of(raw: Mapping[str, Any]) -> tuple[Segment, ...]:
@@ -24,7 +24,7 @@ StagingOf = Callable[[str, Sequence[Segment]], ClipStaging]
 
 
 def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) -> StagingOf:
-    """Return the places of a batch. The name of each says what decides the bytes of the clips."""
+    """Return the places of a batch. The name of each depends on everything that decides the bytes of the clips."""
     plain = {name: str(value) for name, value in policy.of("video").items()}
 
     def staging(sha256: str, segments: Sequence[Segment]) -> ClipStaging:
@@ -35,7 +35,7 @@ def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) ->
 
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:
-    """Delete what waits for a batch, cut or not. Raises: StoreError."""
+    """Delete the clips that wait for a batch, cut or not. Raises: StoreError."""
     store.delete_many([info.key for info in store.list(_folder(dataset, partition))])
 
 

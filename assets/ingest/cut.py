@@ -56,9 +56,9 @@ def cut_objects(
     waiting: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[CutUnit], list[Row]]:
-    """(units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
+    """Return (units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
 
-    waiting: where clips may wait that the audit made; tell: of objects whose time limit is above the dataset's.
+    waiting: places of clips that the audit made; tell: of objects whose time limit is above the dataset's.
 
     Raises: StoreError when this machine has no room, or the store does not answer.
     """
@@ -115,9 +115,9 @@ def cut_objects(
 
 
 def _are_own(units: Sequence[Unit], scratch: Path) -> bool:
-    """Whether every file of the units was made in the worker's folder: no link, and nothing elsewhere.
+    """Return whether every file of the units was made in the worker's folder: no link, and nothing elsewhere.
 
-    A worker that a file took over would have this process read what it names.
+    A worker that a file took over would have this process read the files that it names.
     """
     files = [value for unit in units for value in unit.fields.values() if isinstance(value, Path)]
     return all(file.parent == scratch and _is_plain(file) for file in files)
@@ -141,16 +141,16 @@ def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutP
 
 
 def n_short_shots(units: Sequence[CutUnit]) -> int:
-    """Shots, and ends of shots, that gave no clip because they are too short, over all videos of these units."""
+    """Count shots, and ends of shots, that gave no clip because they are too short, over all videos of these units."""
     by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
     return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
 
 
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:
-    """Why a batch stops of which these objects were refused, or "".
+    """Return why a batch stops of which these objects were refused, or "".
 
-    An object that came out of the cut as something else than its source is left out in any case; many of them are a
-    mistake of ours, or of a library.
+    An object that differs from its source after the cut is left out in any case. Many of them are a mistake of ours, or
+    of a library.
     """
     untrue = [row for row in refusals if row["stage"] == CUT_AUDIT]
     if len(untrue) <= max_untrue_rate * n_objects:
@@ -163,7 +163,7 @@ def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: floa
 
 
 def policy_fingerprint(policy: CutPolicy) -> str:
-    """sha256 hex of a policy."""
+    """Return the sha256 hex of a policy."""
     return fingerprint([_plain(policy, kind) for kind in ALL_KINDS])
 
 

@@ -1,6 +1,6 @@
 """media: every object of a batch probed and decoded to its end, each in isolation; the damaged ones become rows.
 
-Nothing is cut here. What a later stage takes is exactly what this stage admitted.
+Nothing is cut here. A later stage takes exactly the objects that this stage admitted.
 """
 
 import tempfile
@@ -50,11 +50,12 @@ def media_stage(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
-    """Audit a batch and publish the verdict: the record, the rows of what was admitted and of what was refused.
+    """Audit a batch and publish the verdict; return the record, and the rows of admitted and of refused objects.
 
-    The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is
-    not audited again. tell: of time limits. Raises: StageNotPublished without landed objects; StoreError when scratch
-    space is full.
+    The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is not
+    audited again. tell: of time limits.
+
+    Raises: StageNotPublished without landed objects; StoreError when scratch space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
@@ -97,9 +98,9 @@ def audit_objects(
     staging: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
-    """(media rows, refusal rows), in landing order. Two objects with the same bytes: the first is taken.
+    """Return (media rows, refusal rows), in landing order. Of two objects with the same bytes the first is taken.
 
-    staging: where clips are put that are made on the way; tell: of objects whose limit is above the dataset's.
+    staging: places for clips that are made on the way; tell: of objects whose limit is above the dataset's.
     """
     refusals: list[Row] = []
     readable: list[Row] = []
@@ -146,7 +147,7 @@ def audit_objects(
 
 
 def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
-    """Raises: Unusable for an object that could not be read at landing, or whose bytes came before."""
+    """Check a landed object. Raises: Unusable where it could not be read at landing, or its bytes came before."""
     if row["error_code"] in _SUPERSEDED:
         raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:
@@ -168,7 +169,7 @@ def _audited(row: Row, limit: Limit, outcome: Outcome[AuditResult]) -> AuditResu
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
-    """How many objects were rejected (damaged) and dropped (sound, not taken)."""
+    """Count objects that were rejected (damaged) and dropped (sound, not taken)."""
     return {
         outcome: sum(1 for row in refusals if row["outcome"] == outcome)
         for outcome in ("rejected", "dropped")
@@ -176,7 +177,7 @@ def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
 
 
 def reject_reason(refusals: Sequence[Row], n_landed: int, max_reject_rate: float) -> str:
-    """Why a batch with these refusals is stopped, or "" when it is not."""
+    """Return why a batch with these refusals is stopped, or "" when it is not."""
     damaged = [row for row in refusals if row["outcome"] == "rejected"]
     if len(damaged) <= max_reject_rate * n_landed:
         return ""
@@ -193,7 +194,7 @@ MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, media] and its check."""
+    """Return the asset [dataset, media] with its check."""
     key = dg.AssetKey([spec.name, MEDIA])
 
     @dg.asset(

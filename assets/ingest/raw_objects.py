@@ -49,11 +49,11 @@ Progress = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, total: int, name: str) -> None:
-    """Tells nobody."""
+    """Ignore the progress."""
 
 
 def read_origins(landing: Store) -> Mapping[str, object]:
-    """Return what `_origins.json` says of each object, as it stands there; empty without it.
+    """Return the entry of each object in `_origins.json`, as it stands there; empty without the file.
 
     Raises: Corrupt when it is no JSON object, or larger than 128 MiB: nobody knows then what any object may be used
     for.
@@ -76,7 +76,7 @@ def read_origins(landing: Store) -> Mapping[str, object]:
 
 
 def _facts(origin: object) -> dict[str, str]:
-    """Return what is kept of it. Raises: Corrupt for what is no text, or not in an object."""
+    """Return the facts that are kept of an entry. Raises: Corrupt for values that are no text, or not in an object."""
     if not isinstance(origin, dict):
         raise Corrupt(f"{ORIGINS} says {origin!r:.100} of it; expected an object with {', '.join(_FACTS)}")
     told = {name: str(origin.get(name, "")) for name in _FACTS}
@@ -91,12 +91,13 @@ def _facts(origin: object) -> dict[str, str]:
 def raw_rows(
     landing: Store, objects: Sequence[RawObject], progress: Progress = no_progress
 ) -> Iterator[dict[str, Any]]:
-    """Read every object once: a row each, in their order, with SHA-256, type by content, licence and origin.
+    """Read every object once, and yield a row each, in their order: SHA-256, type by content, licence and origin.
 
-    An object that is not the one that was discovered, has gone, may not be read, or of which `_origins.json` or the
-    table of segments says what makes no sense, is a row with its error; so is every video and sound where that table
-    cannot be read. Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not
-    answer.
+    A row has an error where the object is not the discovered one, has gone, or may not be read. So it has where the
+    object's entry in `_origins.json`, or in the table of segments, makes no sense. Every video and sound has one where
+    that table cannot be read.
+
+    Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not answer.
     """
     origins, unread = read_origins(landing), ""
     try:
@@ -118,7 +119,7 @@ def raw_rows(
 def _row(
     landing: Store, item: RawObject, origin: object, given: GivenSegments, unread: str
 ) -> dict[str, Any]:
-    """unread: why nobody knows the segments of any object."""
+    """Return the row of an object. unread: why nobody knows the segments of any object."""
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -204,7 +205,7 @@ def land(
 
 
 def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Without floats: a fingerprint takes none."""
+    """Return segments without floats: a fingerprint takes none."""
     return [[str(value) for value in segment.values()] for segment in segments]
 
 

@@ -19,14 +19,14 @@ def note(store: Store, dataset: str, batch: str, txn: str) -> None:
 
 
 def noted(store: Store, dataset: str) -> Iterator[tuple[str, str]]:
-    """(batch, transaction) of what is to be cut again: one listing. Raises: StoreError."""
+    """Yield (batch, transaction) of every note: one listing. Raises: StoreError."""
     for info in store.list(_folder(dataset)):
         batch, _, name = info.key.removeprefix(_folder(dataset)).partition("/")
         yield batch, name.removesuffix(".json")
 
 
 def clear(store: Store, dataset: str, batch: str, txn: str) -> None:
-    """The batch was cut again. Raises: StoreError."""
+    """Delete the note: the batch was cut again. Raises: StoreError."""
     store.delete_many([_key(dataset, batch, txn)])
 
 

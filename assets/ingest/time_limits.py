@@ -1,4 +1,4 @@
-"""How long each object of a batch may take, said before it strikes."""
+"""Time limits: how long each object of a batch may take, told before it begins."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,23 +16,25 @@ Tell = Callable[[str], object]
 log = logging.getLogger(__name__)
 
 _LOOK_S = 60.0
-"""For what a container says of its length: some ranges of bytes are read, and nothing is decoded to its end."""
+"""Limit in seconds of reading a container's length: some ranges of bytes, and nothing is decoded to its end."""
 
 _WORTH_SAYING = 1.5
-"""Times `work_timeout_s`: a limit that is hardly above it is no news."""
+"""Multiple of `work_timeout_s` above which a limit is told."""
 
 _TIMED = ("audio/", "video/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """seconds: that the object may take; work: what is known of it beforehand, None for nothing."""
+    """Limit of one object."""
 
     seconds: float
+    """Seconds that the object may take."""
     work: Work | None = None
+    """Work that is known beforehand; None for unknown."""
 
     def reason(self, failure: Failure) -> str:
-        """Why there is no result, of an object that no worker survived."""
+        """Return why there is no result of an object that no worker survived."""
         if failure.code != "timeout" or self.work is None:
             return failure.summary
         return (
@@ -44,7 +46,7 @@ class Limit:
 def limits_told(
     landing: Store, compute: Compute, rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell
 ) -> list[Limit]:
-    """Of objects that nobody has decoded yet, by what their containers say. rows: key and mime of each."""
+    """Return limits of objects that nobody has decoded yet, by their containers. rows: key and mime of each."""
     timed = [number for number, row in enumerate(rows) if row["mime"].startswith(_TIMED)]
     places = [(landing, rows[number]["key"]) for number in timed]
     found: dict[int, Work] = {}
@@ -62,7 +64,7 @@ def limits_told(
 
 
 def limits_decoded(rows: Sequence[Mapping[str, Any]], spec: DatasetSpec, tell: Tell) -> list[Limit]:
-    """Of objects with these rows of the media table."""
+    """Return limits of objects with these rows of the media table."""
     return [
         _limit(row["key"], work_of(row) if row["kind"] in ("audio", "video") else None, spec, tell)
         for row in rows

@@ -1,4 +1,4 @@
-"""units: what was admitted, cut into samples' media and written at once as parts of an open transaction.
+"""units: admitted objects, cut into samples' media and written at once as parts of an open transaction.
 
 Units of one kind with the same fields are one part (a clip with sound has fields that a silent one has not). The
 transaction stays open: feature stages add groups to these parts, and `version` commits it, or nobody does.
@@ -38,13 +38,13 @@ from .time_limits import Tell, log
 CODE_VERSION = "2"
 CHECK = "true_to_source"
 CAPTION = "caption.txt"
-"""The text that came with an object, or with a segment of it, in a group of its own."""
+"""Field of the text that came with an object, or with a segment of it, in a group of its own."""
 
 Row = dict[str, Any]
 
 
 def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
-    """Return the same for a retried step of one run, so that its second attempt is the same transaction."""
+    """Return the name of a run's transaction. A retried step has the same."""
     words = (spec.name, UNITS, partition, run_id)
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
@@ -60,11 +60,12 @@ def units_stage(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[StageRecord, list[Row], list[Row]]:
-    """Cut a batch and publish its parts: the record, the rows of its units, and those of refused objects.
+    """Cut a batch and publish its parts; return the record, the rows of its units, and those of refused objects.
 
-    Raw objects that the newest version has samples of are dropped as duplicates. A batch with the same media under
-    the same policy is not cut again, unless its transaction was aborted. tell: of time limits. Raises:
-    StageNotPublished; StoreError.
+    Raw objects that the newest version has samples of are dropped as duplicates. A batch with the same media under the
+    same policy is not cut again, unless its transaction was aborted. tell: of time limits.
+
+    Raises: StageNotPublished; StoreError.
     """
     store = root.store
     media = require_published(store, spec.name, MEDIA, partition)
@@ -143,7 +144,7 @@ def write_parts(
     partition: str,
     run_id: str,
 ) -> list[tuple["loader.Part", list[CutUnit]]]:
-    """One part per kind and set of fields, with the units in it."""
+    """Write one part per kind and set of fields, and return each with its units."""
     provenance = {
         "run_id": run_id,
         "asset_key": f"{spec.name}/{UNITS}",
@@ -184,7 +185,7 @@ def field_names(unit: CutUnit) -> tuple[str, ...]:
 
 
 def sample_fields(unit: CutUnit, number: Mapping[str, int]) -> dict[str, Any]:
-    """Field -> value of one sample, its files read. number: label -> class."""
+    """Return field -> value of one sample, its files read. number: label -> class."""
     cutter, raw = CUTTERS[unit.kind], unit.raw
     fields: dict[str, Any] = {
         name: value.read_bytes() if isinstance(value, Path) else value
@@ -235,12 +236,12 @@ def _source(spec: DatasetSpec, unit: CutUnit) -> dict[str, str]:
 
 
 def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
-    """Return what decides the split: the raw object's bytes, or the subject (the folder it landed in)."""
+    """Return the value that decides the split: the raw object's sha256, or the subject (the folder it landed in)."""
     return str(unit.raw["label"] if spec.split_by == "subject" else unit.raw["sha256"])
 
 
 def unit_row(unit: CutUnit, part: "loader.Part") -> Row:
-    """One row of the `units` table."""
+    """Return the unit's row of the `units` table."""
     return {
         "key": unit.key,
         "unit_id": unit.unit_id,
@@ -265,8 +266,10 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
 
 
 def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Sequence["loader.Part"]) -> str:
-    """Why parts that wait do not fit what was published since they were cut, or "": numbers that mean another
-    class now, or the same raw bytes."""
+    """Return why waiting parts do not fit what was published since they were cut, or "".
+
+    Numbers mean another class now, or the same raw bytes are published.
+    """
     known = published_labels(root, dataset)
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
@@ -280,7 +283,7 @@ def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Seque
 
 
 def published_objects(root: "loader.Root", dataset: str) -> dict[str, str]:
-    """sha256 of every raw object that the newest version has samples of -> words for where."""
+    """Return sha256 of every raw object that the newest version has samples of -> words for where."""
     newest = root.state.newest(dataset)
     if newest is None:
         return {}
@@ -294,7 +297,7 @@ def _splits(spec: DatasetSpec) -> list[str]:
 
 
 def _still_good(root: "loader.Root", record: StageRecord) -> bool:
-    """Whether what an earlier attempt wrote can stand: it is published, or still can be."""
+    """Return whether the parts of an earlier attempt can stand: they are published, or still can be."""
     if record.verdict != "published":
         return False
     if not record.body["parts"]:
@@ -323,7 +326,7 @@ UnitsEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, units] and its check."""
+    """Return the asset [dataset, units] with its check."""
     key = dg.AssetKey([spec.name, UNITS])
 
     @dg.asset(

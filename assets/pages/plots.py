@@ -45,10 +45,10 @@ _UNITS = {
 
 
 def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> str:
-    """One histogram per column of numbers or booleans, at most six, as a Markdown image; "" when there is none.
+    """Draw one histogram per column of numbers or booleans, at most six, as a Markdown image; "" when there is none.
 
-    Values that are no finite number are left out and counted in the title. The unit is read off the end of a
-    column's name.
+    Values that are no finite number are left out and counted in the title. The unit is read off the end of a column's
+    name.
     """
     shown = list(islice(((name, values) for name, values in columns.items() if numbers(values)), MAX_COLUMNS))
     if not shown:
@@ -64,7 +64,7 @@ def histograms(columns: Mapping[str, Sequence[Any]], *, of: str = "samples") -> 
 
 
 def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> str:
-    """Side by side, a bar per name of each group, as a Markdown image; "" when everything is empty.
+    """Draw a bar per name of each group, side by side, as a Markdown image; "" when everything is empty.
 
     At most eight bars each, the largest; the others are one bar together.
     """
@@ -79,7 +79,7 @@ def counts(groups: Mapping[str, Mapping[str, int]], *, of: str = "samples") -> s
 
 
 def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
-    """Return samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
+    """Draw samples by version number (the newest 30), and bytes per group, as a Markdown image; "" without either."""
     newest = dict(sorted(samples.items())[-MAX_VERSIONS:])
     largest = _largest(nbytes)
     if not newest or not largest:
@@ -101,8 +101,10 @@ def growth(samples: Mapping[int, int], nbytes: Mapping[str, int]) -> str:
 
 
 def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
-    """Median and 95th percentile of the time from arrival to version, by version number (the newest 30), as a Markdown
-    image; "" without any."""
+    """Draw the time from arrival to version by version number, as a Markdown image; "" without any.
+
+    Median and 95th percentile of the newest 30.
+    """
     newest = dict(sorted(seconds.items())[-MAX_VERSIONS:])
     if not newest:
         return ""
@@ -130,10 +132,9 @@ def lags(seconds: Mapping[int, tuple[float, float]]) -> str:
 
 
 def before_and_after(columns: Mapping[str, tuple[Sequence[Any], Sequence[Any]]]) -> str:
-    """Of each column, at most six, what it was before and what it is now, as shares.
+    """Draw each column, at most six, before and now as shares, as a Markdown image; "" when there is none.
 
-    As a Markdown image, "" when there is none. Numbers as histograms over common bins, other values as bars of the
-    commonest eight.
+    Numbers are histograms over common bins, other values bars of the commonest eight.
     """
     shown = list(islice(((n, pair) for n, pair in columns.items() if pair[0] and pair[1]), MAX_COLUMNS))
     if not shown:
@@ -215,7 +216,7 @@ def _histogram(axis: "Axes", name: str, values: Sequence[Any], of: str) -> None:
 
 
 def _count_axis(axis: "Axes", most: int) -> None:
-    """Counts from 0 upwards, at whole numbers."""
+    """Show counts from 0 upwards, at whole numbers."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_ylim(0, max(1, most) * 1.1)
@@ -224,7 +225,7 @@ def _count_axis(axis: "Axes", most: int) -> None:
 
 
 def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digits: int = 0) -> None:
-    """One horizontal bar per name, its number beside it, room for `rows` of them."""
+    """Draw one horizontal bar per name, its number beside it, room for `rows` of them."""
     places = range(len(named))
     axis.barh(places, list(named.values()), height=0.65, color=_FILL)
     most = max(named.values())
@@ -241,7 +242,7 @@ def _bars(axis: "Axes", title: str, named: Mapping[str, float], rows: int, digit
 
 
 def _short(n: float, digits: int) -> str:
-    """1,234 or 12.3M: what fits beside a bar."""
+    """Return 1,234 or 12.3M: short enough to stand beside a bar."""
     for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if n >= 10 * scale:
             return f"{n / scale:,.1f}{letter}"
@@ -311,14 +312,14 @@ def _png(figure: "Figure") -> bytes:
 
 @lru_cache(maxsize=1)
 def _drawable() -> frozenset[int]:
-    """Code points that the font has: others would be boxes, and a warning each."""
+    """Return the code points that the font has: others would be boxes, and a warning each."""
     from matplotlib.font_manager import findfont, get_font
 
     return frozenset(get_font(findfont(_FONT)).get_charmap())
 
 
 def _text(name: str, longest: int = 22) -> str:
-    """As a label: short, in the font's own characters, and never read as mathematics."""
+    """Return a name as a label: short, in the font's own characters, and never read as mathematics."""
     name = " ".join(str(name).split()) or "(empty)"
     if len(name) > longest:
         name = name[: longest - 1] + "…"

@@ -1,4 +1,4 @@
-"""What Dagster's pages show of a stage: counts, bytes, small Markdown tables and plots."""
+"""Metadata that Dagster's pages show of a stage: counts, bytes, small Markdown tables and plots."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ _BAR = "█"
 
 
 class Markdown(str):
-    """Markup of our own, such as a link: a cell that is not escaped. What it shows of others is."""
+    """Markup of our own, such as a link: a cell that is not escaped. Text of others in it is."""
 
 
 def dagster_name(dataset: str) -> str:
@@ -36,7 +36,7 @@ def dagster_name(dataset: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table; cells are shown as they are written and read as nothing, but for `Markdown`.
+    """Return a Markdown table. Cells are escaped, so that they are shown as written; `Markdown` is not.
 
     Rows beyond 50 are counted and not shown.
     """
@@ -48,7 +48,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
 
 
 def bars(counts: Mapping[str, int], width: int = 24) -> str:
-    """Counts as a Markdown table with a bar each, the largest `width` blocks long."""
+    """Return counts as a Markdown table with a bar each, the largest `width` blocks long."""
     most = max(counts.values(), default=0) or 1
     rows = [(name, n, _BAR * max(1 if n else 0, round(width * n / most))) for name, n in counts.items()]
     return markdown_table(("", "n", ""), rows)
@@ -59,14 +59,14 @@ def _cell(value: object) -> str:
 
 
 def code_block(language: str, *lines: str) -> str:
-    """Lines to copy, as a block of Markdown that none of them ends."""
+    """Return lines to copy, as a block of Markdown that none of them ends."""
     told = [clean(line) for line in lines]
     fence = "`" * (1 + max(2, *(len(run) for line in told for run in re.findall("`+", line)), 0))
     return "\n".join([f"{fence}{language}", *told, fence])
 
 
 def data_version(record: StageRecord) -> dg.DataVersion:
-    """Return what Dagster compares: the fingerprint of what the stage's result depends on.
+    """Return the fingerprint of everything that the stage's result depends on, which Dagster compares.
 
     Made again of the same, a stage has the same, and nothing behind it is stale.
     """
@@ -74,7 +74,7 @@ def data_version(record: StageRecord) -> dg.DataVersion:
 
 
 def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of the asset [dataset, raw_objects]."""
+    """Return the metadata of the asset [dataset, raw_objects]."""
     table = [(row["key"], row["mime"] or row["error_code"], row["nbytes"], row["licence"]) for row in rows]
     licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
     return (
@@ -90,7 +90,7 @@ def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]])
 def samples_metadata(
     record: StageRecord, refusals: Sequence[Mapping[str, Any]], table: "pl.DataFrame"
 ) -> Metadata:
-    """Of the asset [dataset, samples]. table: the rows that the batch would add to the samples table."""
+    """Return the metadata of the asset [dataset, samples]. table: the batch's rows for the samples table."""
     named = {name: table[name] for name in ("kind", "split", "licence") if name in table.columns}
     groups: dict[str, Counter[str]] = {
         name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
@@ -99,7 +99,7 @@ def samples_metadata(
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of the asset [dataset, media]: what the admitted objects are."""
+    """Return the metadata of the asset [dataset, media]: the types of the admitted objects."""
     rows = [
         (
             row["key"],
@@ -120,7 +120,7 @@ def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
 def units_metadata(
     record: StageRecord, rows: Sequence[Mapping[str, Any]], refusals: Sequence[Mapping[str, Any]]
 ) -> Metadata:
-    """Of the asset [dataset, units]."""
+    """Return the metadata of the asset [dataset, units]."""
     kinds = Counter(str(row["kind"]) for row in rows)
     made = lineage_metadata(
         record.dataset,
@@ -136,7 +136,7 @@ def units_metadata(
 
 
 def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of an asset [dataset, feature_<name>]: the range of each score, and what was refused."""
+    """Return the metadata of an asset [dataset, feature_<name>]: the range of each score, and refused samples."""
     names = [
         name
         for name in dict.fromkeys(n for row in rows for n in row)
@@ -176,7 +176,7 @@ def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Of a check on objects: every one that gave no sample, and why."""
+    """Return the metadata of a check on objects: every one that gave no sample, and why."""
     table = [
         (row["key"], row["outcome"], row["stage"], row["code"], row["reason"])
         for row in refusals
@@ -190,7 +190,7 @@ def check_metadata(record: StageRecord, refusals: Sequence[Mapping[str, Any]]) -
 
 
 def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata:
-    """Of the asset [dataset, version]. history: samples by version number."""
+    """Return the metadata of the asset [dataset, version]. history: samples by version number."""
     version = release.version
     groups = [
         (name, body["n_rows"], body["nbytes"], ", ".join(sorted(body["field_nbytes"])))
@@ -209,7 +209,7 @@ def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata
 
 
 def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
-    """Of the asset [dataset, quarantine]: what is corrupt, who told it, and what was told wrongly. url: of the root."""
+    """Return the metadata of the asset [dataset, quarantine]: verdicts, and their ledgers. url: of the root."""
     if found.record is None:
         return {"ledgers": dg.MetadataValue.int(0)}
     judged = [row for row in found.rows if row["verdict"] != "elsewhere"]
@@ -233,7 +233,7 @@ def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
 
 
 def _approvals(release: "Release") -> str:
-    """Versions of the release that somebody let pass, who and why."""
+    """List versions of the release that somebody let pass, who and why."""
     rows = [
         (one.name, made["by"], made["reason"], ", ".join(made["checks"]))
         for one in release.versions

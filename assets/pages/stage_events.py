@@ -15,7 +15,7 @@ Metadata = Mapping[str, dg.MetadataValue[Any]]
 
 @contextmanager
 def as_failures(*errors: type[Exception]) -> Iterator[None]:
-    """These errors end the run at once: a retry would meet them again."""
+    """End the run at once on these errors: a retry would meet them again."""
     try:
         yield
     except errors as error:

@@ -1,4 +1,4 @@
-"""What Dagster shows of a table's columns: their types, and which columns of which asset they were made of."""
+"""Columns of tables on Dagster's pages: their types, and the columns of assets that they were made of."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,22 +35,22 @@ FROM_MEDIA = {
 }
 """Column of a sample -> column of media."""
 FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"})
-"""Made when the batch is put together, of the hashes of all."""
+"""Columns made when the batch is put together, of the hashes of all."""
 
 
 def schema_metadata(columns: Mapping[str, str]) -> Metadata:
-    """column -> type, as Dagster shows it."""
+    """Return column -> type, as Dagster shows it."""
     made = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
     return {SCHEMA: dg.MetadataValue.table_schema(made)}
 
 
 def arrow_schema(schema: pa.Schema) -> Metadata:
-    """Of a lifecycle table."""
+    """Return the column types of a lifecycle table."""
     return schema_metadata({item.name: str(item.type) for item in schema})
 
 
 def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
-    """column -> [(asset, column)] of the same dataset, as Dagster shows it."""
+    """Return column -> [(asset, column)] of the same dataset, as Dagster shows it."""
     made = dg.TableColumnLineage(
         {
             name: [dg.TableColumnDep(dg.AssetKey([dataset, asset]), column) for asset, column in sources]
@@ -61,7 +61,7 @@ def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]
 
 
 def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
-    """Of the rows that a batch adds to the samples table: each column from the stage that said it."""
+    """Return types and origin of a batch's columns in the samples table: each from its stage."""
     scored = {name: feature.stage for feature in spec.features for name in _columns_of(feature.made())}
     deps: dict[str, list[tuple[str, str]]] = {}
     for name in table.columns:
@@ -77,7 +77,7 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
 
 
 def version_columns(dataset: str, table: "pl.LazyFrame") -> Metadata:
-    """Of a version's samples table: every column is the batches'."""
+    """Return types and origin of the columns of a version's samples table: all are the batches'."""
     schema = table.collect_schema()
     told = schema_metadata({name: str(kind) for name, kind in schema.items()})
     own = [name for name in schema.names() if name != "ordinal"]
@@ -85,7 +85,7 @@ def version_columns(dataset: str, table: "pl.LazyFrame") -> Metadata:
 
 
 def frame_schema(table: "pl.DataFrame") -> Metadata:
-    """Of a frame of polars."""
+    """Return the column types of a polars frame."""
     return schema_metadata({name: str(kind) for name, kind in table.schema.items()})
 
 

@@ -1,8 +1,8 @@
-"""The last audit: what a batch would add to a version is checked, and the verdict is written, before it is published.
+"""The last audit: the rows that a batch would add to a version are checked before it is published.
 
-The record lies under the stage `version` with the batch's key. It is for exactly one samples record, one gate, and
-the versions that the batch was compared with: samples that were cut again, other expectations, and a batch that passed
-before another one was published, are audited again.
+The verdict lies under the stage `version` with the batch's key. It is for exactly one samples record, one gate, and the
+versions that the batch was compared with. So a batch is audited again when its samples were cut again, or its
+expectations changed, or it passed before another batch was published.
 """
 
 import hashlib
@@ -55,15 +55,18 @@ class Audit:
 def audit_batch(
     root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, *, once: bool = False
 ) -> Audit:
-    """Return the verdict on publishing what a samples record holds; made now, unless it stands already.
+    """Return the verdict on publishing a samples record; made now, unless it stands already.
 
-    A verdict stands when it is of this samples record under this gate, and no check was broken; one that the batch
-    passed, while the versions that it was compared with are the newest, and the record says what it said (a takedown
-    may have changed it). once: it stands too whatever version came since, for whoever asks again before he publishes.
-    Whatever goes wrong in a check is a failed verdict, written down: nothing is published because a check did not
-    run. A batch that failed a check is fenced: it has to be cut again, under whatever gate; so has one that was
-    given up and collected before a gate looked at it. Raises: ObjectNotFound, Corrupt for the batch's own tables;
-    Conflict where somebody published a batch that fails now; StoreError.
+    A verdict stands when it is of this samples record under this gate, and no check was broken. A passed one also needs
+    the versions that it was compared with to be the newest. And the record has to say what it said: a takedown may have
+    changed it. once: it stands whatever version came since, for callers that ask again before they publish.
+
+    An error in a check is a failed verdict, written down: nothing is published because a check did not run. A batch
+    that failed a check is fenced: it has to be cut again, under whatever gate. So has a batch that was given up and
+    collected before a gate looked at it.
+
+    Raises: ObjectNotFound, Corrupt for the batch's own tables; Conflict where somebody published a batch that fails
+    now; StoreError.
     """
     wanted = fingerprint(samples.r, samples.fingerprint, gate.fingerprint())
     newest = current_record(root.store, samples.dataset, VERSION, samples.partition)
@@ -107,7 +110,7 @@ def _judged(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wa
 
 
 def _collected(root: loader.Root, samples: StageRecord, gate: Gate, run_id: str, wanted: str) -> Audit:
-    """Return the verdict on a batch of which a collector took something, since nobody was to publish it any more."""
+    """Return the verdict on a given-up batch of which a collector took something."""
     reason = (
         f"its parts were given up ({root.state.txns[samples.body['txn']].reason}) and collected: cut it again"
     )
@@ -126,7 +129,7 @@ def _verdict(
     wanted: str,
     **told: Any,
 ) -> StageRecord:
-    """Return a failed one. told: more of its body; without, it was compared with nothing."""
+    """Return a failed verdict. told: more of its body; without, it was compared with nothing."""
     return StageRecord(
         dataset=samples.dataset,
         stage=VERSION,
@@ -156,7 +159,7 @@ def _is_given_up(root: loader.Root, samples: StageRecord) -> bool:
 
 
 def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate, once: bool) -> bool:
-    """Of a verdict on this samples record under this gate."""
+    """Return whether a verdict on this samples record under this gate stands."""
     # Asked first, and of the log nothing: batches that were stopped pile up, and every release comes by them.
     if verdict.verdict == "failed" and not verdict.body["broken"]:
         return True
@@ -170,14 +173,18 @@ def _stands(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate:
 
 
 def _is_open(verdict: StageRecord) -> bool:
-    """Whether it let something pass that stops a batch, and nobody approved it: earlier releases did so where a check
-    had a severity that they did not know."""
+    """Return whether it let something pass that stops a batch, and nobody approved it.
+
+    Earlier releases did so where a check had a severity that they did not know.
+    """
     return not verdict.body.get("approval") and any(stops(one) for one in verdict.body["checks"])
 
 
 def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
-    """Ids of the versions that a gate compares a batch with now, the dataset's newest first ("" for none yet, or for a
-    ref that names none); [] where it compares with nothing."""
+    """Return ids of the versions that a gate compares a batch with now, the dataset's newest first.
+
+    "" stands for no version yet, or for a ref that names none; [] where it compares with nothing.
+    """
     if not gate.checks and not gate.thresholds:
         return []
     state = root.state
@@ -187,7 +194,7 @@ def compared_with(root: loader.Root, dataset: str, gate: Gate) -> list[str]:
 
 
 def _id_of(state: State, ref: str) -> str:
-    """Of the version; "" where there is none, which the check that opens it says."""
+    """Return the id of the version; "" where there is none, which the check that opens it says."""
     try:
         return resolve(state, ref).id
     except (VersionNotFound, VersionRetired, InvalidName):
@@ -195,7 +202,7 @@ def _id_of(state: State, ref: str) -> str:
 
 
 def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gate: Gate) -> bool:
-    """Whether a verdict that a batch passed cannot be shown any more: it does not stand, or another came after it.
+    """Return whether a passed verdict cannot be shown any more: it does not stand, or another came after it.
 
     Costs a listing and two GETs.
     """
@@ -204,14 +211,16 @@ def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gat
 
 
 def digest_of(samples: StageRecord) -> str:
-    """sha256 hex of what publishing a samples record adds and leaves out, which the verdict is of."""
+    """Return the sha256 hex of everything that publishing a samples record adds and leaves out, for the verdict."""
     parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
     return gated.digest_of(parts, samples.body["exclude"], samples.body.get("supersede") or {})
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
-    """sha256 hex of what a batch would add, however often it is cut: its shards' bytes, and its rows without what names
-    the attempt. O(rows) time and memory."""
+    """Return the sha256 hex of everything that a batch would add, however often it is cut.
+
+    It covers its shards' bytes, and its rows without the columns that name the attempt. O(rows) time and memory.
+    """
     rows = table.drop([name for name in _OF_THE_ATTEMPT if name in table.columns])
     told = rows.select(sorted(rows.columns)).sort("key").write_ndjson() if len(rows) else ""
     shards = [
@@ -224,7 +233,7 @@ def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:
 def _approval(
     root: loader.Root, samples: StageRecord, stopping: Sequence[CheckResult], content: str
 ) -> StageRecord | None:
-    """Who let exactly this pass, if somebody did and may."""
+    """Return the approval of exactly this, where somebody gave one who may; None otherwise."""
     if not stopping or not all(result.approvable for result in stopping):
         return None
     names = [result.name for result in stopping]
@@ -232,7 +241,7 @@ def _approval(
 
 
 def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -> dict[str, Any]:
-    """Return what the version's manifest says of an approval; {} where there is none."""
+    """Return the approval as the version's manifest has it; {} where there is none."""
     if approval is None:
         return {}
     return {
@@ -246,10 +255,10 @@ def _overridden(approval: StageRecord | None, stopping: Sequence[CheckResult]) -
 def _run(
     root: loader.Root, samples: StageRecord, gate: Gate, table: "pl.DataFrame", against: Sequence[str]
 ) -> tuple[tuple[CheckResult, ...], bool, Compared | None]:
-    """Every result in the gate's order.
+    """Return every result in the gate's order, whether anything was broken, and the input of the drift checks.
 
-    Whether a check, or an expectation, could not be evaluated; what the drift checks looked at, if they could. against:
-    of `compared_with`.
+    Broken: a check, or an expectation, could not be evaluated. The input is None where there are no drift checks, or
+    they could not run. against: of `compared_with`.
     """
     version = root.open(against[0]) if against and against[0] else None
     baseline = version.samples() if version and gate.checks else None
@@ -284,7 +293,7 @@ def _report(
     picture: str,
     run_id: str,
 ) -> str:
-    """Where the page for people lies. Raises: StoreError."""
+    """Write the page for people, and return its path. Raises: StoreError."""
     baseline = compared.baseline.version.name if compared and compared.baseline else "none"
     stopping = [one.name for one in results if one.stops]
     facts = {
@@ -310,7 +319,7 @@ def _compared(
     table: "pl.DataFrame",
     newest: loader.Version | None,
 ) -> Compared:
-    """Return what the drift checks look at. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
+    """Return the input of the drift checks. Raises: VersionNotFound for a ref of the gate; Corrupt; StoreError."""
     against = root.open(gate.baseline) if gate.baseline else newest
     return Compared(
         now=facts_of(root.store, samples, table),

@@ -1,4 +1,4 @@
-"""The dataset card in the lifecycle: what a batch writes down for it, and what Dagster's page shows of it.
+"""The dataset card in the lifecycle: facts that a batch writes down for it, and its part on Dagster's page.
 
 The card itself is made in `penstock/card`, from the version and its records alone.
 """
@@ -20,16 +20,16 @@ from penstock.card.stored import card_folder, read_card, save_card
 from ..pages import plots
 
 MAX_SHEET_BYTES = 40_000
-"""Of a picture in Dagster's event log, before base64 makes four bytes of three."""
+"""Most bytes of a picture in Dagster's event log, before base64 makes four bytes of three."""
 _WIDTHS_PX = (640, 480, 360, 240)
 
 Metadata = dict[str, dg.MetadataValue[Any]]
 
 
 def card_metadata(root: loader.Root, version: loader.Version) -> Metadata:
-    """Make the version's card where there is none, and show it: numbers, distributions, examples, where it lies.
+    """Make the version's card where there is none, and show it: numbers, distributions, examples, its path.
 
-    The version is published by now and stays so: what keeps a card from being made is shown in its place.
+    The version is published by now and stays so: an error that keeps a card from being made is shown in its place.
     """
     try:
         document = stored_card(root, version)
@@ -63,7 +63,7 @@ def stored_card(root: loader.Root, version: loader.Version) -> dict[str, Any]:
 
 
 def card_markdown(document: Mapping[str, Any]) -> str:
-    """Return a few lines and a table: what stands on the version's page."""
+    """Return the few lines and the table on the version's page."""
     splits = list(document["splits"])
     rows = []
     for kind in document["kinds"]:
@@ -78,7 +78,7 @@ def card_markdown(document: Mapping[str, Any]) -> str:
 
 
 def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return what a plot of bars shows: kinds, splits, licences."""
+    """Return the counts for a plot of bars: kinds, splits, licences."""
     licences = {item["name"]: item["n"] for item in document["licences"]["counts"]}
     if document["licences"]["unknown"]:
         licences["unknown"] = document["licences"]["unknown"]
@@ -90,7 +90,7 @@ def _distributions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def _sheets(root: loader.Root, version: loader.Version, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return a word for the kind -> its sheet of examples, base64, of at most three kinds."""
+    """Return the kind as a word -> its sheet of examples, base64, of at most three kinds."""
     folder = card_folder(version.dataset, version.number, version.id)
     found = {}
     for name in sorted(document["pictures"].values())[:3]:

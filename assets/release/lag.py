@@ -1,7 +1,7 @@
-"""How long it takes from an object's arrival until trainings can read it: per batch, per version, over the versions.
+"""Lags: the time from an object's arrival until trainings can read it, per batch, per version and over versions.
 
-A version's manifest has, of the used objects of its batch, when they arrived (`producer.arrivals_us`): when the first
-and the last of them was written at its source, by the source's clock, and the 5 % and 50 % points between. The log says
+A version's manifest has the arrival times of the used objects of its batch (`producer.arrivals_us`). They are the times
+of the first and the last write at its source, by the source's clock, and the 5 % and 50 % points between. The log says
 when the version was there. So a lag is read off two small objects; its 95th percentile is that of the 5 % that came
 first.
 """
@@ -53,9 +53,9 @@ class Lag:
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:
-    """When the objects arrived that a batch has samples of: n, first, p05, median, last; {} where no source told.
+    """Return arrival times of objects that a batch has samples of: n, first, p05, median, last.
 
-    Costs the batch's manifest and its table of objects. Raises: Corrupt; StoreError.
+    {} where no source told. Costs the batch's manifest and its table of objects. Raises: Corrupt; StoreError.
     """
     try:
         batch = read_batch(store, samples.dataset, samples.partition)
@@ -80,7 +80,7 @@ def _quantile(times: Sequence[int], percent: int) -> int:
 
 
 def lag_of(root: loader.Root, record: VersionRecord) -> Lag | None:
-    """Of a version that a batch became; None for others. Raises: Corrupt; StoreError."""
+    """Return the lag of a version that a batch became; None for others. Raises: Corrupt; StoreError."""
     try:
         producer = read_manifest(root.store, record.manifest, record.sha256)["producer"]
     except ObjectNotFound:  # collected
@@ -115,15 +115,21 @@ def _committed_us(store: Store, record: VersionRecord) -> int:
 
 
 def lags(root: loader.Root, dataset: str, newest: int = plots.MAX_VERSIONS) -> list[Lag]:
-    """Of the newest versions that are not retired, oldest first. Two requests each. Raises: as `lag_of`."""
+    """Return the lags of the newest versions that are not retired, oldest first.
+
+    Two requests each. Raises: as `lag_of`.
+    """
     living = [record for record in root.state.versions(dataset) if record.retired is None]
     found = [lag_of(root, record) for record in living[-newest:]]
     return [one for one in found if one is not None]
 
 
 def lag_metadata(root: loader.Root, release: "Release") -> Metadata:
-    """Of the asset [dataset, version]: numbers over the batches that were published now, which Dagster plots over its
-    runs; a table of them; and a plot over the newest versions. {} where no source told of arrivals."""
+    """Return the metadata of the asset [dataset, version].
+
+    It has numbers over the batches that were published now, which Dagster plots over its runs. A table shows these
+    batches, and a plot the newest versions. {} where no source told of arrivals.
+    """
     history = lags(root, release.version.dataset)
     names = {made.name for made in release.versions}
     now = [one for one in history if one.version in names]
@@ -158,7 +164,7 @@ def _median(values: Sequence[tuple[float, int]]) -> float:
 
 
 def words(seconds: float) -> str:
-    """42 s, 3.5 min, 7.0 h, 12.0 d."""
+    """Return 42 s, 3.5 min, 7.0 h, 12.0 d."""
     for unit, scale in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * scale:
             return f"{seconds / scale:.1f} {unit}"

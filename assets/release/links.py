@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def version_links(release: "Release") -> Metadata:
-    """Of the asset [dataset, version]: its batches and their runs, commands that list its samples, its columns."""
+    """Return the metadata of a version: its batches and their runs, commands that list its samples, its columns."""
     version = release.version
     rows = [
         (
@@ -34,7 +34,7 @@ def version_links(release: "Release") -> Metadata:
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:
-    """On the page of a batch's samples: which version they became."""
+    """Return the observation for the page of a batch's samples: the version that they became."""
     return dg.AssetObservation(
         asset_key=dg.AssetKey([version.dataset, "samples"]),
         partition=str(version.manifest["producer"]["batch"]),
@@ -59,7 +59,7 @@ def _run_link(run_id: str) -> Markdown:
 
 
 def _to_the_samples(version: loader.Version) -> str:
-    """Commands that lead from the version to its samples."""
+    """Return commands that lead from the version to its samples."""
     url = version.store.url
     commands = [f"penstock show {version.name} --root {url}"]
     if version.number > 1:

@@ -1,4 +1,4 @@
-"""Which batches' records have nothing left to publish, remembered: so that a release reads those of the others alone.
+"""Batches with nothing left to publish, remembered: a release reads only the records of the others.
 
     tables/<dataset>/version/settled.parquet      path, etag of samples records; replaced by releases
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_settled(store: Store, dataset: str) -> dict[str, str]:
-    """Path of a record -> the etag under which it was read; {} where nothing is kept, or it makes no sense."""
+    """Return path of a record -> the etag under which it was read; {} where nothing is kept, or it makes no sense."""
     path = settled_path(dataset)
     try:
         table = parse_table(store.get(path).data, path).select(_SCHEMA.names).cast(_SCHEMA)
@@ -37,7 +37,7 @@ def read_settled(store: Store, dataset: str) -> dict[str, str]:
 
 
 def note_settled(store: Store, dataset: str, known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Remember `found` beside what is `known`, once it is worth a write. Of two at once one is forgotten."""
+    """Remember `found` beside `known`, once it is worth a write. Of two at once one is forgotten."""
     if len(found) >= NOTED_AT_ONCE:
         rows = {**known, **found}
         table = pa.table([list(rows), list(rows.values())], schema=_SCHEMA)

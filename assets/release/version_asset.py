@@ -30,7 +30,7 @@ from .links import published_in, version_links
 from .settled import note_settled, read_settled
 
 ATTEMPTS = 8
-"""How often a batch is judged at most while others publish before it; whoever publishes as often is asked to stop."""
+"""Most times that a batch is judged while others publish before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Release:
 
 
 def sizes(root: loader.Root, dataset: str, newest: int = MAX_VERSIONS) -> dict[int, int]:
-    """Live samples by version number, of the newest versions that are not retired.
+    """Return live samples by version number, of the newest versions that are not retired.
 
     Costs a manifest each; a version that is only counted is given no lease.
     """
@@ -72,13 +72,15 @@ def publish_batches(
 ) -> Release:
     """Publish every batch that passed both audits and that no version has yet, one version per batch.
 
-    A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then
-    on, and the others can go. Each batch goes onto exactly the version that it was judged against: where another came
-    first, of this release or anybody's, it is judged again, so that n which wait together cost 2n - 1 verdicts.
-    spec: of a dataset that looks for near-duplicates; a batch that was compared with an older version than the newest
-    is put together again too, and without it is held back. Publishing again changes nothing: a transaction is committed
-    once. Raises: StageNotPublished when a batch failed now, when there
-    is nothing new and one failed before, or when no batch was cut at all; Fenced; Conflict.
+    A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then on, and
+    the others can go. Each batch goes onto exactly the version that it was judged against. Where another came first, it
+    is judged again, so that n which wait together cost 2n - 1 verdicts. Publishing again changes nothing.
+
+    spec: of a dataset that looks for near-duplicates. A batch that was compared with an older version than the newest
+    is put together again; without a spec it is held back.
+
+    Raises: StageNotPublished when a batch failed now, when there is nothing new and one failed before, or when no batch
+    was cut at all; Fenced; Conflict.
     """
     audits = audit_waiting(root, dataset, run_id, gate)
     if failed := refusal_of(audits):
@@ -87,7 +89,7 @@ def publish_batches(
 
 
 def refusal_of(audits: list[Audit]) -> str:
-    """Why nothing may be published, or "": a batch failed just now, or all that are waiting failed before."""
+    """Return why nothing may be published, or "": a batch failed just now, or all that wait failed before."""
     failed = [audit.record for audit in audits if not audit.passed]
     if not failed or (
         not any(audit.fresh for audit in audits if not audit.passed) and len(failed) < len(audits)
@@ -103,7 +105,7 @@ def refusal_of(audits: list[Audit]) -> str:
 def _publish_passed(
     root: loader.Root, dataset: str, run_id: str, audits: list[Audit], gate: Gate, spec: DatasetSpec | None
 ) -> Release:
-    """audits: verdicts that were made again take the place of the earlier ones. Raises: as `publish_batches`."""
+    """Publish the batches that passed. audits: later verdicts replace earlier ones. Raises: as `publish_batches`."""
     records = _cut(root, dataset)
     failed = {audit.record.partition for audit in audits if not audit.passed}
     failed |= {name for name, record in records.items() if record.verdict != "published"}
@@ -143,9 +145,9 @@ def _publish_passed(
 def _cut(root: loader.Root, dataset: str) -> dict[str, StageRecord]:
     """Return the current samples record of every batch that is not remembered to be settled, by batch.
 
-    Costs a listing, what is remembered, and a GET for each of these batches, sixteen at a time; and some more requests
-    for each that no version has: a listing may lag behind, and what is about to be published must not be what was
-    replaced by a failure.
+    Costs a listing, the remembered batches, and a GET for each of the others, sixteen at a time. Each that no version
+    has costs some more requests: a listing may lag behind, and a record that a failure has replaced must not be
+    published.
     """
     listed, state = newest_listed(root.store, dataset, SAMPLES), root.state
     known = read_settled(root.store, dataset)
@@ -175,7 +177,7 @@ def _is_waiting(state: State, record: StageRecord) -> bool:
 
 
 def _unfit(root: loader.Root, record: StageRecord) -> str:
-    """Why a batch that passed has to wait, or "": a stage before failed since, or another batch was published."""
+    """Return why a passed batch has to wait, or "": a stage before failed since, or another batch was published."""
     for read in record.upstream:
         try:
             require_published(root.store, record.dataset, read.stage, record.partition)
@@ -198,7 +200,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """What became of a batch. version: None where it waits, and `reason` says why, or holds nothing but copies now."""
+    """Outcome of a batch. version: None where it waits, and `reason` says why, or holds nothing but copies now."""
 
     audit: Audit
     version: loader.Version | None = None
@@ -247,7 +249,7 @@ def _not_compared(record: StageRecord) -> str:
 
 
 def _cut_again(record: StageRecord, verdict: StageRecord) -> str:
-    """Why a batch has to wait whose verdict is of another samples record, or ""."""
+    """Return why a batch has to wait whose verdict is of another samples record, or ""."""
     if verdict.upstream[0].r == record.r:
         return ""
     return (
@@ -265,8 +267,11 @@ def _refusal(root: loader.Root, dataset: str, partition: str) -> str:
 
 
 def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_id: str) -> loader.Version:
-    """Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with, or a
-    later verdict stands; StageNotPublished when it is of something else; DuplicateKey; Fenced."""
+    """Publish a batch as the next version.
+
+    Raises: Conflict when the newest version is another than the verdict, or the samples, were compared with, or a later
+    verdict stands; StageNotPublished when it is of something else; DuplicateKey; Fenced.
+    """
     known = published_labels(root, record.dataset)
     labels = max(known, list(record.body["labels"]), key=len)  # one begins with the other: they do not clash
     producer: dict[str, Any] = {
@@ -299,7 +304,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
 
 
 def _word(check: Mapping[str, Any]) -> str:
-    """Of a check, for the manifest."""
+    """Return the word for a check in the manifest."""
     return "failed" if stops(check) else "passed" if check["passed"] is True else "warned"
 
 
@@ -320,8 +325,10 @@ def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
 
 
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, version] and its checks: the gate's suite of expectations, and each of its own. spec:
-    see `publish_batches`."""
+    """Return the asset [dataset, version] with its checks: the gate's suite, and each of its own.
+
+    spec: see `publish_batches`.
+    """
     key = dg.AssetKey([dataset, VERSION])
 
     @dg.asset(
@@ -363,7 +370,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
 def _check_events(
     gate: Gate, audits: list[Audit], url: str, *, stopping: bool
 ) -> Iterator[dg.AssetCheckResult]:
-    """One result per check, over all batches that were waiting.
+    """Yield one result per check, over all batches that were waiting.
 
     A batch that is held back while others go is a warning: an error would fail the run that publishes them.
     """

@@ -41,13 +41,13 @@ class Assembled:
     """Findings of near-duplicates."""
 
     def outcomes(self) -> Counter[str]:
-        """How many objects have which outcome."""
+        """Count the objects by outcome."""
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Why there is nothing to publish, "" when there is: every sample is left out, and some of them are copies.
+        """Return why there is nothing to publish, "" when there is: every sample is left out, and some are copies.
 
-        One that filters leave nothing of is not meant: that is for a check to find.
+        A batch that filters leave nothing of is not meant: that is for a check to find.
         """
         n_copies = sum("dup_of" in row for row in self.samples)
         if not n_copies or any(not row["left_out"] for row in self.samples):
@@ -66,9 +66,10 @@ def assemble(
     find_copies: FindCopies = lambda samples, parts: NONE,
     quarantined: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
-    """Put a batch together. landed: rows of raw_objects.
+    """Put a batch together.
 
-    refusals: objects that media or units refused; find_copies: of the samples that nothing else leaves out.
+    landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of the samples that nothing
+    else leaves out.
 
     Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
     feature and the units, have the same column.
@@ -97,7 +98,7 @@ def assemble(
 
 
 def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies) -> None:
-    """Write into the rows what they are copies of and, where copies are dropped, that they are left out for it."""
+    """Write into the rows the originals that they copy, and leave copies out where the dataset drops them."""
     dropped = spec.near_duplicates is not None and spec.near_duplicates.action == "drop"
     for row in samples:
         row.update(copies.columns(row["key"]))
@@ -106,7 +107,7 @@ def _leave_out_copies(spec: DatasetSpec, samples: Sequence[Row], copies: Copies)
 
 
 def _scores(store: Store, features: Sequence[StageRecord]) -> dict[str, Row]:
-    """key -> columns of every featurizer, with `refused` where one would not take the sample.
+    """Return key -> columns of every featurizer, with `refused` where one would not take the sample.
 
     Raises: Conflict for a column of two featurizers: records may be of other parameters than the dataset has now.
     """
@@ -134,7 +135,7 @@ def _told(columns: Row) -> Row:
 
 
 def _left_out(spec: DatasetSpec, row: Row) -> str:
-    """Why the sample is left out, or ""."""
+    """Return why the sample is left out, or ""."""
     if row.get("refused"):
         return str(row["refused"])
     for one in spec.filters:
@@ -159,7 +160,7 @@ def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> lo
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
-    """One row per landed object: used, rejected or dropped, and why."""
+    """Return one row per landed object: used, rejected or dropped, and why."""
     refused = {row["key"]: row for row in refusals}
     of_object: dict[str, list[Row]] = {}
     for sample in samples:
@@ -193,7 +194,7 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
 
 
 def audit(spec: DatasetSpec, assembled: Assembled) -> str:
-    """Why the batch may not be published, or "" when it may: the accounting equation and the reject rate."""
+    """Return why the batch may not be published, or "" when it may: the accounting equation and the reject rate."""
     landed = len(assembled.objects)
     lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
     if lost:

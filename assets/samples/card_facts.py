@@ -10,7 +10,7 @@ from ..spec import DatasetSpec, Filter
 
 
 def filter_words(one: Filter) -> str:
-    """'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
+    """Return 'luma_mean_ratio at least 0.05 and at most 0.9, unknown not allowed'."""
     bounds = []
     if one.minimum is not None:
         bounds.append(f"at least {one.minimum}")
@@ -28,10 +28,12 @@ def made_of(
     features: Sequence[StageRecord],
     objects: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return what a card tells of a batch's making, for the record of its samples: plain JSON without floats.
+    """Return a card's facts of a batch's making, for the record of its samples: plain JSON without floats.
 
-    policy: kind -> how it was cut; features: name, version and parameters of the featurizers that took samples of
-    the batch; filters: in words; refused: [outcome, stage, code, objects] of objects that gave no sample.
+    - policy: kind -> how it was cut
+    - features: name, version and parameters of the featurizers that took samples of the batch
+    - filters: in words
+    - refused: [outcome, stage, code, objects] of objects that gave no sample
     """
     parameters = {feature.made().name: feature.parameters for feature in spec.features}
     refused = Counter(

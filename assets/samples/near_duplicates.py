@@ -16,24 +16,26 @@ from ..dedup.settle import Copy, settle
 from ..dedup.table import candidates_of, table_of
 
 CODE = "near_duplicate"
-"""Of an object all of whose samples are copies of others."""
+"""Code of an object all of whose samples are copies of others."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copies:
-    """What a batch's samples are copies of. compared_with: the id of the version that they were compared with, "" for
-    none yet, None where the dataset has no policy; of: key -> what it is a copy of; supersede: key of a published
-    sample -> why a new one takes its place; counts: what was compared."""
+    """Copies among a batch's samples."""
 
     compared_with: str | None = None
+    """Id of the version that they were compared with; "" for none yet, None where the dataset has no policy."""
     of: Mapping[str, Copy] = field(default_factory=dict)
+    """Key -> the original that it copies."""
     supersede: Mapping[str, str] = field(default_factory=dict)
+    """Key of a published sample -> why a new one takes its place."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    """Counts of the comparison, by name."""
 
     def columns(self, key: str) -> Row:
-        """dup_of, dup_by (phash, phash_mirrored, embedding) and dup_distance_bits or dup_cosine of a sample."""
+        """Return dup_of, dup_by (phash, phash_mirrored, embedding) and dup_distance_bits or dup_cosine of a sample."""
         copy = self.of.get(key)
         if copy is None:
             return {}
@@ -53,11 +55,15 @@ def copies_among(
     parts: Sequence[loader.Part],
     landed: Sequence[Row],
 ) -> Copies:
-    """Settle the near-duplicates of a batch. samples: rows with all columns, those that are left out for another
-    reason not among them; landed: rows of raw_objects, in whose order samples count as landed.
+    """Settle the near-duplicates of a batch.
 
-    Costs: see `dedup.published` and `dedup.hamming`; nothing grows with published samples times new ones but the
-    matrix product of embeddings, where the policy has them. Raises: FieldMismatch; Corrupt.
+    samples: rows with all columns, without those that are left out for another reason; landed: rows of raw_objects, in
+    whose order samples count as landed.
+
+    Costs: see `dedup.published` and `dedup.hamming`. Nothing grows with published samples times new ones but the matrix
+    product of embeddings, where the policy has them.
+
+    Raises: FieldMismatch; Corrupt.
     """
     place = {row["key"]: position for position, row in enumerate(landed)}
     rows = [row for row in samples if row["kind"] in KINDS]
@@ -84,7 +90,7 @@ def copies_among(
 
 
 def _embeddings(store: Store, parts: Sequence[loader.Part], keys: Sequence[str], name: str) -> Embeddings:
-    """Of these samples; a part that has no such field has none."""
+    """Return the embeddings of these samples; a part that has no such field has none."""
     decode, wanted = decoder_for(name), set(keys)
     found: dict[str, Any] = {}
     for part in parts:

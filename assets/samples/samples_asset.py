@@ -1,4 +1,4 @@
-"""samples: units and features put together, filtered, accounted for, audited - what `version` may publish."""
+"""samples: units and features put together, filtered, accounted for and audited, for `version` to publish."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -35,13 +35,14 @@ Row = dict[str, Any]
 def samples_stage(
     root: loader.Root, spec: DatasetSpec, *, partition: str, run_id: str
 ) -> tuple[StageRecord, list[Row]]:
-    """Assemble a batch and publish the verdict: the record, and one row per landed object with its outcome.
+    """Assemble a batch and publish the verdict; return the record, and one row per landed object with its outcome.
 
     A failed audit aborts the batch's transaction, so that it can never be committed, by whatever way. A batch whose
-    upstream is as before is not assembled again, unless it waits for a version and was compared with an older one; one
-    that a version has never is: features computed again become other versions (`refresh`). One that holds nothing but
-    copies of what is there is given up: it has nothing to publish. Raises: StageNotPublished when a stage before has
-    not published.
+    upstream is as before is not assembled again, unless it waits for a version and was compared with an older one. A
+    batch that a version has is never assembled again: features computed again become other versions (`refresh`). A
+    batch of nothing but copies is given up: it has nothing to publish.
+
+    Raises: StageNotPublished when a stage before has not published.
     """
     store = root.store
     landed = require_published(store, spec.name, RAW_OBJECTS, partition)
@@ -113,7 +114,7 @@ def samples_stage(
 
 
 def outdated(root: loader.Root, record: StageRecord) -> bool:
-    """Whether a batch waits for a version, and the newest is another than it was compared with for near-duplicates."""
+    """Return whether a batch waits for a version and was compared with an older one than the newest."""
     compared_with: str | None = record.body.get("compared_with")
     if compared_with is None or root.state.txns[record.body["txn"]].status != "open":
         return False
@@ -122,7 +123,7 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
 
 
 def _quarantined(store: Store, units: StageRecord) -> dict[str, str]:
-    """unit_id -> why, of units of the batch that trainings found to be corrupt, when they were cut before."""
+    """Return unit_id -> why, of the batch's units that trainings found to be corrupt when they were cut before."""
     known = kept_out(store, units.dataset)
     if not known:
         return {}
@@ -158,7 +159,7 @@ def _find_copies(
 
 
 def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, run_id: str) -> list[Row]:
-    """Sample <- unit <- raw object, and stage <- stage of the batch, each with run, code and data version.
+    """Return rows: sample <- unit <- raw object, and stage <- stage of the batch, each with run, code and data version.
 
     A sample's way back is its two rows, and the rows of stages of its partition: O(samples + stages). upstream: every
     record that the samples were made of; wanted: the fingerprint of their own.
@@ -225,7 +226,7 @@ SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """Yield the asset [dataset, samples] and its check."""
+    """Return the asset [dataset, samples] with its check."""
     key = dg.AssetKey([spec.name, SAMPLES])
     stages: Sequence[str] = [UNITS, *(feature.stage for feature in spec.features)]
 

@@ -1,4 +1,4 @@
-"""Conformance suites of what the pipeline is extended with. See `loader.testing`."""
+"""Conformance suites for extensions of the pipeline. See `loader.testing`."""
 
 import pytest
 

@@ -45,7 +45,7 @@ class FeaturizerConformance:
     @pytest.fixture(scope="class")
     @classmethod
     def samples(cls) -> Samples:
-        """kind -> samples. A featurizer that reads other fields than jpg, mp4, flac and txt gets samples with these."""
+        """Return kind -> samples. A featurizer that reads other fields than jpg, mp4, flac and txt adds them."""
         return samples_of_every_kind()
 
     @pytest.fixture(scope="class")
@@ -133,7 +133,7 @@ class FeaturizerConformance:
 
 
 class ModelConformance(FeaturizerConformance):
-    """Of a `ModelFeaturizer` also that a sample gets the same bits in any batch."""
+    """The same suite for a `ModelFeaturizer`, whose samples also get the same bits in any batch."""
 
     def test_the_same_bits_in_any_batch(self, featurizer: Featurizer, samples: Samples) -> None:
         for kind in featurizer.kinds:
@@ -141,7 +141,7 @@ class ModelConformance(FeaturizerConformance):
 
 
 def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> None:
-    """Asserts the same bits alone, together, backwards, and in larger batches than the smallest one."""
+    """Assert the same bits alone, together, backwards, and in larger batches than the smallest one."""
     assert isinstance(featurizer, ModelFeaturizer)
     for one in (
         featurizer,
@@ -158,7 +158,7 @@ def in_any_batch(featurizer: Featurizer, kind: str, samples: list[Sample]) -> No
 
 
 def same(one: Features, other: Features) -> bool:
-    """Bit for bit, fields as they would be stored."""
+    """Return whether both are the same bit for bit, fields as they would be stored."""
     stored = [{name: bytes(encode(name, value)) for name, value in f.fields.items()} for f in (one, other)]
     return stored[0] == stored[1] and dict(one.columns) == dict(other.columns)
 

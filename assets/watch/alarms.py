@@ -1,7 +1,7 @@
-"""When a person is told of a dataset, and of what: judged from the root alone.
+"""Alarms of a dataset: when a person is told, and of what, judged from the root alone.
 
-Every name is a heading of docs/operations.md, where it stands what it means and what to do. An alarm is told when it
-begins, again each day while it lasts, and once when it is over.
+Every name is a heading of docs/operations.md, which explains it and says what to do. An alarm is told when it begins,
+again each day while it lasts, and once when it is over.
 """
 
 import json
@@ -35,7 +35,7 @@ class Alarm:
 def alarms(
     dataset: str, batches: Sequence[Batch], published_s: float | None, limits: Limits, now_s: float
 ) -> list[Alarm]:
-    """Return what is the matter with a dataset now. published_s: when its newest version was, Unix time."""
+    """Return the alarms of a dataset now. published_s: time of its newest version, Unix time."""
     found = [
         _alarm(
             dataset, "batch-stopped", "error", f"batch {batch.key} was stopped", batch.stopped_by, batch.key
@@ -64,9 +64,9 @@ def alarms(
 
 
 def due(now: Sequence[Alarm], told: str, now_s: float | None = None) -> tuple[list[Alert], str]:
-    """(alerts to send, what was told by then): of alarms that began, last for another day, or are over.
+    """Return (alerts to send, text for the next call): of alarms that began, last for another day, or are over.
 
-    told: what the call before gave, "" at first. Raises nothing: what cannot be read counts as nothing told.
+    told: text of the call before, "" at first. Raises nothing: a text that cannot be read counts as nothing told.
     """
     at_s = time.time() if now_s is None else now_s
     before = _told(told)

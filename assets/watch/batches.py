@@ -1,7 +1,7 @@
-"""Where every batch of a dataset stands, and what became of its objects: read from the root alone.
+"""Standing of every batch of a dataset, and outcomes of its objects: read from the root alone.
 
-What operators look at is made of this: metrics, alerts, backlog. A look costs two listings (manifests, stages: a
-request per 1,000 keys), one request for the log, and a GET for what is new since the last look, sixteen at a time.
+Metrics, alerts and backlog are made of this. A look costs two listings (manifests, stages: a request per 1,000 keys),
+and one request for the log. Each record that is new since the last look costs a GET, sixteen at a time.
 """
 
 from collections import Counter
@@ -63,7 +63,7 @@ class Batches:
         self._refusals: dict[str, Counter[Refused]] = {}
 
     def look(self, root: loader.Root) -> list[Batch]:
-        """All of them, oldest first. Raises: Corrupt; StoreError."""
+        """Return all batches, oldest first. Raises: Corrupt; StoreError."""
         known, state = self._known.newest(root.store), root.state
         begun = [self._batch(root.store, state, key, records) for key, records in known.items()]
         waiting = self._not_begun(root.store, {batch_number(batch.key) for batch in begun})
@@ -105,7 +105,7 @@ class Batches:
         return found
 
     def _of_table(self, store: Store, record: StageRecord) -> Counter[Refused]:
-        """Of a batch that is on its way or was stopped: its objects' outcomes, read once."""
+        """Return the outcomes of the objects of a batch that is on its way or was stopped, read once."""
         if (file := record.files.get("refusals")) is None:
             return Counter()
         if file.path not in self._refusals:
@@ -115,7 +115,7 @@ class Batches:
 
 
 def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standing, str]:
-    """(where a batch stands, what stopped it or "")."""
+    """Return (standing of a batch, what stopped it or "")."""
     cut, transaction = records.get(SAMPLES), None
     if cut is not None and cut.verdict == "published":
         transaction = state.txns.get(cut.body["txn"])
@@ -134,5 +134,5 @@ def _standing(state: State, records: Mapping[str, StageRecord]) -> tuple[Standin
 
 
 def backlog(batches: Sequence[Batch]) -> list[Batch]:
-    """Those whose objects are not trainable yet and may become so without a person."""
+    """Return the batches whose objects are not trainable yet and may become so without a person."""
     return [batch for batch in batches if batch.standing in ("waiting", "in_progress", "ready")]

@@ -1,7 +1,7 @@
-"""What Prometheus can scrape of the pipeline: objects, bytes, refusals by reason, batches, backlog, versions, lag.
+"""Metrics of the pipeline for Prometheus: objects, bytes, refusals by reason, batches, backlog, versions, lag.
 
-Everything is read from the root, by whoever runs `python -m dagster_project.metrics`: no run reports anything, and
-a crashed one is not missing. Gauges throughout: a root is counted anew at every look, records are read once.
+Everything is read from the root, by the process that runs `python -m dagster_project.metrics`: no run reports anything,
+and a crashed one is not missing. Gauges throughout: a root is counted anew at every look, records are read once.
 """
 
 import time
@@ -58,7 +58,7 @@ class PipelineCollector(Collector):
         self._lock = Lock()
 
     def describe(self) -> Iterable[Metric]:
-        """Without a look at the store."""
+        """Return the metrics without numbers, and without a look at the store."""
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ DATASETS = {
 
 
 def specs() -> list[DatasetSpec]:
-    """Every registered dataset. Raises: ImportError, AttributeError for a line that names nothing."""
+    """Return every registered dataset. Raises: ImportError, AttributeError for a line that names nothing."""
     found = []
     for target in DATASETS.values():
         module, _, attribute = target.partition(":")

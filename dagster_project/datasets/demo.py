@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def speech_rate(table: "pl.DataFrame", baseline: "pl.LazyFrame | None") -> CheckResult:
-    """Speech is recorded at 16 kHz: anything else was resampled somewhere on the way."""
+    """Check that speech is recorded at 16 kHz: anything else was resampled somewhere on the way."""
     return audio_rate(table.filter(table["kind"] == "audio"), declared_hz=(16_000,))
 
 

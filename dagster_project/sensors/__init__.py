@@ -8,7 +8,8 @@ from assets.spec import DatasetSpec
 from dagster_project.sensors import discovery, quarantine, release, training, watch
 
 Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefinition | None]
-"""(the dataset, its batches) -> a sensor, whose name begins with `dagster_name(spec.name)`; None where it has none."""
+"""Function of (the dataset, its batches) that makes a sensor, whose name begins with `dagster_name(spec.name)`; None
+where it has none."""
 
 SENSORS: dict[str, Make] = {
     "discovery": discovery.sensor,
@@ -20,6 +21,6 @@ SENSORS: dict[str, Make] = {
 
 
 def sensors_of(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> list[dg.SensorDefinition]:
-    """Every sensor of a dataset."""
+    """Return every sensor of a dataset."""
     made = (make(spec, batches) for make in SENSORS.values())
     return [one for one in made if one is not None]

@@ -1,4 +1,4 @@
-"""Discovery: what has arrived becomes batches, and every batch a run."""
+"""Discovery: arrivals become batches, and every batch a run."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
 STREAMING_INTERVAL_S = 5
-"""Between two looks of a dataset that streams."""
+"""Seconds between two looks of a dataset that streams."""
 _RUN_KEY = "dagster/run_key"
 _ASKED_AT_ONCE = 100
 _SET_ASIDE = 20  # notices told in a tick's log; all of them are in a table
@@ -31,7 +31,7 @@ _TAKEN_BACK = 500
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the dataset's, as the registry wants it."""
+    """Return the dataset's sensor, as the registry wants it."""
     job = f"{dagster_name(spec.name)}_ingest"
     return discovery_sensor(
         spec.name,
@@ -58,15 +58,16 @@ def discovery_sensor(
 ) -> dg.SensorDefinition:
     """Write manifests for what has landed, add their keys as partitions, and ask for one run of `job` each.
 
-    by_subject: each folder is a subject, of which a takedown may name; budget: of a tick; max_runs: asked for per
-    tick. A batch for which `samples` has a record has been through. Manifests come first, and what is asked for
-    is read from them and from the runs that Dagster knows: a tick that dies anywhere is made up for by the next
-    one, and a batch gets one run (run key = partition key). A batch that has been through and is no partition,
-    because the instance is a new one, becomes a partition again, without a run.
+    by_subject: each folder is a subject, of which a takedown may name; budget: of a tick; max_runs: asked for per tick.
 
-    Requests of a tick: those of `arrivals.tick`, four for the log, and a listing of the manifests, of the records of
-    `samples` and of what is to be cut again (a page per 1,000). Batches that are as the tick before left them cost
-    nothing else.
+    A batch for which `samples` has a record has been through. Manifests come first, and the batches to ask for are read
+    from them and from the runs that Dagster knows. So the next tick makes up for a tick that dies anywhere, and a batch
+    gets one run (run key = partition key). A new instance has no partitions: a batch that has been through becomes one
+    again, without a run.
+
+    Requests of a tick: those of `arrivals.tick` and four for the log. Then a listing of the manifests, of the records
+    of `samples` and of the batches to be cut again (a page per 1,000). Batches that are as the tick before left them
+    cost nothing else.
     """
     kept: dict[str, Book] = {}  # of the last tick, for as long as the code server lives
 
@@ -122,7 +123,7 @@ def discovery_sensor(
 
 
 def told(step: Step) -> str:
-    """One line about a source, for the tick's page."""
+    """Return one line about a source, for the tick's page."""
     if step.note and not (step.listed or step.made):
         return f"{step.source}: {step.note}"
     at = f"listed as far as {step.cursor!r}" if step.cursor else f"listed to its end ({step.n_passes} times)"
@@ -144,10 +145,10 @@ def _to_run(
     max_runs: int,
     label: str,
 ) -> Iterator[str]:
-    """Keys of the waiting batches that are to be run, oldest first.
+    """Yield keys of the waiting batches that are to be run, oldest first.
 
-    Those that are partitions already were asked for: they are only when that run never came to be. Of the others no
-    more manifests are read than runs are asked for.
+    A batch that is a partition already was asked for: it is yielded only when that run never came to be. Of the others
+    no more manifests are read than runs are asked for.
     """
     asked = {batch_number(key): key for key in known}
     yield from _without_run(instance, [asked[number] for number in waiting if number in asked], label)
@@ -156,7 +157,7 @@ def _to_run(
 
 
 def _without_run(instance: dg.DagsterInstance, keys: Sequence[str], label: str) -> Iterator[str]:
-    """Run keys: those for which this code location never launched a run.
+    """Yield run keys for which this code location never launched a run.
 
     One that failed is for a person, or for Dagster's retries.
     """

@@ -25,7 +25,7 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
 def quarantine_sensor(spec: DatasetSpec, *, minimum_interval_s: int = 300) -> dg.SensorDefinition:
     """Ask for one run of the job when ledgers came that nobody has judged.
 
-    There is no cursor: what was judged is read from the store, so a tick that dies loses nothing. The same ledgers are
+    There is no cursor: judged ledgers are read from the store, so a tick that dies loses nothing. The same ledgers are
     asked for once a day: a run that failed, because a store did not answer, is followed by another one.
     """
 

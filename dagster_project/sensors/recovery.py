@@ -1,12 +1,14 @@
-"""Recovery: runs whose process is gone are told failed, and runs that failed for no fault of their own are asked for
-again.
+"""Recovery: runs whose process is gone are marked failed, and runs that failed by no fault of their own run again.
 
-Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Three cases are left,
-each seen when a code server was killed: a run that was on stays "Started" for ever, since its launcher cannot be asked
-for the health of a process; one that was taken from the queue meanwhile fails; and a retry that is asked for meanwhile
-is given up. A step that failed because the store, or Dagster's own database, did not answer is not started again by
-anybody. And a retry that Dagster has promised may never come: it looks at each failure once, and passes over one whose
-run is not written down as failed in that moment. Each would leave a batch behind until a person looks.
+Dagster starts a crashed run again (`run_retries`), and its monitor ends one that never began. Each of these cases would
+leave a batch behind until a person looks; the first three were seen when a code server was killed:
+
+- A run that was on stays "Started" for ever, since its launcher cannot be asked for the health of a process.
+- A run that was taken from the queue meanwhile fails.
+- A retry that is asked for meanwhile is given up.
+- Nobody starts a step again that failed because the store, or Dagster's own database, did not answer.
+- A retry that Dagster has promised may never come. It looks at each failure once, and passes over one whose run is not
+  written down as failed in that moment.
 """
 
 import os
@@ -24,11 +26,11 @@ from loader.errors import Throttled, Transient
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
-"""Between the end of the first, second ... attempt and the next. One that dies after all of them is for a person:
-something about it kills, or the store has been away for longer than that."""
+"""Seconds between the end of the first, second ... attempt and the next. One that dies after all of them is for a
+person: something about it kills, or the store has been away for longer than that."""
 
 PROMISE_S = 300.0
-"""After a failure. A retry by Dagster itself is asked for within seconds, or never."""
+"""Seconds after a failure. A retry by Dagster itself is asked for within them, or never."""
 
 _ASKED_AGAIN = "_ingest"  # by discovery; what publishes is asked for by its schedule or sensor anyhow
 _GRACE_S = 30.0
@@ -38,12 +40,15 @@ _REASON = "dagster/failure_reason"
 _RETRY, _BACKFILL = "dagster/auto_retry_run_id", "dagster/backfill"
 _OF_THE_RUN = ("STEP_FAILURE", "JOB_INITIALIZATION_FAILURE")
 _NO_ANSWER = {Throttled.__name__, Transient.__name__, "OperationalError", "InterfaceError"}
-"""Of the store; and what the driver of Dagster's database raises in a step that tells what it made."""
+"""Errors of the store, and of the driver of Dagster's database in a step that tells what it made."""
 _PID = re.compile(r"\(pid: (\d+)\)")
 
 
 def recovery_sensor() -> dg.SensorDefinition:
-    """One for all jobs of a code location; on by default. What is lost then is asked for again by who asked for it."""
+    """Return the sensor that ends runs without a process: one for all jobs of a code location, on by default.
+
+    The sensor or schedule that asked for a lost run asks for it again.
+    """
 
     @dg.sensor(
         name="penstock_recovery",
@@ -59,8 +64,10 @@ def recovery_sensor() -> dg.SensorDefinition:
 
 
 def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.RunRequest]:
-    """Return a request for each lost run of a job that does nothing twice: a stage that has its record is not made
-    again."""
+    """Return a request for each lost run of a job that does nothing twice.
+
+    A stage that has its record is not made again.
+    """
     return [
         dg.RunRequest(
             run_key=f"again-{run.run_id}",
@@ -72,12 +79,12 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
 
 
 def attempt_of(run: dg.DagsterRun) -> int:
-    """1 for a run that was asked for in the first place, or by Dagster's own retry of one."""
+    """Return 1 for a run that was asked for in the first place, or by Dagster's own retry of one."""
     return int(run.tags.get(ATTEMPT, "1"))
 
 
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a run that failed is started again, by Dagster or by who asked for it."""
+    """Return whether a run that failed is started again, by Dagster or by its sensor."""
     return run.tags.get(WILL_RETRY) == "true" or (
         run.job_name.endswith(_ASKED_AGAIN)
         and attempt_of(run) <= len(PAUSES_S)
@@ -86,8 +93,10 @@ def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def is_no_fault_of_the_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a run failed without a word of its steps, or with one that the store, or Dagster's database, did not
-    answer."""
+    """Return whether a run failed without a word of its steps, or with an unanswered request.
+
+    The store, or Dagster's database, did not answer.
+    """
     if run.tags.get(_REASON) not in _OF_THE_RUN:
         return True
     failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
@@ -104,9 +113,11 @@ def _was_not_answered(event: dg.DagsterEvent) -> bool:
 
 
 def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation | None) -> list[str]:
-    """Tell runs failed of this code location that were started on this machine, by the default launcher, and whose
-    process is gone; their ids. Dagster's retries take it from there. Nothing is known of other runs, and they are left
-    alone."""
+    """Mark runs as failed whose process is gone, and return their ids.
+
+    They are of this code location, and were started on this machine by the default launcher. Dagster's retries take it
+    from there. Nothing is known of other runs, and they are left alone.
+    """
     if here is None or type(instance.run_launcher) is not dg.DefaultRunLauncher:
         return []  # another launcher can be asked for the health of its workers: the monitor does so
     statuses = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -127,8 +138,11 @@ def end_orphans(instance: dg.DagsterInstance, now_s: float, here: CodeLocation |
 
 
 def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") -> list[dg.DagsterRun]:
-    """Failed runs of the last day that nobody has started again and whose pause is over: for no fault of their own, and
-    the last of their job and partition. label: of the code location, "" for all."""
+    """Return failed runs of the last day that nobody has started again and whose pause is over.
+
+    They failed for no fault of their own, and are the last of their job and partition. label: of the code location, ""
+    for all.
+    """
     since = dg.RunsFilter(
         job_name=job,
         tags=tags_of(label),
@@ -152,8 +166,10 @@ def lost(instance: dg.DagsterInstance, job: str, now_s: float, label: str = "") 
 
 
 def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether a promised retry was made, if not launched yet, or is not to come: its backfill has ended, or was
-    cancelled by somebody."""
+    """Return whether a promised retry was made, if not launched yet, or is not to come.
+
+    It is not to come where its backfill has ended, or somebody cancelled it.
+    """
     made, backfill = run.tags.get(_RETRY), run.tags.get(_BACKFILL)
     if made and instance.get_run_by_id(made) is not None:
         return True
@@ -162,7 +178,7 @@ def _is_settled_otherwise(instance: dg.DagsterInstance, run: dg.DagsterRun) -> b
 
 
 def is_alive(pid: int, began_s: float) -> bool:
-    """Whether a process that was there at that time is. A number that was given to another since does not count."""
+    """Return whether a process of that time is alive. A number that was given to another since does not count."""
     if not Path("/proc/self/stat").exists():
         return _answers(pid)
     try:
@@ -186,7 +202,7 @@ def _answers(pid: int) -> bool:
 
 
 def _process_of(instance: dg.DagsterInstance, run_id: str) -> tuple[int, float] | None:
-    """(pid, when it said so); None for a run that has not said which it is."""
+    """Return (pid, time when it said so); None for a run that has not told its process."""
     events = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=50).records
     for event in events:
         if event.event_log_entry.step_key is not None:

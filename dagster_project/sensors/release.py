@@ -14,12 +14,12 @@ from dagster_project.sensors.discovery import STREAMING_INTERVAL_S
 from dagster_project.sensors.recovery import ATTEMPT, PAUSES_S, PROMISE_S, WILL_RETRY
 
 RELEASE_TAG = "penstock/release"
-"""Of runs that publish: the run queue lets one per dataset run at a time."""
+"""Tag of runs that publish: the run queue lets one per dataset run at a time."""
 _RUN_KEY = "dagster/run_key"
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition | None:
-    """Return the dataset's, if it streams."""
+    """Return the dataset's sensor, if it streams."""
     return release_sensor(spec.name) if spec.streaming else None
 
 
@@ -27,10 +27,12 @@ def release_sensor(dataset: str, *, minimum_interval_s: int = STREAMING_INTERVAL
     """Ask for a release when samples of a batch were materialized since the last one that was asked for.
 
     Many batches that came at once are one release. The cursor is the number of the newest such event, and the run key
-    names it: a tick that dies asks for the same run. A release that failed is asked for again at once, as a batch that
-    its gate stopped is held back by then, and the others go; then after a minute, ten, and every hour, until one
-    succeeds or another batch comes: whatever the cause was, nothing waits for ever once it is gone. Each try is a run
-    on Dagster's pages with its number, and each failure an alert.
+    names it: a tick that dies asks for the same run.
+
+    A release that failed is asked for again at once: a batch that its gate stopped is held back by then, and the others
+    go. Then it is asked for after a minute, ten, and every hour, until one succeeds or another batch comes. So nothing
+    waits for ever once the cause is gone. Each try is a run on Dagster's pages with its number, and each failure an
+    alert.
     """
     samples, job = dg.AssetKey([dataset, SAMPLES]), f"{dagster_name(dataset)}_release"
 
@@ -81,7 +83,7 @@ def _asked(dataset: str, event: int, attempt: int) -> dg.RunRequest:
 
 
 def _failed(instance: dg.DagsterInstance, job: str, key: str, label: str) -> float | None:
-    """When the release of this key failed, seconds since 1970.
+    """Return when the release of this key failed, seconds since 1970.
 
     None where it did not, is started again by Dagster, or another one that began behind it succeeded, or is on.
     """

@@ -11,7 +11,7 @@ _DATASET = "penstock/dataset"
 
 
 def run_failure_sensor() -> dg.SensorDefinition:
-    """One for all jobs of this code location."""
+    """Return one sensor for all jobs of this code location."""
 
     @dg.run_failure_sensor(
         name="penstock_run_failure",

@@ -20,9 +20,9 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
 def training_sensor(
     dataset: str, *, per_tick: int = PER_TICK, minimum_interval_s: int = 60
 ) -> dg.SensorDefinition:
-    """Show every report of a training that came behind the cursor, the number of the last one that was looked at.
+    """Show every report of a training that came behind the cursor, the number of the last one looked at.
 
-    Dagster stores the events of a tick before its cursor: after a tick that died between the two, the same reports are
+    Dagster stores the events of a tick before its cursor. After a tick that died between the two, the same reports are
     looked at again, and those that are shown already are passed over. So are reports that were told twice.
     """
 

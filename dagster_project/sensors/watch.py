@@ -1,4 +1,4 @@
-"""Watch: alerts about a dataset, from what its root says. Every five minutes; never starts a run.
+"""Watch: alerts about a dataset, from its root alone, every five minutes. It never starts a run.
 
 A tick costs what `Batches.look` does, the newest version's manifest and four requests for the log; the first one of a
 code server reads every record.
@@ -20,7 +20,7 @@ EVERY_S = 300
 
 
 def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.SensorDefinition:
-    """Return the dataset's, as the registry wants it."""
+    """Return the dataset's sensor, as the registry wants it."""
     book = Batches(spec.name)  # remembers what it read, for as long as the code server lives
 
     @dg.sensor(

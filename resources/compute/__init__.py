@@ -1,4 +1,4 @@
-"""Where heavy work of a stage runs: one seam, `map(function, units)`, behind which engines are exchanged.
+"""Heavy work of a stage: one interface, `map(function, units)`, behind which engines are exchanged.
 
     with compute.opened() as engine:                                  compute: ComputeResource
         for outcome in engine.map(measure, units, timeout_s=600):     in the order of `units`
@@ -6,14 +6,19 @@
 
 An engine is one file here and one line in `ENGINES`; the conformance suite runs over all of them.
 
-What an engine may expect of the work: the function stands at the top level of a module, and pickles with its
-units; a unit is self-contained and idempotent (it may run twice), reads and writes the store itself, takes
-seconds to minutes, and returns a small row. Its temporary files do not outlive its worker. A worker imports the
-function's module, so that module should not import dagster (a second and 60 MiB for every worker).
+An engine may expect of the work:
 
-What it returns comes back as plain data (`worker.encoded`): None, bool, int, float, str, bytes, paths, numpy arrays,
-lists, tuples, sets, dicts, and those dataclasses that its return annotation names. Nothing that a worker says is
-unpickled, and of the environment it gets a short list (`environment`), for it opens files that nobody has vouched for.
+- The function stands at the top level of a module, and pickles with its units.
+- A unit is self-contained and idempotent (it may run twice), and reads and writes the store itself.
+- A unit takes seconds to minutes, and returns a small row.
+
+A unit's temporary files do not outlive its worker. A worker imports the function's module, so that module should not
+import dagster (a second and 60 MiB for every worker).
+
+The value of a unit comes back as plain data (`worker.encoded`): None, bool, int, float, str, bytes, paths, numpy
+arrays, lists, tuples, sets, dicts, and those dataclasses that its return annotation names. A worker opens files that
+nobody has vouched for. So nothing that it says is unpickled, and of the environment it gets a short list
+(`environment`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`ComputeResource` on first use: whoever takes only `Compute` from here does not import dagster."""
+    """Return `ComputeResource` on first use: code that takes only `Compute` from here does not import dagster."""
     if name != "ComputeResource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .resource import ComputeResource

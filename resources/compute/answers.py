@@ -1,4 +1,4 @@
-"""What a worker answered, read as plain data: nothing in it can name code to run, or a class that was not expected.
+"""Answers of workers, read as plain data: they can name no code to run, and no unexpected class.
 
 The dataclasses that may come are those that the function's return annotation names, itself or in their fields.
 """
@@ -23,7 +23,7 @@ _HOLDERS = frozenset({list, dict})
 
 
 class NotAnAnswer(ValueError):
-    """A worker said what no sound worker says."""
+    """An answer that no sound worker gives."""
 
 
 def answer_types(function: Callable[..., Any]) -> Types:
@@ -68,7 +68,7 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
 
 
 def failure_told(body: bytes | bytearray) -> tuple[str, str]:
-    """(code, reason) that a worker gave, or that it gave none."""
+    """Return (code, reason) that a worker gave, or that it gave none."""
     try:
         told = decoded(body, {})
     except NotAnAnswer as error:
@@ -99,7 +99,7 @@ def _known(name: str, types: Types) -> type:
 
 
 class _Reader:
-    """classes: by number, those of the answer's dataclasses; pieces: its bytes, by number."""
+    """Reader of an answer. classes: its dataclasses, by number; pieces: its bytes, by number."""
 
     def __init__(self, classes: Sequence[type], pieces: Sequence[bytes]) -> None:
         self._classes = [(one, [of.name for of in fields(one) if of.init]) for one in classes]
@@ -118,7 +118,7 @@ class _Reader:
         }
 
     def value(self, plain: Any) -> Any:
-        """Return what the JSON stands for."""
+        """Return the value that the JSON stands for."""
         if isinstance(plain, list):
             return self._each(plain)
         if not isinstance(plain, dict):

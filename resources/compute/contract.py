@@ -1,4 +1,4 @@
-"""What every compute engine takes and gives."""
+"""The interface of every compute engine."""
 
 import math
 import pickle
@@ -19,15 +19,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a unit has no value.
-
-    exception: the function raised, its unit does not pickle, or its value is not plain; timeout: it took longer than
-    it may; crashed: its process died (signal, exit); memory: it raised MemoryError.
-    reason: the first line says it all; lines after it are the end of the traceback.
-    """
+    """Reason why a unit has no value."""
 
     code: Code
+    """"exception": the function raised, its unit does not pickle, or its value is not plain. "timeout": it took too
+    long. "crashed": its process died (signal, exit). "memory": it raised MemoryError."""
     reason: str
+    """The first line says it all; lines after it are the end of the traceback."""
 
     @property
     def summary(self) -> str:
@@ -37,14 +35,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[R]):
-    """What came of one unit: the function's value, or the failure. A value may be None."""
+    """Result of one unit: the function's value, or the failure."""
 
     value: R | None = None
+    """Value of the function, which may be None; None for a failure."""
     error: Failure | None = None
+    """The failure; None where the function returned."""
 
     @property
     def ok(self) -> bool:
-        """Whether the function returned."""
+        """True where the function returned."""
         return self.error is None
 
 
@@ -52,7 +52,7 @@ class Compute(Protocol):
     """An engine. Thread-safe: maps may run side by side, and share its workers."""
 
     isolates: bool
-    """Whether a unit that hangs or kills its process costs only itself; without it timeout_s is not kept."""
+    """True where a unit that hangs or kills its process costs only itself; otherwise timeout_s is not kept."""
 
     def map(
         self,
@@ -63,17 +63,20 @@ class Compute(Protocol):
         progress: Progress | None = None,
         variables: Collection[str] = (),
     ) -> Iterator[Outcome[R]]:
-        """One outcome per unit, in the order of `units`, lazily: nothing runs before the first is asked for.
+        """Yield one outcome per unit, in the order of `units`, lazily: nothing runs before the first is asked for.
 
-        Memory stays flat over any number of units: only so many run ahead of the consumer. Closing the
-        iterator (or an exception in the consumer) cancels what runs and leaves no process of it behind.
-        timeout_s: for each unit by itself, > 0, one for all or one of each; the start of a worker and its imports do
-        not count. variables: names of the environment's variables that these workers need besides the short list, or
-        'AWS_*' for all that begin so.
+        Memory stays flat over any number of units: only so many run ahead of the consumer. Closing the iterator (or an
+        exception in the consumer) cancels the running units and leaves no process behind.
 
-        Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is
-        none, for another number of them than of units, workers that cannot be started, an engine that was closed. What
-        `progress` raises comes through.
+        timeout_s: seconds for each unit by itself, > 0, one for all or one of each. The start of a worker and its
+        imports do not count.
+
+        variables: names of environment variables that these workers need besides the short list; 'AWS_*' names all that
+        begin so.
+
+        Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is none, for
+        another number of them than of units, workers that cannot be started, an engine that was closed. Errors of
+        `progress` come through.
         """
         ...
 
@@ -83,7 +86,7 @@ class Compute(Protocol):
 
 
 def checked_limits(timeout_s: float | Sequence[float], n_units: int) -> Sequence[float]:
-    """How long each unit may take, in s. Raises: InvalidRuntime."""
+    """Return the time limit of each unit, in s. Raises: InvalidRuntime."""
     each = list(timeout_s) if isinstance(timeout_s, list | tuple) else None
     if each is not None and len(each) != n_units:
         raise InvalidRuntime(f"{len(each)} timeouts for {n_units} units; give one for all, or one of each")
@@ -105,13 +108,13 @@ def checked(function: Callable[[Any], Any]) -> bytes:
 
 
 def check_workers(workers: int | None) -> int | None:
-    """Return the number itself. Raises: InvalidRuntime."""
+    """Return the number of workers itself. Raises: InvalidRuntime."""
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise InvalidRuntime(f"workers={workers!r}; accepted: 1 or more, or None for one per core")
     return workers
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an exception comes to."""
+    """Return the failure of an exception."""
     code, reason = described(error)
     return Failure(code="memory" if code == "memory" else "exception", reason=reason)

@@ -1,6 +1,6 @@
-"""Which variables of this process's environment a worker gets: a short list, and none of the secrets beside them.
+"""Environment of a worker: a short list of this process's variables, and none of the secrets beside them.
 
-A worker decodes files that nobody has vouched for. What it does not hold, such a file cannot make it tell.
+A worker decodes files that nobody has vouched for. Such a file cannot make it tell a secret that it does not hold.
 """
 
 import os
@@ -32,11 +32,14 @@ _FAMILIES = (
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """There is a worker for every core. OpenBLAS, which numpy comes with, would start a thread for every core in each of
-them, and they wait for the next product in a loop. Who sets the variable knows better."""
+them, and they wait for the next product in a loop. A value that the environment sets comes first."""
 
 
 def worker_environment(more: Collection[str] = ()) -> dict[str, str]:
-    """Return what a worker is started with. more: names of further variables, or of all that begin so: 'AWS_*'."""
+    """Return the environment that a worker is started with.
+
+    more: names of further variables, or of all that begin so: 'AWS_*'.
+    """
     return {**_ONE_THREAD, **{name: value for name, value in os.environ.items() if _is_for(name, more)}}
 
 

@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 
 class InlineCompute:
-    """Runs a unit when its outcome is asked for.
+    """Engine that runs a unit when its outcome is asked for.
 
-    Units still go through pickle, and values through plain data, as with other engines, so that what works here works
-    there. timeout_s is not kept, and the environment is the caller's. workers and variables are taken for the sake of
-    the registry.
+    Units still go through pickle, and values through plain data, so that working code works with other engines too. It
+    does not keep timeout_s, and the environment is the caller's. The arguments workers and variables are taken for the
+    registry's sake.
     """
 
     isolates = False

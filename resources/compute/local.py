@@ -1,7 +1,7 @@
 """Processes on this machine: a poison unit costs itself, not the map and not its neighbours.
 
-A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of
-the process, or the timeout. What becomes of a unit whose process dies stands in `pool`.
+A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of the
+process, or the timeout. `pool` tells the outcome of a unit whose process dies.
 """
 
 import os
@@ -44,7 +44,7 @@ class _Map(Task):
     error: BaseException | None = None
 
     def may_take(self) -> bool:
-        """Whether another unit may begin: always the one that the consumer waits for."""
+        """Return whether another unit may begin: always the one that the consumer waits for."""
         ahead = self.taken - self.consumed
         return not ahead or (ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES)
 
@@ -64,9 +64,10 @@ class _Map(Task):
 
 
 class LocalCompute:
-    """An engine of local processes. workers: how many units run at once, over all its maps.
+    """An engine of local processes.
 
-    None: one per core. variables: of the environment, what its workers get besides the short list.
+    workers: units that run at once, over all its maps; None: one per core. variables: environment variables that its
+    workers get besides the short list.
 
     Raises: InvalidRuntime.
     """
@@ -128,7 +129,7 @@ class LocalCompute:
             self._cancel(work)
 
     def _cancel(self, work: _Map) -> None:
-        """Stop it; when this returns, no process works for it."""
+        """Stop the map; when this returns, no process works for it."""
         self._pool.stop(work)
         if threading.current_thread() not in work.threads:  # where the garbage collector may close a map
             for thread in work.threads:
@@ -154,7 +155,7 @@ class LocalCompute:
                 return reply
 
     def _work(self, work: _Map) -> None:
-        """What a thread does: unit after unit."""
+        """Run unit after unit, in a thread."""
         try:
             while (index := self._take(work)) is not None:
                 reply = self._reply(work, index)
@@ -202,5 +203,5 @@ def _nbytes(reply: Reply) -> int:
 
 
 def _n_cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

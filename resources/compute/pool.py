@@ -1,13 +1,11 @@
-"""Worker processes that are started when first needed and used again, and what is done when one dies.
+"""Worker processes: started when first needed, used again, and replaced when they die.
 
 When a process dies in the middle of a unit, that unit failed, unless something else may have killed it:
 
-    it died by                     it had run               the unit
-    a signal, an exit              only this unit           has crashed
-    a signal, an exit              other units before       runs once more in a new process: they may have left
-                                                            damage behind
-    SIGKILL, SIGTERM, not by us    any                      runs once more in a new process while nothing else
-                                                            runs: so ends who is in the way when memory is short
+- A signal or an exit, after no other unit: the unit has crashed.
+- A signal or an exit, after other units: it runs once more in a new process, since they may have left damage behind.
+- SIGKILL or SIGTERM, not by us: it runs once more in a new process while nothing else runs. Processes end like this
+  when memory is short.
 
 A second death is final, and so is a timeout.
 """
@@ -25,7 +23,7 @@ from .process import Death, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves
 Reply = bytearray | Failure
-"""What came of a unit: its encoded value, or why there is none."""
+"""Result of one unit: its encoded value, or why there is none."""
 
 
 class Stopped(Exception):
@@ -34,16 +32,20 @@ class Stopped(Exception):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Task:
-    """What a map's units have in common: the pickled function, what its workers are started with, and those at it."""
+    """Common part of a map's units."""
 
     function: bytes
+    """The pickled function."""
     environment: Mapping[str, str]
+    """Environment that its workers are started with."""
     stopped: bool = False
+    """True once the map is cancelled."""
     busy: set[Worker] = field(default_factory=set)
+    """Workers that run a unit of it."""
 
 
 class Pool:
-    """Thread-safe. At most n_workers units run at once. changed: guards the pool and its tasks."""
+    """Worker processes, thread-safe. At most n_workers units run at once. changed: guards the pool and its tasks."""
 
     def __init__(self, n_workers: int, changed: threading.Condition) -> None:
         self._n_workers = n_workers
@@ -53,7 +55,7 @@ class Pool:
         self._want_alone = 0
 
     def stop(self, task: Task) -> None:
-        """Cancel: threads that are in `run` for it come out with `Stopped`."""
+        """Cancel a task: threads that are in `run` for it come out with `Stopped`."""
         with self._changed:
             task.stopped = True
             for worker in task.busy:
@@ -128,7 +130,7 @@ class Pool:
 
     @contextmanager
     def _worker(self, task: Task, *, fresh: bool) -> Iterator[Worker]:
-        """Yield a worker for one unit, an idle or a new one; kept afterwards unless it is over. Raises: Stopped."""
+        """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: Stopped."""
         worker = (None if fresh else self._take(task)) or Worker(task.environment)
         with self._changed:
             task.busy.add(worker)
@@ -152,7 +154,8 @@ class Pool:
     def _take(self, task: Task) -> Worker | None:
         """Return the idle worker of last use, with the function if there is one.
 
-        Never one with another environment: what one map may know is none of another's business. It makes room instead.
+        Never one with another environment: the secrets of one map are none of another's business. It makes room
+        instead.
         """
         with self._changed:
             fitting = [one for one in self._idle if one.environment == task.environment]

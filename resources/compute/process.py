@@ -21,7 +21,7 @@ from .answers import failure_told
 from .contract import Failure
 
 START_TIMEOUT_S = 300.0
-"""For a worker to start and import what its function needs."""
+"""Seconds for a worker to start and import what its function needs."""
 
 _SCRIPT = str(Path(worker.__file__).resolve())
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
@@ -47,8 +47,10 @@ class Death(Exception):
 class Worker:
     """A worker process, used by one thread at a time. Only `kill` may come from any thread.
 
-    It leads a process group: what a unit starts dies with it. environment: all of its own; it is a new program, so that
-    nothing of this one's memory is in it. Raises: InvalidRuntime when it cannot start.
+    It leads a process group: processes that a unit starts die with it. environment: all of its own. The worker is a new
+    program, so that nothing of this one's memory is in it.
+
+    Raises: InvalidRuntime when it cannot start.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -82,7 +84,7 @@ class Worker:
             ) from error
 
     def load(self, function: bytes) -> None:
-        """Give it the pickled function that the next units are for, unless it has it. `end` it after any error.
+        """Give the worker the pickled function of the next units, unless it has it. `end` it after any error.
 
         Raises: Unpicklable when it cannot load it; InvalidRuntime when that takes too long; Death.
         """
@@ -120,7 +122,7 @@ class Worker:
         return Failure(code="memory" if code == "memory" else "exception", reason=reason)
 
     def _ask(self, kind: bytes, body: bytes, timeout_s: float) -> tuple[bytes, bytearray]:
-        """Its reply. Raises: TimeoutError; Death."""
+        """Return the worker's reply. Raises: TimeoutError; Death."""
         try:
             self._sock.settimeout(timeout_s)
             deadline_s = time.monotonic() + timeout_s
@@ -140,15 +142,15 @@ class Worker:
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def ask_to_end(self) -> None:
-        """An idle worker leaves by itself; `end` after it."""
+        """Ask an idle worker to leave by itself; `end` after it."""
         with contextlib.suppress(OSError):  # it is gone already
             self._sock.shutdown(socket.SHUT_WR)
 
     def end(self, grace_s: float = 0) -> int:
-        """End it with all that it started; remove its temporary files. Once it is over, the same again.
+        """End it with all that it started, remove its temporary files, and return its exit status.
 
-        grace_s: the time for leaving by itself, after `ask_to_end`.
-        Returns its exit status, negative for a signal.
+        The status is negative for a signal; once it is over, it is the same again. grace_s: seconds for leaving by
+        itself, after `ask_to_end`.
         """
         if self.alive:
             self.alive = False

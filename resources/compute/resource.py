@@ -11,7 +11,7 @@ from .engines import open_compute
 
 
 class ComputeResource(dg.ConfigurableResource[None]):
-    """Where heavy work runs. Changes how long a run takes, never what it writes."""
+    """Engine of heavy work. Changes how long a run takes, never what it writes."""
 
     engine: str = Field(
         default="local", description="local: processes on this machine; inline: no isolation."

@@ -1,9 +1,9 @@
 """A worker process: runs one function on units that come through a socket.
 
-Run as a script and made of the standard library alone, so that a worker starts in the time that Python takes
-and imports what its function needs, nothing of the parent's main module. `python -P worker.py <socket> <life>
-<scratch>`: two inherited file descriptors, and a folder for temporary files. A message is one letter, the
-length of its body as 8 bytes, and the body.
+Run as a script and made of the standard library alone, so that a worker starts in the time that Python takes. It
+imports what its function needs, and nothing of the parent's main module. `python -P worker.py <socket> <life>
+<scratch>`: two inherited file descriptors, and a folder for temporary files. A message is one letter, the length of its
+body as 8 bytes, and the body.
 
 A worker believes its parent and unpickles what it sends. The parent does not believe a worker, which may have met a
 file that took it over: what comes back is plain data (`encoded`), read by `answers`.
@@ -33,10 +33,10 @@ FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pi
 READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; encoded [code, reason]
 
 MAX_BYTES = 2**32
-"""Of one message. A unit's value is a small row, or some hundred of them."""
+"""Most bytes of one message. A unit's value is a small row, or some hundred of them."""
 
 ARRAY_KINDS = "?biufcmMSU"
-"""Of dtype: those whose bytes are all there is to them."""
+"""Kinds of dtype whose bytes are all there is to them."""
 
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
@@ -47,13 +47,13 @@ _OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a wo
 
 
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
-    """Raises: OSError, TimeoutError as the socket's timeout has it."""
+    """Send a message. Raises: OSError, TimeoutError as the socket's timeout has it."""
     sock.sendall(_HEADER.pack(kind, len(body)))
     sock.sendall(body)  # not joined: a body may be large
 
 
 def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
-    """Kind and body of the next message. deadline_s: on the monotonic clock.
+    """Return kind and body of the next message. deadline_s: on the monotonic clock.
 
     Raises: EOFError when the other side is gone; TimeoutError at the deadline; ValueError for noise.
     """
@@ -66,7 +66,7 @@ def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes
 
 
 def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> bytearray:
-    """Return the memory grows with what has come, not with what was announced."""
+    """Return so many bytes. Memory grows with the bytes that have come, not with the announced length."""
     body = bytearray()
     while len(body) < nbytes:
         if deadline_s is not None:
@@ -82,12 +82,13 @@ def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> byte
 
 
 def encoded(value: Any) -> bytes:
-    """Return a value as JSON and, behind it, what is bytes: plain types, bytes, paths, numpy arrays, dataclasses of
-    these.
+    """Return a value as JSON and its bytes behind it.
 
-    The length of the JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In
-    the value a list is a list, and an object has one name, that of what it stands for. Raises: TypeError for anything
-    else, and for what is too large.
+    A value is of plain types, bytes, paths, numpy arrays, and dataclasses of these. The result is the length of the
+    JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In the value a list
+    is a list, and an object has one name, that of the type it stands for.
+
+    Raises: TypeError for anything else, and for a value that is too large.
     """
     pieces: list[bytes] = []
     classes: dict[type, tuple[int, list[str]]] = {}
@@ -152,7 +153,7 @@ def _special(value: Any, pieces: list[bytes]) -> Any:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """(code, reason) of a failure: type and message on the first line, then the end of the traceback."""
+    """Return (code, reason) of a failure: type and message on the first line, then the end of the traceback."""
     headline = " ".join("".join(traceback.format_exception_only(error)).split())
     if len(headline) > _HEADLINE_CHARS:
         headline = headline[: _HEADLINE_CHARS - 4] + " ..."
@@ -212,7 +213,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def _prepare(sock_fd: int, life_fd: int, scratch: str) -> socket.socket:
-    """Set up the process; returns its socket."""
+    """Set up the process, and return its socket."""
     for fd in (sock_fd, life_fd):
         os.set_inheritable(fd, False)
     _die_with_parent(life_fd)

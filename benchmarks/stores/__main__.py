@@ -44,8 +44,6 @@ BOUNDS = """Bounds, in processor seconds per GiB, by getrusage on busy cores; no
   12 us of Python, and the system's copy.
 - Whole files, on a virtual machine whose host gives the page cache's memory anew: every contestant takes half as
   long again.
-- Over TLS, by an earlier trial: penstock's own reads are 2.4 times as fast as obstore's for one range
-  of 64 KiB at a time, 1.25 for 16, 1.0 for 64, and 1.3 to 1.4 for 1 MiB.
 """
 
 

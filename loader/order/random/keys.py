@@ -1,11 +1,11 @@
 """Keys, the only source of randomness in the order, from blake2b and splitmix64; and the permutations that they pick.
 
-`key` turns names and numbers into 64 bits (docs/order.md, "Keys"); `sub` derives further 64-bit values
-from a key, cheaply enough to do so per sample. Both are exact integer arithmetic modulo 2^64 and the
-same on every machine. Never `seed + epoch`: with it seed 42 in epoch 1 would be seed 43 in epoch 0.
+`key` turns names and numbers into 64 bits (docs/order.md, "Keys"). `sub` derives further 64-bit values from a key,
+cheaply enough to do so per sample. Both are exact integer arithmetic modulo 2^64 and the same on every machine. Never
+`seed + epoch`: with it seed 42 in epoch 1 would be seed 43 in epoch 0.
 
 `perm(k, n, x)`: position x of the permutation of [0, n) that the key k picks, without a table of size n. Small n sorts
-hashes. Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n and walks along the
+hashes. Larger n runs a generalised Feistel network over the smallest a*b rectangle that holds n. It walks along the
 cycle until the value is below n again (Black & Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Formulas:
 docs/order.md, "Permutations".
 """
@@ -63,8 +63,11 @@ def mix64_array(z: U64) -> U64:
 
 
 def sub_array(k: int | U64, a: int | U64) -> U64:
-    """`sub` elementwise, broadcasting; at least one argument is a uint64 array (of one dimension or more:
-    numpy warns about the overflow of its scalars, and wraps its arrays silently, as is wanted here)."""
+    """Return `sub` elementwise, broadcasting; at least one argument is a uint64 array.
+
+    The array has one dimension or more: numpy warns about the overflow of its scalars, and wraps its arrays silently,
+    as is wanted here.
+    """
     step = ((a + 1) * GOLDEN) & MASK if isinstance(a, int) else (a + 1) * GOLDEN
     return _mix_in_place(np.asarray(step + k, dtype=np.uint64))
 
@@ -86,10 +89,12 @@ _ROWS_AT_ONCE = 8192  # bounds the memory of the per-row sort to ROWS * 128 * 8 
 
 
 def perm(k: int | U64, n: int | I64, x: I64) -> I64:
-    """Where the permutation of [0, n) under k sends each x.
+    """Return the places to which the permutation of [0, n) under k sends each x.
 
-    k: one key (int) or a key per element (uint64 [len(x)]). n: one size (int) or, with a key per element, a size per
-    element (int64 [len(x)]). x: int64 [len(x)], 0 <= x < n. Returns int64 [len(x)] in [0, n).
+    k: one key (int) or a key per element (uint64 [len(x)]).
+    n: one size (int) or, with a key per element, a size per element (int64 [len(x)]).
+    x: int64 [len(x)], 0 <= x < n.
+    Returns int64 [len(x)] in [0, n).
     """
     if not isinstance(n, int):
         assert not isinstance(k, int)
@@ -121,11 +126,12 @@ def _each_its_size(k: U64, n: I64, x: I64) -> I64:
 
 
 def _sorted_rows(k: U64, n: int | I64, x: I64) -> I64:
-    """`argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
+    """Return `argsort_stable(sub(k, 0..n-1))[x]` with a key per row: the column of the row's x-th smallest hash.
 
-    The hashes of a row are distinct (`sub` is a bijection in a), so finding the value finds the column;
-    sorting values is several times faster in numpy than sorting positions. Behind the n of a shorter row stand the
-    largest values there are, which come last however they are sorted."""
+    The hashes of a row are distinct (`sub` is a bijection in a), so finding the value finds the column. Sorting values
+    is several times faster in numpy than sorting positions. Behind the n of a shorter row stand the largest values
+    there are, which come last however they are sorted.
+    """
     columns = np.arange(np.max(n), dtype=np.uint64)[None, :]
     hashes = sub_array(k[:, None], columns)
     if not isinstance(n, int):
@@ -163,7 +169,7 @@ def _root(n: I64) -> I64:
 
 
 def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
-    """Return what some elements have of a number for all of them, or of one for each."""
+    """Return a number of some elements: the one of all of them, or one for each."""
     return value if isinstance(value, int) else value[rows]
 
 

@@ -34,7 +34,7 @@ class OrderView(Protocol):
         """JSON without floats from which the view can be opened again."""
 
     def version_ordinals(self, x: I64) -> I64:
-        """View ordinals (int64) -> ordinals in the whole version (int64); without a predicate the same."""
+        """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
 
     def keys(self, version_ordinals: I64) -> list[str]:
         """Return the sample keys at version ordinals (int64)."""
@@ -56,10 +56,10 @@ class Delta:
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """Return what a view has that an earlier view of the same source has not.
+    """Return the samples that a view has and an earlier view of the same source has not, and those removed.
 
-    Raises InvalidPlan where it does not go on from it, or is of another kind. compare: also look whether both select
-    the same of the samples that both have.
+    compare: also look whether both select the same of the samples that both have.
+    Raises InvalidPlan where it does not go on from it, or is of another kind.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -108,7 +108,7 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return a synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
+        """Return the samples beyond those of a smaller synthetic view of the same name. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "

@@ -4,7 +4,7 @@ import json
 
 
 def canonical_json(value: object, where: str = "the value") -> bytes:
-    """UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
+    """Return UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
 
     where: name of the value, for the message. Raises: TypeError for a float (its text is not the same everywhere), for
     a key that is not text, and for anything else that JSON does not hold.
@@ -15,7 +15,7 @@ def canonical_json(value: object, where: str = "the value") -> bytes:
 
 
 def _wrong(value: object) -> str:
-    """Place in the value that has no canonical JSON, and why; "" where all has."""
+    """Return the place in the value that has no canonical JSON, and why; "" where all has."""
     if isinstance(value, dict):
         for name, part in value.items():
             if not isinstance(name, str):

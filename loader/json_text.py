@@ -21,7 +21,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """What was wrong, for the reader to say of which object."""
+    """The damage, for the reader to say of which object."""
 
 
 def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
@@ -51,7 +51,7 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
 
 def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
-    """As `parse_json`, of a document that is an object. Raises: DamagedJson."""
+    """Return the value of a document that is an object, as `parse_json`. Raises: DamagedJson."""
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")

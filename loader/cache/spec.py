@@ -74,7 +74,7 @@ CacheSpec = NodeCache | PageMemory
 
 
 def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
-    """Settings out of the argument of `Loader(cache=...)`: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    """Return the settings that `Loader(cache=...)` names: a folder, or bytes of memory. Raises: InvalidRuntime."""
     if given is None:
         return PageMemory()
     if isinstance(given, NodeCache | PageMemory):

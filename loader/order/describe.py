@@ -134,8 +134,7 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
       buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
     - segments: start_step, end_step (None: endless), global_batch (without buckets), and per bucket its batch and its
       turns of total_turns steps. Per source its weight of total_weight slots of a batch, samples_per_step and
-      steps_per_epoch.
-    - All are means over steps: samples_per_step, bytes_per_step.
+      steps_per_epoch. Of all, as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
     - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
       chunk and group: when chunks are read whole).
 

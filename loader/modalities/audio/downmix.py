@@ -41,11 +41,7 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """matrix: coefficient of each source channel in each result, None where nothing is changed.
-
-    name: "" where nothing is changed, else what became what, such as "5.1 to mono". gain_db: by how much every
-    coefficient of the standard was lowered so that no input can exceed full scale.
-    """
+    """A change of channels: a matrix, and its name."""
 
     matrix: tuple[tuple[float, ...], ...] | None
     """Coefficient of each source channel in each result; None where nothing is changed."""

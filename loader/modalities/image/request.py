@@ -97,15 +97,15 @@ def image(
     size: (height, width) in px, or None for the stored size. Or the name of a bucket such as "w896h1152" (width first,
     as the column `bucket` has it).
     crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
-    just covers `size`; the rest is cut away on both sides, or at a place drawn from the sample's generator (in the
-    middle where there is none). A smaller picture is enlarged; leave it out with a predicate on `width_px` and
-    `height_px`.
+    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's
+    generator (in the middle where there is none). A smaller picture is enlarged; leave it out with a predicate on
+    `width_px` and `height_px`.
     alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for pictures
     that have none.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
     JPEG at least four times as large as the result is scaled by its decoder first, to no less than twice the result.
-    docs/pipeline.md says what that costs in exactness, and what it saves.
+    Its cost in exactness and its saving: docs/pipeline.md.
 
     Raises: InvalidRuntime.
     """

@@ -82,8 +82,8 @@ def read_bare(
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
     """Return uint8 [T, H, W, 3] of these frames of an open file.
 
-    Each run is decoded from further and further back while frames are missing or damaged: the mark "keyframe" is the
-    container's word, and some have it on frames that build on others.
+    Each run is decoded from further and further back while frames are missing or damaged. The mark "keyframe" is
+    the container's word, and some have it on frames that build on others.
 
     Raises: DecodeFailed; FFmpegError and other errors of av, which `whole_file` turns into it.
     """

@@ -51,8 +51,9 @@ class WholeFile:
     """An open file of which every packet is in memory."""
 
     def __init__(self, container: av.container.InputContainer, data: Buffer) -> None:
-        """Read all packets. Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError; av's
-        errors.
+        """Read all packets.
+
+        Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError and other errors of av.
         """
         if not container.streams.video:
             raise DecodeFailed(f"video: no video stream ({len(data)} bytes)")

@@ -139,7 +139,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return what each video field of one sample shows: leaders first, then those that follow them. field -> choice.
+    """Return field -> choice of each video field of one sample: leaders first, then those that follow them.
 
     Raises: DecodeFailed.
     """
@@ -200,12 +200,12 @@ def video(
     of such fields are one clock: their timestamps.
 
     size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
-    "w640h384f32". A bucket has the width first, as the column `bucket`, and gives 32 frames where neither `frames` nor
-    `at` says how many.
+    "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
+    says how many.
     crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
-    just covers `size`; the rest is cut away on both sides, or at a place drawn from the sample's generator (one for the
-    clip). (top, left, height, width) is this part of the upright stored picture, scaled to `size` if one is given. Its
-    top and left are then even where colour is stored for 2 x 2 px.
+    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
+    (one for the clip). A box (top, left, height, width) is this part of the upright stored picture, scaled to `size` if
+    one is given. Its top and left are then even where colour is stored for 2 x 2 px.
     times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
     video's own clock. A transform needs it to take the actions that go with the pictures.
 

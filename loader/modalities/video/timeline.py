@@ -111,8 +111,7 @@ class Timeline:
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
-        """Return the last key packet before or at packet `number` that is not displayed after it; 0 where there is
-        none.
+        """Return the last key packet before or at packet `number` that is not displayed after it, else 0.
 
         A frame displayed before the keyframe that precedes it in the file (open GOP) builds on the one before.
         """

@@ -55,7 +55,7 @@ class Interleaving:
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Return bucket of a source (named as in `streams`) -> its samples before a step; zeros left out."""
+        """Return the bucket of a source (named as in `streams`) -> its samples before a step; zeros left out."""
         used: dict[str, int] = {}
         for label, own in self.turns.used_before(step).items():
             used |= self.streams[label].used_before(own)

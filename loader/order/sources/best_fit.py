@@ -47,9 +47,7 @@ class PackTable:
     """The pieces of documents that each sequence holds. 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
-        """Make a table of int64 arrays, a row per piece: `sequence` ascends from 0 without gaps, the rest as in
-        `Pieces`.
-        """
+        """Make a table of int64 arrays, a row per piece; `sequence` ascends from 0 without gaps, others: `Pieces`."""
         n = int(sequence[-1]) + 1 if len(sequence) else 0
         self._first = np.searchsorted(sequence, np.arange(n + 1))
         self._document = document

@@ -39,7 +39,7 @@ def plan(
     boundary: str = "fill",
     allow_repeats: bool = False,
 ) -> Plan:
-    """Everything that decides which samples a step holds, frozen under one hash.
+    """Return everything that decides which samples a step holds, frozen under one hash.
 
     Args:
         sources: Name -> version, view or `loader.source(...)`. The name is part of the order.

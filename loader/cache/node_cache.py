@@ -133,7 +133,7 @@ class OpenCache:
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
         """Show that this loader runs, every `BEAT_S` seconds.
 
-        While the cache is more than half full also which pages it needs next (`needed`, the soonest first).
+        While the cache is more than half full, show also the pages that it needs next (`needed`, the soonest first).
         """
         now_s = time.monotonic()
         with self._lock:

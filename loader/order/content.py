@@ -215,7 +215,7 @@ class PlanContent:
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Positions that the steps before take of each source's stream, or of each bucket's; zeros left out."""
+        """Return the positions that earlier steps take of each source's stream, or of each bucket's; zeros left out."""
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
@@ -229,7 +229,7 @@ class PlanContent:
         return [one for one in self.grown if one.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
-        """Return the whole view of a source that is in force at a step; with buckets one of each that has samples."""
+        """Return the whole view of a source in force at a step, alone; with buckets those of each that has samples."""
         number = sum(one.step <= step for one in self.growths_of(source))
         return [
             one

@@ -289,7 +289,7 @@ def _rates(
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Per source read in a bucket: how much of it a mean step takes. views: stream -> what a segment begins with."""
+    """Return the rates of each source read in a bucket, in a mean step. views: stream -> view as a segment begins."""
     stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
@@ -318,7 +318,7 @@ def _slots(plan: PlanContent, number: int, label: str | None) -> int:
 def _steps_per_epoch(
     rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
 ) -> dict[str, float]:
-    """source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
+    """Return source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
     taken: dict[str, float] = {}
     held: dict[str, int] = {}
     for name, rate in rates.items():

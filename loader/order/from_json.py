@@ -110,7 +110,7 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
 
 
 def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
-    """(start step, slots of a step) of each segment; `first` of those that have no other."""
+    """Return (start step, slots of a step) of each segment; `first` of those that have no other."""
     return [
         (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
         for number, one in enumerate(segments)
@@ -118,7 +118,7 @@ def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[in
 
 
 def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    """(start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
+    """Return (start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
     out: list[tuple[int, dict[str, int]]] = []
     ramp = by.get("ramp", [])
     if not isinstance(ramp, list):

@@ -72,14 +72,14 @@ class Plan(PlanContent):
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """One rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
+        """Return one rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
 
         Raises: as `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for.
         """
         return planned_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
-        """(source name, sample key) of each slot of a step, in canonical order; ("", "") at padding; no media."""
+        """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding. Reads no media."""
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):

@@ -35,7 +35,7 @@ class _Asked(Future[Made]):
         self._make = make
 
     def result(self, timeout: float | None = None) -> Made:
-        """Return what was made. Raises: errors that are not the batch's, such as KeyboardInterrupt, at once."""
+        """Return the batches. Raises: errors that are not the batch's, such as KeyboardInterrupt, at once."""
         if not self.done():
             made = self._make()
             if made.error is not None and not isinstance(made.error, Exception):

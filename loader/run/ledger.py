@@ -131,8 +131,7 @@ class Ledger:
 
 
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
-    """Return every substitution that runs of a plan (or of its hash) put on record in this root, by step, slot and
-    attempt.
+    """Return every substitution of a plan (or its hash) on record in this root, by step, slot and attempt.
 
     Entries of several ranks or runs that are alike are listed once. Costs a listing, and one read per substituted slot;
     of a root with mirrors the primary's, as mirrors have no ledgers. Raises: Corrupt for an object that is no ledger;

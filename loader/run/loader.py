@@ -262,8 +262,7 @@ class Loader:
         self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
-        """Return counters, rates and wait histograms since the loader was made, by their names in
-        docs/observability.md.
+        """Return counters, rates and wait histograms since the start, by their names in docs/observability.md.
 
         Single steps have `batch.stats`.
         """

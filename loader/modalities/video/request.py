@@ -182,8 +182,7 @@ def video(
 ) -> VideoDecoder:
     """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
-    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. They begin at one of
-    these:
+    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Their beginning:
 
     - start: the first frame's number in display order; or
     - at: the time in seconds, on the video's own clock, at which the first frame is shown; or

@@ -14,7 +14,7 @@ from ..sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
-    """Every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
+    """Return every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
     found: dict[str, PlannedSource] = {}
     for name, given in views.items():
         wanted = given if isinstance(given, Source) else Source(given)
@@ -28,7 +28,7 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
-    """label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
+    """Return label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
         raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
     try:

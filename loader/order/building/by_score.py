@@ -66,7 +66,7 @@ def _weights(
     edges: Sequence[str] | None,
     bands: Mapping[str, OrderView],
 ) -> Mapping[str, Weight]:
-    """label -> weight, of every band that has samples."""
+    """Return label -> weight, of every band that has samples."""
     if edges is not None:
         labels = list(edge_ranges(edges))
         if isinstance(weights, Mapping | str) or len(weights) != len(labels):
@@ -103,7 +103,7 @@ def _number(by: str, label: str, weight: Weight) -> Fraction:
 
 
 def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """In these proportions, as whole numbers of sum RESOLUTION or, where exact ones are smaller, less."""
+    """Return whole numbers in these proportions, of sum RESOLUTION or, where exact ones are smaller, less."""
     scale = lcm(*(share.denominator for share in shares.values()))
     exact = {label: int(share * scale) for label, share in shares.items()}
     divisor = gcd(*exact.values())

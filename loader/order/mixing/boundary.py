@@ -38,7 +38,7 @@ def epoch_steps(n: int, batch: int) -> int:
 
 
 def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
-    """(epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+    """Return (epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
 
     Slots at positions from n on are padding. O(batch).
     """

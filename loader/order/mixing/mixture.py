@@ -192,7 +192,7 @@ class Stream:
         return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
-        """Slots of each step of a segment."""
+        """Return the slots of each step of a segment."""
         return self.batch if segment.batch is None else segment.batch
 
     @property

@@ -29,13 +29,13 @@ MIX_2 = 0x94D049BB133111EB
 
 
 def framed(value: int | str) -> bytes:
-    """One field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
+    """Return one field of a key: u32 little-endian length, then `i` + decimal or `s` + UTF-8."""
     body = b"s" + value.encode("utf-8") if isinstance(value, str) else b"i%d" % value
     return struct.pack("<I", len(body)) + body
 
 
 def hash_fields(*fields: int | str) -> int:
-    """64 bits of blake2b (digest size 8, read little-endian) over the framed fields."""
+    """Return 64 bits of blake2b (digest size 8, read little-endian) over the framed fields."""
     digest = hashlib.blake2b(b"".join(framed(field) for field in fields), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -46,19 +46,19 @@ def key(seed: int, source: str, purpose: str, epoch: int, *ids: int | str) -> in
 
 
 def mix64(z: int) -> int:
-    """Return the splitmix64 finaliser, a bijection of [0, 2^64)."""
+    """Return z behind the splitmix64 finaliser, a bijection of [0, 2^64)."""
     z = ((z ^ (z >> 30)) * MIX_1) & MASK
     z = ((z ^ (z >> 27)) * MIX_2) & MASK
     return z ^ (z >> 31)
 
 
 def sub(k: int, a: int) -> int:
-    """`mix64(k + (a + 1) * GOLDEN)` modulo 2^64: for a fixed k, a bijection in a."""
+    """Return `mix64(k + (a + 1) * GOLDEN)` modulo 2^64: for a fixed k, a bijection in a."""
     return mix64((k + (a + 1) * GOLDEN) & MASK)
 
 
 def mix64_array(z: U64) -> U64:
-    """`mix64` of every element; returns a new uint64 array of the same shape."""
+    """Return `mix64` of every element: a new uint64 array of the same shape."""
     return _mix_in_place(z.astype(np.uint64))
 
 
@@ -174,7 +174,7 @@ def at(value: int | Numbers, rows: I64 | NDArray[np.bool_]) -> int | Numbers:
 
 
 def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U64:
-    """Return the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
+    """Return x behind the network over [0, a*b): even rounds move the quotient, odd rounds the remainder."""
     left: U64 = np.floor_divide(x, b)
     right: U64 = x - left * b
     for r, k in enumerate(keys):
@@ -187,7 +187,7 @@ def _rounds(keys: Sequence[int | U64], a: int | U64, b: int | U64, x: U64) -> U6
 
 
 def _add_mod(value: U64, addend: U64, modulus: int | U64) -> U64:
-    """`(value + addend) mod modulus` as if without overflow; 0 <= value < modulus."""
+    """Return `(value + addend) mod modulus` as if without overflow; 0 <= value < modulus."""
     total = addend - addend // modulus * modulus  # numpy divides by a scalar much faster than it takes mod
     total += value
     total -= (total >= modulus) * np.asarray(modulus, np.uint64)

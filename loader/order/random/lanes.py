@@ -165,7 +165,7 @@ _of_shape, _of_keys = attrgetter(*Epochs._fields[:6]), attrgetter(*Epochs._field
 
 
 def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
-    """View ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
+    """Return view ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
     return _located(Epochs(*_of_shape(shape), *_of_keys(epoch_keys(seed, name, epoch))), positions)
 
 
@@ -200,7 +200,7 @@ def _located(epochs: Epochs, positions: I64) -> I64:
 
 
 def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
-    """(values + key) mod n; 0 <= values < n."""
+    """Return (values + key) mod n; 0 <= values < n."""
     if isinstance(key, int):
         values += key % n
     else:

@@ -93,7 +93,7 @@ class PackTable:
         return documents, self._tokens[rows[at]].astype(np.int64)
 
     def rows(self, first: int, stop: int) -> I64:
-        """int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
+        """Return int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
         number = np.arange(first, min(stop, self.n_pieces), dtype=np.int64)
         sequence = np.searchsorted(self._first, number, side="right") - 1
         here = slice(first, stop)
@@ -129,7 +129,7 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 
 
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """(sequence, document, start, length) of every piece of a block, documents numbered from 0.
+    """Return (sequence, document, start, length) of every piece of a block, documents numbered from 0.
 
     Sequences in order of their first piece, pieces in order of their document.
     """

@@ -146,7 +146,7 @@ def sample_cost(wanted: BucketBy, label: str) -> Fraction:
 
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
+    """Return label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
     return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
 
 

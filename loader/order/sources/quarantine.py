@@ -124,7 +124,7 @@ def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
+    """Return (version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
 
     Costs what finding them costs the view: of a version, reading its key column once.
 

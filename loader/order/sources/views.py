@@ -24,14 +24,14 @@ class OrderView(Protocol):
         """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
 
     def __len__(self) -> int:
-        """N, the live samples."""
+        """Return N, the number of live samples."""
 
     @property
     def mean_sample_bytes(self) -> int:
         """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
 
     def spec(self) -> dict[str, Any]:
-        """JSON without floats from which the view can be opened again."""
+        """Return JSON without floats from which the view can be opened again."""
 
     def version_ordinals(self, x: I64) -> I64:
         """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
@@ -118,7 +118,7 @@ class SyntheticView:
         return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
-        """label -> a synthetic view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
+        """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
         if not self.buckets:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"

@@ -244,7 +244,7 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
 def ordinals_at(
     seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
 ) -> I64:
-    """View ordinals (int64) of positions, int64 of one length: source (index into `planned`), epoch, position in it."""
+    """Return view ordinals (int64) of positions: source (index into `planned`), epoch, position in it, all int64."""
     epochs, number = np.unique(epoch, return_inverse=True)
     pairs, which = np.unique(k * len(epochs) + number, return_inverse=True)
     sources, numbers = np.divmod(pairs, len(epochs))
@@ -256,7 +256,7 @@ def ordinals_at(
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
-    """Version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
+    """Return version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
     order = np.argsort(k, kind="stable")
     sources, starts = np.unique(k[order], return_index=True)
     parts = np.split(view_ordinals[order], starts[1:])
@@ -271,7 +271,7 @@ MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not b
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
-    """(view ordinal, version ordinal) of the sample that stands in for a bad one.
+    """Return (view ordinal, version ordinal) of the sample that stands in for a bad one.
 
     source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next
     one when the substitute is bad too. A pure function of these, from the same source, and never the slot's
@@ -291,7 +291,7 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
 def substitutes(
     plan: PlanContent, step: int, source: int, position: int, after: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """(attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
+    """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
 
     after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
     passed over.
@@ -345,17 +345,17 @@ _MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
 
 @lru_cache(maxsize=4096)
 def identity_hash(identity: str) -> int:
-    """64 bits for a version's id (`view.identity`), framed as keys are."""
+    """Return 64 bits for a version's id (`view.identity`), framed as keys are."""
     return hash_fields("identity", identity)
 
 
 def slot_identities(plan: PlanContent, slots: Slots) -> U64:
-    """uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
+    """Return uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
     return sub_array(_version_hashes(plan, slots), slots.ordinal.astype(np.uint64))
 
 
 def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
-    """16 hex digits over a step's planned identities in canonical order; costs no reads.
+    """Return 16 hex digits over a step's planned identities in canonical order; costs no reads.
 
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all
     little-endian; a padded slot has ordinal 2^64 - 1. The same for every rank and world size.
@@ -379,7 +379,7 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
 
 
 def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
-    """uint64 [n]: the hash per slot that `delivered_digest` adds up, of slots of any steps. steps: uint64 [n]."""
+    """Return uint64 [n]: the hash per slot that `delivered_digest` adds up. steps: uint64 [n], any steps."""
     hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))
     return sub_array(hashed, crcs.astype(np.uint64))

@@ -44,9 +44,7 @@ class RankFuture:
         self._locate = Locate(recipe.views, fields, [None] * len(fields))
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
-        """Return view -> shard path -> ranges; None after the last step. Raises: errors of planning and of reading
-        indexes.
-        """
+        """Return view -> shard path -> ranges; None after the last step. Raises: as planning and reading indexes do."""
         if self._end is not None and step >= self._end:
             return None
         slots, wanted = real_slots(self._recipe, step)

@@ -1,4 +1,4 @@
-"""The choice of pages, which a loader keeps, or of ranges alone: are pages worth their bytes?"""
+"""The choice between pages, which a loader keeps, and ranges alone: whether pages are worth their bytes."""
 
 from collections.abc import Sequence
 from typing import Any

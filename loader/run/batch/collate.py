@@ -127,9 +127,7 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
 
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
-    """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are those without
-    padding.
-    """
+    """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are the real ones."""
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
         return [type(first)() if value is PADDED else value for value in values]

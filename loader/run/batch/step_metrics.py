@@ -95,7 +95,7 @@ class StepMetrics:
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
-        """Note that a stage is done with the sample of a row. (A context manager would cost three times as much.)"""
+        """Note that a stage is done with the sample of a row; a context manager would cost three times as much."""
         self.spent(stage, seconds)
         step = self.steps[0] if self.step_of is None else self.step_of(row)
         before = self.slowest.get(step)

@@ -39,7 +39,7 @@ class InRows(NamedTuple):
     filled: I64
     """int64: numbers of the samples whose values lie in their rows."""
     others: Sequence[NotInRow]
-    """Values read instead, of samples that do not fit their rows."""
+    """Samples whose row is not filled, with their bytes or the reason."""
     left: I64
     """int64: numbers of the samples that were not read."""
 
@@ -152,7 +152,7 @@ class Fetch:
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        """Return what was read of these samples of one kind. Raises: errors of reading, except Corrupt.
+        """Return the data of these samples of one kind. Raises: errors of reading, except Corrupt.
 
         columns: takes the values that need no decoder, unless a transform wants them.
         """

@@ -120,7 +120,7 @@ class _Rows:
 def _decoded(
     payload: Payload, row: int, columns: Columns, calls: Mapping[str, tuple[Decoder, _Rows | None]]
 ) -> bool:
-    """Put the values of a sample whose fields all have a decoder in `calls`; return False where one has not, or fails."""
+    """Put the values of a sample whose fields all have a decoder in `calls`; False where one has not, or fails."""
     filled = list[_Rows]()
     try:
         for field, data in payload.items():

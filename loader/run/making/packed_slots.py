@@ -55,7 +55,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Return number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
+        """Return number of a piece -> its tokens alone, or its error, of those that need not be read whole."""
         wanted: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of

@@ -131,7 +131,7 @@ class Prefetch:
         return batch
 
     def move(self, maker: BatchMaker) -> None:
-        """Have another maker make the steps that are not begun yet; submitted ones come from the maker that has them."""
+        """Have another maker make the steps that are not begun; the others come from the one that has them."""
         self._maker.retire()
         self._retired.append(self._maker)
         self._maker = maker

@@ -21,8 +21,9 @@ class Status:
         self._before: Mapping[str, float] | None = None
 
     def line(self, step: int, metrics: Mapping[str, float], *, executor: str) -> str:
-        """Return 'step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by:
-        store'.
+        """Return a line such as this one.
+
+        step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
         executor: as `Loader.executor`; processes are named. Of the workers' time the largest stages are named ("room":
         they wait until a batch is taken). MB are 10^6 bytes of stored fields.

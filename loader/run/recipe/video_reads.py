@@ -120,10 +120,7 @@ def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does.
-
-    `run` may be a thread pool's map.
-    """
+    """The reading of a version's bytes, as `dataset.read` does it."""
 
     fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
     """Reads whole fields: (samples, handler of corrupt ones) -> field -> bytes, of each sample."""
@@ -194,7 +191,7 @@ def _or_bad(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Clip:
-    """What is to be read of one field of sample number `sample`."""
+    """The reads of one field of sample number `sample`."""
 
     sample: int
     address: SampleAddress

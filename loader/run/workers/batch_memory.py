@@ -106,7 +106,7 @@ class Slot:
 
 
 def read(memory: Bytes, written: Written) -> Any:
-    """Return the outcome that was written. Its arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
+    """Return the outcome that was written; arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]

@@ -90,7 +90,7 @@ class Packed:
     """Field -> its values, of each batch, where batches have different fields."""
 
     def batches(self) -> list[Batch]:
-        """Return what was packed."""
+        """Return the batches that were packed."""
         parts = self.apart or [{} for _ in self.slowest]
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):

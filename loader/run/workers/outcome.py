@@ -23,7 +23,7 @@ class WorkerTraceback(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentError:
-    """An error on its way. pickled: None where it cannot be; name, text and trace say the same in words."""
+    """An error on its way: pickled, and the same in words."""
 
     pickled: bytes | None
     """Pickle of the error; None where it cannot be pickled."""

@@ -21,7 +21,7 @@ from .shared_memory import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Steps asked for. segment: what it goes into, None where the worker makes one."""
+    """Steps asked of a worker."""
 
     number: int
     """Number of the task."""

@@ -44,9 +44,7 @@ class Sent:
 
     @staticmethod
     def read(fd: int) -> "Sent":
-        """Return the message in this memory. Raises: errors of unpickling: modules that are not there, stores that do
-        not open.
-        """
+        """Return the message in this memory. Raises: errors of unpickling (a module or store that does not open)."""
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
             sent: Sent = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent

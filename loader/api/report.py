@@ -207,7 +207,7 @@ def _reports(
     checkpoint: str,
     metrics: Mapping[str, float],
 ) -> tuple[Report, ...]:
-    """Write the reports of a run, one per dataset. Raises: InvalidName; InvalidRuntime."""
+    """Return the reports of a run, one per dataset. Raises: InvalidName; InvalidRuntime."""
     if not isinstance(plan, Plan):
         raise InvalidRuntime(
             f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"

@@ -123,11 +123,11 @@ def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1
 
     - sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share, live_chunks,
       live_bytes, exhausted_at_step.
-    - tail_share: of an epoch, read less evenly.
+    - tail_share: share of an epoch that is read less evenly.
     - live_chunks, live_bytes: held by a loader to read every chunk once, over all ranks.
     - exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
-    - pack: None, or documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a
-      token.
+    - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of the sequences' places
+      that hold a token.
     - growths: step, source, removed, and of its new view: view, samples, left_of_epoch and new (samples mixed),
       whole_from_step.
     - whole_from_step: the first step with samples of an epoch of the whole view (None: it grows again before). With

@@ -67,7 +67,7 @@ class Ledger:
     """Writes behind the caller's back; an entry that could not be stored is raised at the next call."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
-        """Name the store of each source's ledger, which is that of its version: source name -> store."""
+        """Keep the places of entries. stores: source name -> store of its ledger, which is that of its version."""
         self._stores = stores
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None

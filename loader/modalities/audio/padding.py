@@ -28,7 +28,7 @@ class Promise(NamedTuple):
     n_samples: int
     """Samples per channel."""
     slack_s: float
-    """Seconds of sound that may be missing."""
+    """Seconds by which the sound may be shorter."""
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:

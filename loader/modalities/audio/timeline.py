@@ -1,8 +1,8 @@
 """Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
 
 A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled with
-silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out: in MP4 a frame
-lasts until the next one's time. Frames that go further back are left out until they catch up.
+silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
+lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
 Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
 front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where the file
 says how long the sound is: see `Ends`.

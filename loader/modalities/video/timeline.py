@@ -81,7 +81,7 @@ class Timeline:
         return self.end_pts * self.time_base
 
     def time_s(self, frame: int) -> Fraction:
-        """Return the second at which a frame (a number in display order) is first shown."""
+        """Return the time, in seconds, at which a frame (a number in display order) is first shown."""
         return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:

@@ -217,10 +217,10 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the N - body positions after the last full round.
+    """Return the ordinals of positions i of the tail, the N - body after the last full round.
 
-    They are the same lanes over the rest, then a plain permutation of the few that do not fill the lanes. All are
-    rotated so that no ordinal is favoured.
+    The same lanes go over the rest, then a plain permutation over the few that do not fill the lanes. All are rotated
+    so that no ordinal is favoured.
     """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body

@@ -25,7 +25,7 @@ class PackedView:
     def __init__(
         self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
     ) -> None:
-        """Read the dtype of each of the fields that `asked` names.
+        """Make the view. dtypes: of each of the fields that `asked` names.
 
         Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill that its dtype does not have.
         """

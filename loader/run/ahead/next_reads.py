@@ -30,8 +30,8 @@ Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
 class RankFuture:
     """Step -> places of its reads.
 
-    videos: per view, the groups of its video fields. A view with packet tables is left out: only a part of it is read,
-    which is known once its table is there.
+    videos: per view, the groups of its video fields. A field with packet tables is left out: only a part of it is
+    read, which is known once its table is there.
     end: the first step that is not made; None where the run is endless.
     """
 

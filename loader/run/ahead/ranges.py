@@ -142,7 +142,10 @@ class AheadReader:
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """Return the ranges, as every store. A range read ahead of another object than the pinned one is read again."""
+        """Return the ranges, as every store.
+
+        A range read ahead of another object than the pinned one is read again, and refused.
+        """
         taken = self._ahead.take(self._view, key, [Span(*span) for span in spans])
         held = [one if one is None or etag in (None, one.etag) else None for one in taken]
         missing = [span for span, one in zip(spans, held, strict=True) if one is None]

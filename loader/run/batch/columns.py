@@ -120,7 +120,7 @@ class Columns:
         return len(self._order)
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
-        """Yield columns of some of the slots, then of others, in the same memory. These take no values any more."""
+        """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
         complete = self._found_complete()
         for some in slots:
             out = Columns.__new__(Columns)  # a fifth of a small batch's time would go into empty columns

@@ -86,7 +86,7 @@ def masked(
     """Return the entry of a corrupt document that is masked in its sequence.
 
     documents: a slot per piece.
-    number: of the document's.
+    number: of the document's slot.
     """
     return Substitution(
         step=step,

@@ -92,7 +92,7 @@ class World:
 
     @staticmethod
     def of_mesh(mesh: Mesh, *dims: str) -> "World":
-        """Return the place along the data-parallel dimensions of a device mesh: "dp", or "dp_replicate", "dp_shard".
+        """Return the place along data-parallel dimensions of a mesh, such as "dp", or "dp_replicate", "dp_shard".
 
         Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
         the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension

@@ -19,7 +19,7 @@ from ..batch.columns import Allocate
 from ..batch.step_metrics import SlowSample
 
 LEAST_BYTES = 4096
-"""Least bytes of samples to lie there; fewer go with the pickle."""
+"""Least bytes of samples that are joined; fewer go with the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
 _CUT = ("ids", "mask", "fields", "slowest")

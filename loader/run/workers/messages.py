@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """A message; -1 stands for no number."""
+    """A message; -1 where a number is not given."""
 
     kind: int
     """Kind of the message."""

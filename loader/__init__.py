@@ -2,6 +2,7 @@
 
 root = loader.Root("data")                                   a folder or bucket prefix
 version = root.open("photos@latest")                         an immutable version
+
 plan = loader.plan({"photos": version}, seed=7, global_batch=64)
 for batch in loader.Loader(plan): ...                        every batch a pure function of its step
 """
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return a room; or the names of `api`, at the first use of any: numpy and pyarrow take 0.3 s, which a program
-        that only moves bytes (`loader.storage`) does without."""
+        """Return a package of this one; or a name of `api`, all of which come at the first use of any.
+
+        numpy and pyarrow take 0.3 s, which a program that only moves bytes (`loader.storage`) does without.
+        """
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):

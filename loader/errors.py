@@ -1,45 +1,45 @@
 """Every error penstock raises on purpose, in one tree.
 
     PenstockError
-      StoreError                     what a bucket or disk answered
-        ObjectNotFound               (FileNotFoundError)   no object at that key
-        AlreadyExists                (FileExistsError)     a create-only write met another object
-        Changed                      (RuntimeError)        the object is not the one first read
-        Forbidden                    (PermissionError)     credentials lack the right
-        Throttled                    (ConnectionError)     the store asked us to slow down, past our budget
-        Transient                    (ConnectionError)     the store did not answer, past our budget
-        ForkedStore                  (RuntimeError)        a forked child used its parent's store
-        InvalidStore                 (ValueError)          URL, option or key that no store accepts
-      Corrupt                        (ValueError)          bytes that are not what was written
-        CorruptLog                   the root's log, without which nothing of it is read
-        DecodeFailed                 a decoder refused bytes whose checksum is right
-        TooManyCorrupt               more samples were substituted than the budget allows
-      InvalidSample                  (ValueError)          what a writer was handed
+      StoreError:                    what a bucket or disk answered
+        ObjectNotFound:              (FileNotFoundError)   no object at that key
+        AlreadyExists:               (FileExistsError)     a create-only write met another object
+        Changed:                     (RuntimeError)        the object is not the one first read
+        Forbidden:                   (PermissionError)     credentials lack the right
+        Throttled:                   (ConnectionError)     the store asked us to slow down, past our budget
+        Transient:                   (ConnectionError)     the store did not answer, past our budget
+        ForkedStore:                 (RuntimeError)        a forked child used its parent's store
+        InvalidStore:                (ValueError)          URL, option or key that no store accepts
+      Corrupt:                       (ValueError)          bytes that are not what was written
+        CorruptLog:                  the root's log, without which nothing of it is read
+        DecodeFailed:                a decoder refused bytes whose checksum is right
+        TooManyCorrupt:              more samples were substituted than the budget allows
+      InvalidSample:                 (ValueError)          what a writer was handed
         InvalidKey InvalidField DuplicateKey FieldMismatch FieldTooLarge EmptyVersion
-      RootError                      the root and its history
-        NotARoot                     (ValueError)
-        FormatTooNew                 (ValueError)
-        VersionNotFound              (LookupError)
-        FieldNotFound                (LookupError)
-        TransactionNotFound          (LookupError)
-        VersionRetired               (LookupError)
-        Fenced                       (RuntimeError)        the transaction was aborted
-        Conflict                     (RuntimeError)        two changes of one part, or of one ref
-        InvalidName                  (ValueError)          a dataset, tag or alias name
-        Denied                       (PermissionError)     a sample that was taken down
-        StageNotPublished            (RuntimeError)        a stage that failed its check, or never ran
-        CheckpointNotFound           (LookupError)         no such step of a run
-      InvalidPlan                    (ValueError)          a plan that cannot be made
+      RootError:                     the root and its history
+        NotARoot:                    (ValueError)
+        FormatTooNew:                (ValueError)
+        VersionNotFound:             (LookupError)
+        FieldNotFound:               (LookupError)
+        TransactionNotFound:         (LookupError)
+        VersionRetired:              (LookupError)
+        Fenced:                      (RuntimeError)        the transaction was aborted
+        Conflict:                    (RuntimeError)        two changes of one part, or of one ref
+        InvalidName:                 (ValueError)          a dataset, tag or alias name
+        Denied:                      (PermissionError)     a sample that was taken down
+        StageNotPublished:           (RuntimeError)        a stage that failed its check, or never ran
+        CheckpointNotFound:          (LookupError)         no such step of a run
+      InvalidPlan:                   (ValueError)          a plan that cannot be made
         EmptyView BatchTooLarge
-      PlanMismatch                   (ValueError)          a state that belongs to another plan
-      CheckpointMismatch             (ValueError)          a checkpoint that does not fit the state to load into
-      InvalidRuntime                 (ValueError)          rank, world size, workers ...
-        Unpicklable                  a transform that a worker process cannot receive
-      TransformFailed                (RuntimeError)        the user's transform raised, or returned nothing
-      WorkerFailed                   (RuntimeError)        a worker process died, or cannot say what went wrong
-      MissingDependency              (ImportError)         an optional package is not installed
-      InvalidWeights                 (ValueError)          a model's weights: missing, others than stated, not its own
-      ModelFailed                    (RuntimeError)        a model that cannot run here, or not to the same bits twice
+      PlanMismatch:                  (ValueError)          a state that belongs to another plan
+      CheckpointMismatch:            (ValueError)          a checkpoint that does not fit the state to load into
+      InvalidRuntime:                (ValueError)          rank, world size, workers ...
+        Unpicklable:                 a transform that a worker process cannot receive
+      TransformFailed:               (RuntimeError)        the user's transform raised, or returned nothing
+      WorkerFailed:                  (RuntimeError)        a worker process died, or cannot say what went wrong
+      MissingDependency:             (ImportError)         an optional package is not installed
+      InvalidWeights:                (ValueError)          a model's weights: missing, others than stated, not its own
+      ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
 
 A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
 data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -143,8 +143,10 @@ class FormatTooNew(RootError, ValueError):
 
 
 class VersionNotFound(RootError, LookupError):
-    """No such dataset, version, tag, alias or id. dataset: the one that is there and lacks it, "" where that is
-    missing too, None where it is none of a dataset's."""
+    """No such dataset, version, tag, alias or id.
+
+    dataset: the one that is there and lacks it, "" where that is missing too, None where it is none of a dataset's.
+    """
 
     def __init__(self, *told: object, dataset: str | None = None) -> None:
         super().__init__(*told)
@@ -160,7 +162,7 @@ class TransactionNotFound(RootError, LookupError):
 
 
 class VersionRetired(RootError, LookupError):
-    """The version was retired; its reason is in the message. dataset: whose it is."""
+    """The version was retired; its reason is in the message. dataset: of the version."""
 
     def __init__(self, *told: object, dataset: str | None = None) -> None:
         super().__init__(*told)

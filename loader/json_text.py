@@ -19,7 +19,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class DamagedJson(ValueError):
-    """What was wrong, for the reader to say of which object."""
+    """The damage, for the reader to say of which object."""
 
 
 def is_text(given: object) -> bool:
@@ -57,7 +57,7 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
 
 
 def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, Any]:
-    """As `parse_json`, of a document that is an object. Raises: DamagedJson."""
+    """Return the value of a document that is an object, as `parse_json`. Raises: DamagedJson."""
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
@@ -65,7 +65,7 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
 
 
 def canonical_json(value: object, where: str = "the value") -> bytes:
-    """UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
+    """Return UTF-8 JSON with sorted keys, no spaces and no escapes beyond JSON's own: equal values have the same bytes.
 
     where: name of the value, for the message. Raises: TypeError for a float (its text is not the same everywhere), for
     a key that is not text, and for anything else that JSON does not hold.
@@ -76,7 +76,7 @@ def canonical_json(value: object, where: str = "the value") -> bytes:
 
 
 def _wrong(value: object) -> str:
-    """Place in the value that has no canonical JSON, and why; "" where all has."""
+    """Return the place in the value that has no canonical JSON, and why; "" where all has."""
     if isinstance(value, dict):
         for name, part in value.items():
             if not isinstance(name, str):

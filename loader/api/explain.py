@@ -41,7 +41,7 @@ class ExplainedPiece:
     """Provenance columns of the document, as in `Explanation.provenance`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """Return plain JSON."""
         own = {name: getattr(self, name) for name in ("segment_id", "start", "stop", "at", "masked")}
         return {**own, **self.address.to_json(), "provenance": self.provenance}
 
@@ -73,7 +73,7 @@ class Explanation:
     """Documents of a packed sequence, which has no bytes of its own; empty for any other sample."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; `pieces` is there for a packed sequence."""
+        """Return plain JSON; `pieces` is there for a packed sequence."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -116,10 +116,10 @@ def _place(root: str, at: FieldAddress) -> str:
 def explain(
     plan: Plan, step: int, rank: int | None = None, world_size: int | None = None, slot: int | None = None
 ) -> list[Explanation]:
-    """Every slot of a step, or of one rank's part of it, or one slot, but padding; no media is read.
+    """Return every slot of a step, or of one rank's part of it, or one slot, but padding; no media is read.
 
-    slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group
-    per sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
+    slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group per
+    sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
     """
     slots = plan.slots(step)
     wanted = np.arange(len(slots))
@@ -172,7 +172,7 @@ def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:
 
 
 def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[int, list[ExplainedPiece]]:
-    """slot -> the pieces of the sequence that it holds. mine: slots of one source, whose documents are `view`."""
+    """Return slot -> the pieces of its sequence. mine: slots of one source, whose documents are `view`."""
     found = pieces_of(plan, step, slots, mine)
     addresses = _addresses(view, found.of.document)
     out: dict[int, list[ExplainedPiece]] = {}

@@ -39,8 +39,7 @@ def follow(
     bucket_by: BucketBy | str | None = None,
     **options: Any,
 ) -> "Following":
-    """Return a `Loader` of a plan that grows by itself: before each step that `every` divides it takes up what is
-    newest.
+    """Return a `Loader` of a plan that takes up the newest versions before each step that `every` divides.
 
     The first rank at a boundary decides for all ranks (`follows/<run>/`), and the plan is saved. A version that the
     plan cannot go over to (its parts were rewritten, a packed source) is passed over, with a warning. Each boundary
@@ -129,7 +128,7 @@ class Following:
         self._decided = None
 
     def close(self) -> None:
-        """As `Loader.close`."""
+        """Close the loader, as `Loader.close`."""
         self.loader.close()
 
     def __enter__(self) -> "Following":
@@ -184,7 +183,7 @@ class Following:
     def _grown(self, step: int) -> Plan:
         """Return the plan under the newest versions, saved.
 
-        The plan itself where nothing is newer, or can be read on with.
+        The plan itself where no version is newer, or can be read on with.
         """
         plan = self.plan
         for source, view in _newest_views(plan).items():
@@ -203,7 +202,7 @@ class Following:
 
 
 def _newest_views(plan: Plan) -> dict[str, View]:
-    """Source -> the view of the version that it reads last, of sources that are of a version."""
+    """Return source -> the view of the version that it reads last, of sources that are of a version."""
     found: dict[str, tuple[int, View]] = {}
     for one in plan.sources.values():
         if isinstance(one.view, View) and not one.delta and one.growth >= found.get(one.source, (0,))[0]:

@@ -39,7 +39,7 @@ def plan(
     boundary: str = "fill",
     allow_repeats: bool = False,
 ) -> Plan:
-    """Everything that decides which samples a step holds, frozen under one hash.
+    """Return everything that decides which samples a step holds, frozen under one hash.
 
     Args:
         sources: Name -> version, view or `loader.source(...)`. The name is part of the order.
@@ -95,7 +95,7 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Sources for a plan in which a sample comes as often as its score says: see `order.by_score.by_score`.
+    """Return sources for a plan in which a sample comes as often as its score says: see `order.by_score.by_score`.
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
@@ -161,8 +161,11 @@ def write_part(
     groups: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> Part:
-    """One part of a transaction, from (key, fields[, metadata[, source]]) tuples: any number of workers may each
-    write some, and one `root.publish(dataset, parts)` makes the version. See `dataset.part_writer.write_part`."""
+    """Write one part of a transaction, from (key, fields[, metadata[, source]]) tuples.
+
+    Any number of workers may each write some, and one `root.publish(dataset, parts)` makes the version. See
+    `dataset.part_writer.write_part`.
+    """
     with root.heartbeat(txn):
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 

@@ -180,9 +180,9 @@ def report(
 
 
 def new_reports(root: Root, dataset: str, after: int = 0) -> Iterator[tuple[int, Report | Exception]]:
-    """Yield (number, report) of a dataset's reports behind number `after`, ascending.
+    """Yield (number, report) of a dataset's reports behind number `after`, ascending. Two requests each.
 
-    Of one that cannot be read the error, so that nobody is stopped by it for ever. Two requests each. Raises:
+    The error takes the place of a report that cannot be read, so that nobody is stopped by it for ever. Raises:
     InvalidName; StoreError.
     """
     number = after + 1
@@ -206,7 +206,7 @@ def _reports(
     checkpoint: str,
     metrics: Mapping[str, float],
 ) -> tuple[Report, ...]:
-    """Raises: InvalidName; InvalidRuntime."""
+    """Return the reports of a run, one per dataset. Raises: InvalidName; InvalidRuntime."""
     if not isinstance(plan, Plan):
         raise InvalidRuntime(
             f"plan = {type(plan).__name__}: the loader's plan is needed, such as batches.plan"
@@ -264,7 +264,7 @@ def check_run(run: str) -> str:
 
 
 def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """Raises: InvalidRuntime."""
+    """Return the metrics as plain numbers and texts. Raises: InvalidRuntime."""
     if not isinstance(metrics, Mapping) or len(metrics) > MAX_METRICS:
         raise InvalidRuntime(f"metrics: a mapping of at most {MAX_METRICS} names to numbers is needed")
     plain: dict[str, float | str] = {}
@@ -278,7 +278,7 @@ def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def _append(store: Store, one: Report) -> None:
-    """The report, then its number; again is no harm. Raises: StoreError."""
+    """Write the report, then its number; again is no harm. Raises: StoreError."""
     with suppress(
         AlreadyExists
     ):  # the same, told earlier; its number may be missing, so it is given one more
@@ -316,7 +316,7 @@ def _newest(store: Store, dataset: str) -> int:
 
 
 def _read(store: Store, dataset: str, key: str) -> Report:
-    """Raises: ObjectNotFound; Corrupt; FormatTooNew."""
+    """Return the report of a key. Raises: ObjectNotFound; Corrupt; FormatTooNew."""
     if not isinstance(key, str) or not key.startswith(_folder(dataset)):
         raise Corrupt(f"{store.url}: {key!r} is no report of {dataset}")
     data = store.get(key).data
@@ -340,7 +340,7 @@ def _read(store: Store, dataset: str, key: str) -> Report:
 
 
 def _tell_mlflow(run: Any, made: tuple[Report, ...]) -> None:
-    """The same as tags and metrics of a run of MLflow, or of whatever has its two functions."""
+    """Tell the same as tags and metrics of a run of MLflow, or of anything that has its two functions."""
     tags = {
         "penstock.plan": made[0].plan,
         "penstock.run": made[0].run,

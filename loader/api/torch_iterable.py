@@ -76,7 +76,7 @@ class PlanDataset(IterableDataset[Batch]):
             self._end = batches.end
 
     def __len__(self) -> int:
-        """See `loader.steps_of_run`."""
+        """Return the number of steps: see `loader.steps_of_run`."""
         return steps_of_run(self._end)
 
     def seek(self, step: int) -> None:
@@ -88,8 +88,10 @@ class PlanDataset(IterableDataset[Batch]):
         return self.plan.state(self._first() if self._position is None else self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin to iterate at a state of a plan, or at what a StatefulDataLoader saved, with whatever number of
-        workers and ranks. In a worker process, at that worker's own state. Raises: PlanMismatch."""
+        """Begin to iterate at a state of a plan, or of a StatefulDataLoader with any number of workers and ranks.
+
+        In a worker process, at that worker's own state. Raises: PlanMismatch.
+        """
         if get_worker_info() is None:
             self.seek(next_step(self.plan, state))
         else:

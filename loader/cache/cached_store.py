@@ -15,23 +15,25 @@ FETCH_BYTES = 16 * 2**20
 
 
 class PageCache(Protocol):
-    """Where pages are kept, by their names (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
+    """A place where pages are kept, by their names (`pages.page_name`): `MemoryPages`, or `OpenCache` on a disk."""
 
     page_bytes: int
+    """Bytes of a page."""
     count: Callable[[str, int], None]
+    """(name of a count, amount) -> None: is told of hits, misses and the like."""
 
     @property
     def takes_pages(self) -> bool:
-        """Whether a page that is fetched is likely to be kept."""
+        """True where a page that is fetched is likely to be kept."""
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
         """Return the bytes of a page that each cut names; None when it is not there."""
 
     def has(self, name: str) -> bool:
-        """Whether a page is there; it may be gone a moment later."""
+        """Return whether a page is there; it may be gone a moment later."""
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Whether the caller shall fetch this page, and may keep it."""
+        """Return whether the caller shall fetch this page, and may keep it."""
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a page that was claimed."""
@@ -40,20 +42,22 @@ class PageCache(Protocol):
         """Give a claim back."""
 
     def is_coming(self, name: str) -> bool:
-        """Whether somebody has claimed a page and is fetching it."""
+        """Return whether somebody has claimed a page and is fetching it."""
 
     def wait(self, name: str) -> None:
-        """Until a page that somebody has claimed is there, or will not be."""
+        """Wait until a page that somebody has claimed is there, or will not be."""
 
     def discard(self, name: str) -> None:
         """Throw a page away."""
 
 
 class Content(NamedTuple):
-    """What an object is made of, said by who wrote it: the address of its pages."""
+    """Identity of an object's bytes, as its writer said it: the address of its pages."""
 
     sha256: str
+    """SHA-256 of the bytes, in hex."""
     nbytes: int
+    """Size in bytes."""
 
 
 _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
@@ -61,8 +65,7 @@ _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 @contextmanager
 def waiting_for_no_page() -> Iterator[None]:
-    """Reads in this context are read alone where a page is on its way: a first batch must not wait for more than it
-    asks for."""
+    """Read alone in this context where a page is on its way: a first batch must not wait for more than it asks for."""
     token = _waits.set(False)
     try:
         yield
@@ -71,7 +74,7 @@ def waiting_for_no_page() -> Iterator[None]:
 
 
 class Claim(Enum):
-    """What became of the wish to fetch a page."""
+    """The answer to the wish to fetch a page."""
 
     TAKEN = "it is the caller's to fetch"
     NEEDLESS = "it is there, or somebody fetches it"
@@ -97,8 +100,10 @@ class CachedStore:
         return self._origin.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """From the origin, whatever is cached: a reader asks for one range when what it got before was wrong, so the
-        pages that hold it are thrown away. Raises: as the origin does."""
+        """Return a range from the origin, whatever is cached, and throw the pages away that hold it.
+
+        A reader asks for one range when the bytes it got before were wrong. Raises: as the origin does.
+        """
         content = self._content(key)
         if content is None:
             return self._origin.get_range(key, offset, nbytes, etag)
@@ -112,10 +117,10 @@ class CachedStore:
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """As every store.
+        """Return the ranges, as every store.
 
-        A page that is missing and of which half is wanted is fetched whole and kept; of others only what is wanted is
-        read, at once, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
+        A missing page of which half is wanted is fetched whole and kept. Of others only the wanted bytes are read, at
+        once, unless the page is on its way. Costs O(pages touched). Raises: as the origin does.
         """
         content = self._content(key)
         if content is None:
@@ -144,7 +149,7 @@ class CachedStore:
         return [Blob(data, content.sha256) for data in wanted.joined()]
 
     def claim(self, key: str, number: int) -> Claim:
-        """Before a page is read ahead (`keep`): whether it shall be."""
+        """Return whether a page shall be read ahead (`keep`), before it is."""
         content = self._content(key)
         if content is None:
             return Claim.NEEDLESS
@@ -158,7 +163,7 @@ class CachedStore:
     def keep(self, key: str, number: int) -> int:
         """Fetch a page that was claimed and keep it.
 
-        Returns the bytes read of the origin. Raises: as the origin does; the claim is given back in any case.
+        Return the bytes read of the origin. Raises: as the origin does; the claim is given back in any case.
         """
         content = self._certain(key)
         name, page = self._name(content, number), self._page(content, number)
@@ -174,7 +179,7 @@ class CachedStore:
         return page.nbytes
 
     def give_back(self, key: str, number: int) -> None:
-        """A page that was claimed is not fetched after all."""
+        """Give the claim of a page back that is not fetched after all."""
         self._cache.release(self.page_name(key, number))
 
     def page_name(self, key: str, number: int) -> str:
@@ -205,7 +210,7 @@ class CachedStore:
         return 2 * asked >= self._page(content, number).nbytes
 
     def _from_page(self, content: Content, number: int, wanted: "_Wanted") -> bool:
-        """Take what is wanted of a page from the cache; whether it was there."""
+        """Take the wanted bytes of a page from the cache; return whether it was there."""
         cuts = wanted.cuts[number]
         found = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
         if found is None:
@@ -215,7 +220,7 @@ class CachedStore:
         return True
 
     def _fetch_pages(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
-        """Pages that were not there: claimed, fetched and kept, or waited for where another has claimed them."""
+        """Fetch and keep pages that were not there; wait for those that another has claimed."""
         names = {number: self._name(content, number) for number in numbers}
         mine = [
             number
@@ -246,7 +251,7 @@ class CachedStore:
                 wanted.pieces[i][number] = blob.data[cut]
 
     def _read_alone(self, key: str, numbers: Sequence[int], wanted: "_Wanted", limits: ReadLimits) -> None:
-        """What is wanted of these pages, and not the pages."""
+        """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
@@ -291,7 +296,7 @@ class _Wanted:
         self.pieces: list[dict[int, bytes]] = [{} for _ in spans]
 
     def ranges(self, numbers: Iterable[int]) -> list[tuple[int, int, Span]]:
-        """(span's number, page, range in the object) of every cut of these pages."""
+        """Return (span's number, page, range in the object) of every cut of these pages."""
         return [
             (i, number, Span(number * self._page_bytes + cut.start, cut.stop - cut.start))
             for number in numbers

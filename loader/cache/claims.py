@@ -1,7 +1,7 @@
-"""Who fetches a page that several want at once: whoever creates its claim; the others wait a little for the page.
+"""The choice among several that want one page: the first to create its claim fetches it, the others wait a little.
 
-Nothing rests on a claim but the number of requests: one whose holder was killed only costs a wait, and a page that
-two fetch all the same is the same page.
+Nothing rests on a claim but the number of requests. One whose holder was killed only costs a wait, and a page that two
+fetch all the same is the same page.
 """
 
 import os
@@ -12,7 +12,7 @@ from contextlib import suppress
 from .folder import file_mode
 
 CLAIM_S = 5.0
-"""How long a claim is respected: far longer than a range read takes, and short enough for what a killed job costs."""
+"""Seconds for which a claim is respected: far longer than a range read takes, and short enough after a killed job."""
 POLL_S = 0.005
 
 
@@ -24,7 +24,7 @@ class Claims:
         self._folder = os.path.join(folder, "claims")
 
     def take(self, name: str) -> bool:
-        """Whether the caller is the one to fetch this page. A claim that is too old is taken over."""
+        """Return whether the caller is to fetch this page. A claim that is too old is taken over."""
         path = os.path.join(self._folder, name)
         for _ in range(2):
             with suppress(FileExistsError):
@@ -39,7 +39,7 @@ class Claims:
         return False
 
     def is_taken(self, name: str) -> bool:
-        """Whether a page is claimed by somebody, not too long ago."""
+        """Return whether a page is claimed by somebody, not too long ago."""
         age_s = self._age_s(name)
         return age_s is not None and 0 <= age_s < CLAIM_S
 
@@ -49,7 +49,7 @@ class Claims:
             os.unlink(os.path.join(self._folder, name))
 
     def wait(self, name: str, arrived: Callable[[], bool]) -> None:
-        """Until the page has arrived, its claim is gone, or the claim's time is over."""
+        """Wait until the page has arrived, its claim is gone, or the claim's time is over."""
         path, deadline_s = os.path.join(self._folder, name), time.monotonic() + CLAIM_S
         while not arrived() and os.path.exists(path) and time.monotonic() < deadline_s:
             time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""What goes when the limit is reached: pages that nobody needs soon, least recently used first.
+"""The eviction at the limit: pages that nobody needs soon go first, least recently used first.
 
 Then those that are needed last.
 """
@@ -20,27 +20,34 @@ class PageFile(NamedTuple):
     """One file of `pages/` as a scan found it."""
 
     name: str
+    """Name of the page."""
     path: str
+    """Path of the file."""
     nbytes: int
+    """Size of the file."""
     used_ns: int
+    """Time of its last use, in ns since 1970."""
 
 
 class Swept(NamedTuple):
-    """What is there after a sweep, and what it took away."""
+    """The result of a sweep."""
 
     held_bytes: int
+    """Bytes that are there after it."""
     evicted: int
-    refused: int  # files that could not be deleted
+    """Pages deleted."""
+    refused: int
+    """Files that could not be deleted."""
 
 
 def held_bytes(folder: str) -> int:
-    """Return what pages and unfinished files of a cache take together. O(pages)."""
+    """Return the bytes of a cache's pages and unfinished files together. O(pages)."""
     unfinished = sum(status.st_size for _, status in _files(os.path.join(folder, "writing")))
     return unfinished + sum(page.nbytes for page in scan(folder))
 
 
 def scan(folder: str) -> Iterator[PageFile]:
-    """Every page of a cache. Raises: OSError."""
+    """Yield every page of a cache. Raises: OSError."""
     pages = os.path.join(folder, "pages")
     for shelf in sorted(os.listdir(pages)):
         for entry, status in _files(os.path.join(pages, shelf)):

@@ -2,11 +2,11 @@
 
 It is one user's, mode 700, for the jobs of that user, unless it is shared on purpose.
 
-penstock-cache.json       marks it; the first thing there is
-pages/<2 hex>/<name>      whole pages
-writing/<random>          pages and hints that are being written
-claims/<name>             empty: somebody fetches this page
-hints/<random>            what one running loader needs next
+- `penstock-cache.json`: marks it; the first thing there is
+- `pages/<2 hex>/<name>`: whole pages
+- `writing/<random>`: pages and hints that are being written
+- `claims/<name>`: empty: somebody fetches this page
+- `hints/<random>`: the pages that one running loader needs next
 """
 
 import os
@@ -19,14 +19,15 @@ MARKER = "penstock-cache.json"
 FORMAT = b'{"format": 1}\n'
 ROOT_MARKER = "penstock.json"
 LANDING_MARKER = "_origins.json"
-"""What landing places may hold beside their objects."""
+"""Names that landing places may hold beside their objects."""
 FOLDERS = ("pages", "writing", "claims", "hints")
 
 
 def make_place(path: str, *, shared: bool = False) -> None:
     """Make the folder a node cache, if it is not one, for nobody else unless `shared`.
 
-    Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError."""
+    Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError.
+    """
     _refuse_sources(path)
     mode = 0o777 if shared else 0o700
     with suppress(FileExistsError):
@@ -50,12 +51,12 @@ def make_place(path: str, *, shared: bool = False) -> None:
 
 
 def file_mode(shared: bool) -> int:
-    """With which a cache's files are made; less the umask."""
+    """Return the mode of a cache's files; less the umask."""
     return 0o666 if shared else 0o600
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:
-    """A small file, unless somebody was quicker. Raises: OSError."""
+    """Write a small file, unless somebody was quicker. Raises: OSError."""
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with open(descriptor, "wb") as file:
@@ -63,7 +64,7 @@ def write_new(path: str, data: bytes, mode: int) -> None:
 
 
 def _refuse_others(path: str) -> None:
-    """Raises: InvalidRuntime unless the folder is this user's, and nobody else may write there; OSError."""
+    """Raise InvalidRuntime unless the folder is this user's, and nobody else may write there; OSError."""
     link, found, user = os.lstat(path), os.stat(path), os.geteuid()
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         why = f"is a link that user {link.st_uid} made"
@@ -81,7 +82,7 @@ def _refuse_others(path: str) -> None:
 
 
 def _refuse_sources(path: str) -> None:
-    """Raises: InvalidRuntime when the path lies in a root or in a landing place that says it is one."""
+    """Raise InvalidRuntime when the path lies in a root or in a landing place that says it is one."""
     folder = os.path.realpath(path)
     while True:
         for marker, what in ((ROOT_MARKER, "a penstock root"), (LANDING_MARKER, "a landing place")):

@@ -1,4 +1,4 @@
-"""Pages in this process's memory: what a loader keeps of a remote store where no folder is given for it."""
+"""Pages in this process's memory, which a loader keeps of a remote store where no folder is given for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
@@ -9,7 +9,7 @@ from .spec import PageMemory
 Count = Callable[[str, int], None]
 
 WAIT_S = 60.0
-"""How long a read waits for a page that is on its way: as long as a store may take by default."""
+"""Seconds that a read waits for a page on its way: as long as a store may take by default."""
 
 
 class MemoryPages:
@@ -42,7 +42,7 @@ class MemoryPages:
         return [data[cut] for cut in cuts]
 
     def has(self, name: str) -> bool:
-        """Whether a page is there."""
+        """Return whether a page is there."""
         return name in self._pages
 
     def claim(self, name: str, nbytes: int) -> bool:
@@ -75,11 +75,11 @@ class MemoryPages:
             self._changed.notify_all()
 
     def is_coming(self, name: str) -> bool:
-        """Whether a page was claimed and is being fetched."""
+        """Return whether a page was claimed and is being fetched."""
         return name in self._coming
 
     def wait(self, name: str) -> None:
-        """Until a page that is on its way is there, or is not coming."""
+        """Wait until a page that is on its way is there, or is not coming."""
         with self._changed:
             self._changed.wait_for(lambda: name not in self._coming, WAIT_S)
 
@@ -89,21 +89,21 @@ class MemoryPages:
             self._drop(name)
 
     def __len__(self) -> int:
-        """Pages held and on their way."""
+        """Return the number of pages held and on their way."""
         return len(self._pages) + len(self._coming)
 
     def needs(self, step: int, names: Iterable[str]) -> None:
-        """These pages are needed at a step; steps are told in their order."""
+        """Say that these pages are needed at a step; steps are told in their order."""
         with self._changed:
             self._uses.add(step, names)
 
     def passed(self, step: int) -> None:
-        """Every step before this one has got what it needed."""
+        """Say that every step before this one has got its pages."""
         with self._changed:
             self._uses.passed(step)
 
     def forget(self) -> None:
-        """What is needed is told anew; the pages stay."""
+        """Forget the needs, which are told anew; the pages stay."""
         with self._changed:
             self._uses.forget()
 

@@ -1,4 +1,4 @@
-"""Which pages the running loaders need next: one small file per loader, replaced as a whole, dead by its age.
+"""The pages that the running loaders need next: one small file per loader, replaced as a whole, dead by its age.
 
 A file is the names of pages (20 bytes each) in the order of their next use. Process ids would not do: the jobs of a
 node may live in containers that do not see each other.
@@ -17,7 +17,7 @@ from .pages import NAME_BYTES, write_whole
 HINT_PAGES = 4096
 """Names in a hint at most: 80 KiB, 4 GiB of pages."""
 BEAT_S = 10.0
-"""How often a loader writes its hint."""
+"""Seconds from one hint of a loader to the next."""
 DEAD_S = 60.0
 """The age at which a hint's loader counts as gone."""
 
@@ -31,7 +31,7 @@ class Hints:
         self._mine = os.path.join(self._folder, secrets.token_hex(8))
 
     def write(self, names: Iterable[str]) -> None:
-        """Say what is needed next, the soonest first; without names: only that there is a reader."""
+        """Write the pages that are needed next, the soonest first; without names: only that there is a reader."""
         write_whole(
             self._writing, self._mine, self._mode, b"".join(map(bytes.fromhex, islice(names, HINT_PAGES)))
         )
@@ -42,7 +42,7 @@ class Hints:
             os.unlink(self._mine)
 
     def read(self) -> tuple[int, dict[str, int]]:
-        """(loaders alive, page -> how soon the first of them needs it, 0 the soonest). Dead hints are removed."""
+        """Return (loaders alive, page -> rank of its first need, 0 the soonest). Dead hints are removed."""
         alive, needed = 0, dict[str, int]()
         now_s = time.time()
         for entry in list(os.scandir(self._folder)):

@@ -1,7 +1,7 @@
-"""When pages are needed next: the order in which they are given up when room is short.
+"""The next use of pages, which is the order in which they are given up when room is short.
 
-Of the pages that are held, the one that is needed last goes first (Belady's rule, which no other rule beats when the
-future is known); one of which no use is known goes before those, least recently done with first.
+Of the pages that are held, the one that is needed last goes first. That is Belady's rule, which no other rule beats
+when the future is known. A page of which no use is known goes before those, least recently done with first.
 """
 
 import heapq
@@ -22,7 +22,7 @@ class NextUses:
         ] = []  # a heap of (-next use, page); entries that are no longer so stay
 
     def add(self, step: int, names: Iterable[str]) -> None:
-        """These pages are needed at `step`, which lies after all steps that were added before."""
+        """Say that these pages are needed at `step`, which lies after all steps that were added before."""
         self._of_step[step] = tuple(dict.fromkeys(names))
         for name in self._of_step[step]:
             steps = self._steps.setdefault(name, deque())
@@ -31,7 +31,7 @@ class NextUses:
                 self._changed(name)
 
     def passed(self, step: int) -> None:
-        """Every step before this one has got what it needed."""
+        """Say that every step before this one has got its pages."""
         while self._of_step and (first := next(iter(self._of_step))) < step:
             for name in self._of_step.pop(first):
                 steps = self._steps[name]
@@ -41,7 +41,7 @@ class NextUses:
                 self._changed(name)
 
     def forget(self) -> None:
-        """Nothing is known any more: the order goes on elsewhere."""
+        """Forget all uses: the order goes on elsewhere."""
         self._steps.clear()
         self._of_step.clear()
         self._last.clear()
@@ -53,17 +53,17 @@ class NextUses:
         return steps[0] if steps else None
 
     def hold(self, name: str) -> None:
-        """A page is held from now on."""
+        """Hold a page from now on."""
         self._held.add(name)
         self._changed(name)
 
     def drop(self, name: str) -> None:
-        """A page is not held any more."""
+        """Hold a page no longer."""
         self._held.discard(name)
         self._idle.pop(name, None)
 
     def last(self) -> tuple[str, int | None] | None:
-        """(page to give up first, its next use) of those held; None where nothing is."""
+        """Return (page to give up first, its next use) of those held; None where nothing is."""
         if self._idle:
             return next(iter(self._idle)), None
         while self._last:

@@ -19,11 +19,12 @@ from .spec import PAGES_MIN, NodeCache
 logger = logging.getLogger(__name__)
 
 VERIFIED_PAGES = 2**16
-"""How many pages a process remembers to have checked; one that it forgot is checked again."""
+"""Pages that a process remembers to have checked; one that it forgot is checked again."""
 
 PAUSE_S = 30.0
-"""How long nothing is written after the disk refused it, and ranges are read as they are asked for: whole pages that
-nobody can keep would be fetched in vain."""
+"""Seconds without writes after the disk refused one. Ranges are then read as they are asked for: whole pages that
+nobody can keep would be fetched in vain.
+"""
 
 Count = Callable[[str, int], None]
 
@@ -60,7 +61,7 @@ class OpenCache:
 
     @property
     def takes_pages(self) -> bool:
-        """Whether a page that is fetched is likely to be kept: not for a while after the disk refused one."""
+        """True where a page that is fetched is likely to be kept: not for a while after the disk refused one."""
         return time.monotonic() >= self._paused_until_s
 
     def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
@@ -100,11 +101,11 @@ class OpenCache:
             self._pages.discard(name)
 
     def has(self, name: str) -> bool:
-        """Whether a page is there; it may be gone a moment later."""
+        """Return whether a page is there; it may be gone a moment later."""
         return self._pages.exists(name)
 
     def claim(self, name: str, nbytes: int) -> bool:
-        """Whether the caller shall fetch this page; else somebody else is about to. Room is made when it is written."""
+        """Return whether the caller shall fetch this page; else somebody else is about to. Writing it makes room."""
         try:
             return self._claims.take(name)
         except OSError as error:
@@ -117,7 +118,7 @@ class OpenCache:
             self._claims.release(name)
 
     def is_coming(self, name: str) -> bool:
-        """Whether somebody is about to fetch a page, in any process."""
+        """Return whether somebody is about to fetch a page, in any process."""
         try:
             return self._claims.is_taken(name)
         except OSError as error:
@@ -125,14 +126,14 @@ class OpenCache:
             return False
 
     def wait(self, name: str) -> None:
-        """Until somebody else has fetched a page, or has had time enough."""
+        """Wait until somebody else has fetched a page, or has had time enough."""
         with self._contained("claim"):
             self._claims.wait(name, lambda: self._pages.exists(name))
 
     def beat(self, needed: Callable[[], Iterable[str]]) -> None:
         """Show that this loader runs, every `BEAT_S` seconds.
 
-        While the cache is more than half full also which pages it needs next (`needed`, the soonest first).
+        While the cache is more than half full, show also the pages that it needs next (`needed`, the soonest first).
         """
         now_s = time.monotonic()
         with self._lock:
@@ -161,8 +162,10 @@ class OpenCache:
         self._paused_until_s = time.monotonic() + PAUSE_S
 
     def _sweep(self) -> None:
-        """Evict where all loaders that run could write over the limit, and find out how much this one may write
-        before the next sweep: its share of an eighth, and a page at least. Raises: OSError."""
+        """Evict where all loaders that run could write over the limit. Raises: OSError.
+
+        Also find out how much this one may write before the next sweep: its share of an eighth, and a page at least.
+        """
         if self.limit_bytes is None:
             return  # the disk did not say how much is free
         alive, needed = self._hints.read()
@@ -201,6 +204,6 @@ class OpenCache:
 
 
 def _half_of_free(folder: str) -> int:
-    """Half of what the disk has free for us, what the cache holds already included. Raises: OSError."""
+    """Return half of the disk's free space for us, with the bytes of the cache counted as free. Raises: OSError."""
     disk = os.statvfs(folder)
     return (disk.f_bavail * disk.f_frsize + held_bytes(folder)) // 2

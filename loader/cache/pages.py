@@ -23,7 +23,7 @@ _MAGIC = b"penstck1"
 _HEADER = struct.Struct("<8sII")
 HEADER_BYTES = _HEADER.size
 TOUCH_S = 60
-"""How old a page's time of last use may be before a read renews it."""
+"""Seconds since a page's time of last use after which a read renews it."""
 
 
 class BadPage(ValueError):
@@ -31,29 +31,32 @@ class BadPage(ValueError):
 
 
 class Identity(NamedTuple):
-    """Which file a page was when its checksum was found right; another one is checked again."""
+    """The file that a page was when its checksum was found right; another one is checked again."""
 
     inode: int
+    """Number of the inode."""
     mtime_ns: int
+    """Time of the last change, in ns since 1970."""
 
 
 class Pages:
     """The page files of one cache folder. Methods raise OSError as the disk does; containing that is the caller's.
 
-    shared: with other users, whose pages are believed; else a page that is not this user's is none."""
+    shared: with other users, whose pages are believed; else a page that is not this user's is none.
+    """
 
     def __init__(self, folder: str, *, shared: bool = False) -> None:
         self._pages, self._writing = os.path.join(folder, "pages"), os.path.join(folder, "writing")
         self._mode, self._user = file_mode(shared), None if shared else os.geteuid()
 
     def path(self, name: str) -> str:
-        """Where the page of this name lies, or would."""
+        """Return the path of the page of this name, there or not."""
         return os.path.join(self._pages, name[:2], name)
 
     def read(
         self, name: str, cuts: Sequence[slice], verified: Identity | None
     ) -> tuple[list[bytes], Identity] | None:
-        """Bytes of a page for each cut (start and stop in the page's data), None when there is no such page.
+        """Return the bytes of a page for each cut (start and stop in the page's data), None when there is no such page.
 
         A file other than `verified` is read whole and held against its checksum first. Raises: BadPage; OSError.
         """
@@ -87,7 +90,7 @@ class Pages:
         write_whole(self._writing, self.path(name), self._mode, header, data)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a page of this name; it may be gone a moment later."""
+        """Return whether there is a page of this name; it may be gone a moment later."""
         return os.path.exists(self.path(name))
 
     def discard(self, name: str) -> None:
@@ -103,9 +106,9 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
 
 
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
-    """A file that is seen under its name with all its bytes, or not. mode: less the umask.
+    """Write a file that is seen under its name with all its bytes, or not. Raises: OSError; nothing is left then.
 
-    Raises: OSError; nothing is left then.
+    mode: less the umask.
     """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -45,16 +45,13 @@ class NodeCache:
             _whole("limit_bytes", self.limit_bytes, PAGES_MIN * self.page_bytes, 2**63)
 
     def shared_by(self, processes: int) -> "NodeCache":
-        """Return the same: its limit is that of the folder, whoever uses it."""
+        """Return these settings: the limit is that of the folder, whoever uses it."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMemory:
-    """Memory of one loader's process that keeps pages of remote objects.
-
-    Raises: InvalidRuntime.
-    """
+    """Memory of one loader's process that keeps pages of remote objects. Raises: InvalidRuntime."""
 
     limit_bytes: int = MEMORY_BYTES
     """Most bytes kept; 0 keeps nothing and reads nothing ahead."""
@@ -74,7 +71,7 @@ CacheSpec = NodeCache | PageMemory
 
 
 def cache_spec(given: CacheSpec | str | os.PathLike[str] | int | None) -> CacheSpec:
-    """Settings out of the argument of `Loader(cache=...)`: a folder, or bytes of memory. Raises: InvalidRuntime."""
+    """Return the settings that `Loader(cache=...)` names: a folder, or bytes of memory. Raises: InvalidRuntime."""
     if given is None:
         return PageMemory()
     if isinstance(given, NodeCache | PageMemory):

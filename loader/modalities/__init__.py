@@ -1,11 +1,11 @@
-"""What the bytes of a field mean: decoders for the loader, encoders for the writer.
+"""The meaning of a field's bytes: decoders for the loader, encoders for the writer.
 
-A field's name says it: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`,
-`latent.npy`), in any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in
-`ENCODERS` if the writer should also take Python values for it. `loader.testing.modalities` is its conformance suite.
+A field's name says it: the last word, after the last `.`, picks the decoder (`jpg`, `caption.txt`, `latent.npy`), in
+any case of letters. To add a modality: one file here, one line in `DECODERS`, and one in `ENCODERS` if the writer
+should also take Python values for it. `loader.testing.modalities` is its conformance suite.
 
-A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng` the sample's generator or
-None. It is picklable, safe to call from many threads, and raises `DecodeFailed` for whatever it cannot read.
+A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng` the sample's generator or None. It is
+picklable, safe to call from many threads, and raises `DecodeFailed` for bytes that it cannot read.
 """
 
 from collections.abc import Callable
@@ -63,9 +63,11 @@ def known_extensions() -> tuple[str, ...]:
 def decoder_for(field: str) -> Decoder:
     """Return the decoder of a field, by the last word of its name.
 
-    What they return: image words uint8 [H, W, C]; video words uint8 [T, H, W, 3]; audio words float32
-    [channels, samples]; npy an array; txt str; json an object; jsonl a list; cls int. A word that is not
-    in `known_extensions()` (`x.packets`, `x.bin`) gives `bytes`.
+    They return, by word:
+
+    - image words: uint8 [H, W, C]; video words: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
+    - npy: an array; txt: str; json: an object; jsonl: a list; cls: int;
+    - a word that is not in `known_extensions()` (`x.packets`, `x.bin`): bytes.
 
     Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).
     """
@@ -78,7 +80,7 @@ def decoder_for(field: str) -> Decoder:
 
 
 def placing(decoder: Decoder) -> bool:
-    """Whether a decoder takes a `destination.Place` as its third argument: a function of ours that has three."""
+    """Return whether a decoder takes a `destination.Place` as its third argument: a function of ours that has three."""
     return (
         isfunction(decoder) and decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
     )
@@ -104,7 +106,7 @@ def encode(field: str, value: object) -> Buffer:
 
 
 def decode_bytes(data: Buffer, rng: np.random.Generator | None = None) -> bytes:
-    """Return the field's bytes: what a field gives whose last word names no decoder, or with `decode=False`."""
+    """Return the field's bytes: for a field whose last word names no decoder, or with `decode=False`."""
     return bytes(data)
 
 

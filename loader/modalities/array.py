@@ -22,20 +22,25 @@ _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, 
 
 
 class Layout(NamedTuple):
-    """What a .npy file is, up to its values. head: the bytes before them; nbytes: of the values."""
+    """The layout of a .npy file: all of it but the values."""
 
     head: bytes
+    """Bytes before the values."""
     shape: tuple[int, ...]
+    """Length of each dimension."""
     fortran: bool
+    """True for values in Fortran order."""
     dtype: np.dtype
+    """Type of a value, byte order included."""
     nbytes: int
+    """Bytes of the values."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
-    """Return the stored array: same shape and dtype (byte order included), C-contiguous, writable, its own memory or
-    the one that `place` offers.
+    """Return the stored array: same shape and dtype (byte order included), C-contiguous and writable.
 
-    Raises: DecodeFailed (not npy, an object dtype, bytes missing or left over).
+    It lies in its own memory or in that which `place` offers. Raises: DecodeFailed (not npy, an object dtype, bytes
+    missing or left over).
     """
     view = memoryview(data)
     layout = layout_of(view)
@@ -110,12 +115,10 @@ def encode(field: str, value: object) -> bytes:
 
 @lru_cache(maxsize=8192)
 def _layout(head: bytes, prefix: int) -> Layout:
-    """Cached: the samples of a field mostly share one, and documents of tokens have one per length. prefix: bytes
-    before the header's text.
+    """Return the layout that a header tells. Cached: most samples of a field share one, documents one per length.
 
-    numpy's own reader also takes headers of Python 2 (with a warning) and passes on its tokenizer's errors.
-
-    Raises: ValueError and its like for a malformed header.
+    prefix: bytes before the header's text. numpy's own reader also takes headers of Python 2 (with a warning) and
+    passes on its tokenizer's errors. Raises: ValueError and its like for a malformed header.
     """
     header = ast.literal_eval(head[prefix:].decode("utf-8" if head[6] == 3 else "latin-1"))
     shape, fortran = header["shape"], header["fortran_order"]

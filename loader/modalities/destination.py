@@ -1,4 +1,4 @@
-"""Where a decoder may put what it decodes: rows of a batch, so that nothing is copied once more."""
+"""Memory that a decoder may decode into: rows of a batch, so that nothing is copied once more."""
 
 from collections.abc import Callable
 
@@ -9,4 +9,4 @@ Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
 
 
 def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
-    """The `Place` that offers none."""
+    """Return None: the `Place` that offers no memory."""

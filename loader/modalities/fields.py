@@ -24,15 +24,15 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 
 def last_word(field: str) -> str:
-    """Return what picks the decoder: the lower-cased word after the last `.` (`latent.NPY` -> `npy`)."""
+    """Return the word that picks the decoder: the lower-cased one after the last `.` (`latent.NPY` -> `npy`)."""
     return field.rpartition(".")[2].lower()
 
 
 def check_field(name: object) -> str:
-    """`name`, if it can be a field's name.
+    """Return `name`, if it can be a field's name.
 
-    A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes; its last word is not one of
-    the pickle formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
+    A name is words of A-Z a-z 0-9 _ - joined by single dots, at most 80 bytes. Its last word is not one of the pickle
+    formats (pkl, pickle, pyd, dill, pth, pt, joblib), which are never unpickled.
 
     Raises: InvalidField.
     """
@@ -57,7 +57,7 @@ def check_field(name: object) -> str:
 
 
 def as_buffer(value: object) -> Buffer | None:
-    """`value` as a flat buffer of bytes without a copy, or None when it is not bytes-like.
+    """Return `value` as a flat buffer of bytes without a copy, or None when it is not bytes-like.
 
     A memoryview of another shape or item size is cast to bytes; one with gaps has to be copied.
     """

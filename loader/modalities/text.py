@@ -15,7 +15,7 @@ _LABEL = re.compile(rb"\s*(-?[0-9]{1,19})\s*", re.ASCII)
 
 
 def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
-    """UTF-8 text as str, unchanged: no newline translation, no byte order mark removed.
+    """Return UTF-8 text as str, unchanged: no newline translation, no byte order mark removed.
 
     Raises: DecodeFailed (not UTF-8).
     """
@@ -26,10 +26,10 @@ def decode_txt(data: Buffer, rng: np.random.Generator | None = None) -> str:
 
 
 def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
-    """One JSON document in UTF-8 as Python objects.
+    """Return one JSON document in UTF-8 as Python objects.
 
-    NaN and Infinity are read, although they are not JSON: much existing data written by Python has them.
-    `encode` never writes them.
+    NaN and Infinity are read, although they are not JSON: much existing data written by Python has them. `encode` never
+    writes them.
 
     Raises: DecodeFailed (not UTF-8, not JSON, nested too deep).
     """
@@ -37,7 +37,7 @@ def decode_json(data: Buffer, rng: np.random.Generator | None = None) -> object:
 
 
 def decode_jsonl(data: Buffer, rng: np.random.Generator | None = None) -> list[object]:
-    """One JSON document per line as a list, in order; blank lines are passed over.
+    """Return the JSON document of each line, in order; blank lines are passed over.
 
     Raises: DecodeFailed, naming the line (from 1).
     """
@@ -58,7 +58,7 @@ def decode_cls(data: Buffer, rng: np.random.Generator | None = None) -> int:
 
 
 def encode_txt(field: str, value: object) -> bytes:
-    """str as UTF-8. Raises: InvalidField (not a str, or one with lone surrogates)."""
+    """Return a str as UTF-8. Raises: InvalidField (not a str, or one with lone surrogates)."""
     if not isinstance(value, str):
         raise InvalidField(f"field {field!r} takes str or bytes, got {_kind(value)}")
     try:
@@ -68,7 +68,7 @@ def encode_txt(field: str, value: object) -> bytes:
 
 
 def encode_json(field: str, value: object) -> bytes:
-    """JSON in UTF-8, keys in the order given; non-str keys become str as `json.dumps` makes them.
+    """Return JSON in UTF-8, keys in the order given; non-str keys become str as `json.dumps` makes them.
 
     Raises: InvalidField (a value JSON does not hold, NaN, Infinity, a cycle).
     """
@@ -82,7 +82,7 @@ def encode_json(field: str, value: object) -> bytes:
 
 
 def encode_jsonl(field: str, value: object) -> bytes:
-    """One JSON document and a newline per item. Raises: InvalidField (not a list, or as `encode_json`)."""
+    """Return one JSON document and a newline per item. Raises: InvalidField (not a list, or as `encode_json`)."""
     if not isinstance(value, list | tuple):
         raise InvalidField(f"field {field!r} takes bytes or a list of what JSON holds, got {_kind(value)}")
     return b"".join(encode_json(field, item) + b"\n" for item in value)

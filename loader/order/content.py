@@ -104,7 +104,7 @@ class PlannedSource:
 
 
 def plan_source(name: str, given: OrderView | Source, bucket: str | None = None) -> PlannedSource:
-    """Freezes a source, or one bucket of it. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
+    """Freeze a source, or one bucket of it. Raises EmptyView, or InvalidPlan for a bad name, view, chunk or lanes."""
     if not isinstance(name, str) or not name:
         raise InvalidPlan(
             f"source name {name!r}: a non-empty string is needed; it is part of the order's keys"
@@ -180,7 +180,7 @@ class PlanContent:
         object.__setattr__(self, "hash", content_hash("p", self.to_json()))
 
     def _refuse_repeats(self) -> None:
-        """Raises: BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
+        """Raise BatchTooLarge for a source, or a bucket of one, that is smaller than its batch."""
         largest: dict[str, int] = {}
         for stream in self.streams.values():
             for segment, batch in zip(stream.segments, stream.batch_sizes, strict=True):
@@ -215,11 +215,11 @@ class PlanContent:
         return {None: Stream(names=names, batch=self.global_batch, segments=self.segments)}
 
     def used_before(self, step: int) -> dict[str, int]:
-        """Positions that the steps before take of each source's stream, or of each bucket's; zeros left out."""
+        """Return the positions that earlier steps take of each source's stream, or of each bucket's; zeros left out."""
         return (self.buckets or self.streams[None]).used_before(step)
 
     def stream_of(self, source: str) -> GrownStream:
-        """Return samples at the positions of a source, or of a bucket of one."""
+        """Return the samples at the positions of a source, or of a bucket of one."""
         if source in self.grown_streams:
             return self.grown_streams[source]
         return GrownStream((Stage(start=0, origin=0, epoch=0, n=self.sources[source].shape.n),))
@@ -229,7 +229,7 @@ class PlanContent:
         return [one for one in self.grown if one.source == source]
 
     def views_at(self, source: str, step: int) -> list[PlannedSource]:
-        """Return the whole view of a source that is in force at a step; with buckets one of each that has samples."""
+        """Return the whole view of a source in force at a step, alone; with buckets those of each that has samples."""
         number = sum(one.step <= step for one in self.growths_of(source))
         return [
             one
@@ -247,8 +247,10 @@ class PlanContent:
         return Turn(bucket=None, stream=self.streams[None], step=step)
 
     def step_of(self, name: str, position: int) -> int | None:
-        """Return the step that takes position `position` of the stream of a source (or of a bucket of one:
-        `photos/b3`); None where no step does. Costs a pass over a mixture table per segment."""
+        """Return the step that takes a position of the stream of a source, or of a bucket of one (`photos/b3`).
+
+        None where no step does. Costs a pass over a mixture table per segment.
+        """
         one = self.sources[name]
         if self.boundary == MASK:
             epoch, i = divmod(position, self.sources[name].shape.n)
@@ -287,9 +289,9 @@ class PlanContent:
         }
 
     def grown_json(self, growths: Sequence[Growth]) -> list[dict[str, Any]]:
-        """position: of the source's stream, at which a growth takes effect.
+        """Return the JSON of growths, each with the position of its source's stream at which it takes effect.
 
-        With buckets it follows from the bases of the segment that begins there.
+        With buckets the position is left out: it follows from the bases of the segment that begins there.
         """
         out: list[dict[str, Any]] = [{"step": one.step, "source": one.source} for one in growths]
         if self.buckets is None:
@@ -298,7 +300,7 @@ class PlanContent:
         return out
 
     def checked_step(self, step: int) -> int:
-        """step as an int. Raises InvalidRuntime: not a whole number >= 0, or positions beyond int64."""
+        """Return step as an int. Raises InvalidRuntime: not a whole number >= 0, or positions beyond int64."""
         try:
             number = step.__index__()
         except AttributeError:

@@ -12,7 +12,7 @@ from .steps.slots import rank_slice
 
 
 def describe(facts: Mapping[str, Any]) -> str:
-    """Several lines: what is mixed and bucketed, how long an epoch lasts, what a loader will hold and ask for."""
+    """Return several lines: the mixture, the buckets, the length of an epoch, the loader's memory and requests."""
     bucketed = f", bucketed by {facts['bucket_by']}" if facts["bucket_by"] else ""
     bucketed += ", padded at the end of an epoch" if facts["boundary"] == MASK else ""
     lines = [
@@ -118,19 +118,26 @@ def _segment_lines(segment: Mapping[str, Any], facts: Mapping[str, Any]) -> list
 def plan_facts(plan: PlanContent, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
     """Return the numbers that `Plan.describe` puts into words.
 
-    world_size: data-parallel ranks. steps_per_s: optimizer steps per second.
-    sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share (of an epoch, read
-    less evenly), live_chunks and live_bytes (what a loader holds to read every chunk once, over all ranks), and
-    exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has. pack: None, or
-    documents, length, tokens, pieces, and efficiency: the share of the sequences' places that hold a token.
-    growths: step, source, and of its new view: view, samples, left_of_epoch and new (samples mixed), removed, and
-    whole_from_step, the first step with samples of an epoch of the whole view (None: it grows again before). With
-    buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
-    segments: start_step, end_step (None: endless), global_batch (without buckets), per source its weight of
-    total_weight slots of a batch, samples_per_step and steps_per_epoch; per bucket its batch and its turns of
-    total_turns steps; all as means over steps: samples_per_step, bytes_per_step; per_s, and per_rank_per_s: samples,
-    bytes, requests (one per sample and group of fields), chunk_requests (one per chunk and group: when chunks are read
-    whole).
+    world_size: data-parallel ranks.
+    steps_per_s: optimizer steps per second.
+
+    - sources: name -> samples, mean_sample_bytes, chunk (samples), lanes, h, chunk_rounds, tail_share, live_chunks,
+      live_bytes, exhausted_at_step.
+    - tail_share: share of an epoch that is read less evenly.
+    - live_chunks, live_bytes: held by a loader to read every chunk once, over all ranks.
+    - exhausted_at_step: the step whose batch has the last sample of the first epoch, None if no step has.
+    - pack (of a source): None, or documents, length, tokens, pieces, and efficiency: the share of the sequences' places
+      that hold a token.
+    - growths: step, source, removed, and of its new view: view, samples, left_of_epoch and new (samples mixed),
+      whole_from_step.
+    - whole_from_step: the first step with samples of an epoch of the whole view (None: it grows again before). With
+      buckets these are sums, whole_from_step the last of all, view None, and buckets: label -> the same of each.
+    - segments: start_step, end_step (None: endless), global_batch (without buckets), and per bucket its batch and its
+      turns of total_turns steps. Per source its weight of total_weight slots of a batch, samples_per_step and
+      steps_per_epoch. Of all, as means over steps: samples_per_step, bytes_per_step, per_s and per_rank_per_s.
+    - per_s, per_rank_per_s: samples, bytes, requests (one per sample and group of fields), chunk_requests (one per
+      chunk and group: when chunks are read whole).
+
     Costs a few quota tables, whatever N is. Raises: InvalidRuntime.
     """
     rank_slice(plan.batch_range[0], 0, world_size)
@@ -186,7 +193,7 @@ def _source_facts(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
 
 
 def _last_position(plan: PlanContent, one: PlannedSource) -> int | None:
-    """Of the first epoch of a view, in its source's stream; None where it has none."""
+    """Return the last position of the first epoch of a view, in its source's stream; None where it has none."""
     return plan.stream_of(one.stream).last_of(one.growth, one.delta)
 
 
@@ -209,7 +216,7 @@ def _growth_facts(plan: PlanContent, growth: Growth) -> dict[str, Any]:
 
 
 def _view_growth(plan: PlanContent, one: PlannedSource) -> dict[str, Any]:
-    """Of the whole view that a growth makes, of a source or of one of its buckets."""
+    """Return the facts of the whole view that a growth makes, of a source or of one of its buckets."""
     stage = plan.grown_streams[one.stream].stages[one.growth]
     is_read = _last_position(plan, one) is not None
     return {
@@ -232,7 +239,7 @@ def _pack_facts(view: PackedView) -> dict[str, Any]:
 
 
 def _reads(one: PlannedSource) -> float:
-    """Mean number of stored samples that a slot is made of."""
+    """Return the mean number of stored samples that a slot is made of."""
     return one.view.table.n_pieces / len(one.view) if isinstance(one.view, PackedView) else 1.0
 
 
@@ -282,7 +289,7 @@ def _rates(
     turns: Mapping[str | None, int],
     views: Mapping[str, PlannedSource],
 ) -> dict[str, dict[str, Any]]:
-    """Per source read in a bucket: how much of it a mean step takes. views: stream -> what a segment begins with."""
+    """Return the rates of each source read in a bucket, in a mean step. views: stream -> view as a segment begins."""
     stream, segment = plan.streams[label], plan.segments[number]
     weights = {name: segment.weights[views[name].source] for name in stream.names if name in views}
     slots = _slots(plan, number, label) * turns[label] / sum(turns.values())
@@ -302,7 +309,7 @@ def _rates(
 
 
 def _slots(plan: PlanContent, number: int, label: str | None) -> int:
-    """Of a batch in a segment; with buckets, of one of them."""
+    """Return the slots of a batch in a segment; with buckets, of a batch of one of them."""
     if plan.buckets is None or label is None:
         return plan.segments[number].batch or plan.global_batch
     return plan.buckets.batches[number][label]
@@ -311,7 +318,7 @@ def _slots(plan: PlanContent, number: int, label: str | None) -> int:
 def _steps_per_epoch(
     rates: Mapping[str, Mapping[str, Any]], views: Mapping[str, PlannedSource]
 ) -> dict[str, float]:
-    """source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
+    """Return source -> steps in which as many of its samples are taken as it has, over all of its buckets."""
     taken: dict[str, float] = {}
     held: dict[str, int] = {}
     for name, rate in rates.items():

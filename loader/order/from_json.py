@@ -78,7 +78,7 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
 
 
 def _check_fields(d: dict[str, Any]) -> None:
-    """Refuses JSON that lacks what is read from it, before any view is opened."""
+    """Refuse JSON that lacks fields that are read from it, before any view is opened."""
     _need("the plan", d, {"seed": int, "global_batch": int, "boundary": str, "allow_repeats": bool})
     _need("the plan", d, {"sources": dict, "segments": list, "quarantine": list})
     for name, entry in d["sources"].items():
@@ -99,7 +99,7 @@ def _check_fields(d: dict[str, Any]) -> None:
 
 
 def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Growth, ...]:
-    """Which samples were added and removed follows from the views, opened again. Raises InvalidPlan."""
+    """Return the growths; the samples added and removed follow from the views, opened again. Raises InvalidPlan."""
     if not isinstance(entries, list):
         raise InvalidPlan(f"the plan's JSON is damaged: grown is {entries!r}, not a list")
     steps: list[tuple[int, str]] = []
@@ -110,7 +110,7 @@ def _growths(entries: object, sources: Mapping[str, PlannedSource]) -> tuple[Gro
 
 
 def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[int, int]]:
-    """(start step, slots of a step) of each segment; `first` of those that have no other."""
+    """Return (start step, slots of a step) of each segment; `first` of those that have no other."""
     return [
         (one["start_step"], whole(f"segments[{number}]: batch", one.get("batch", first), 1, MAX_GLOBAL_BATCH))
         for number, one in enumerate(segments)
@@ -118,7 +118,7 @@ def _batches(segments: Sequence[Mapping[str, Any]], first: int) -> list[tuple[in
 
 
 def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    """(start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
+    """Return (start step, label -> slots of its batches), from step 0 on. Raises InvalidPlan."""
     out: list[tuple[int, dict[str, int]]] = []
     ramp = by.get("ramp", [])
     if not isinstance(ramp, list):
@@ -137,7 +137,7 @@ def _bucket_sizes(by: Mapping[str, Any]) -> list[tuple[int, dict[str, int]]]:
 
 
 def _quarantine_list(entry: object, versions: set[tuple[str, int]]) -> QuarantineList:
-    """As it was stored: what the keys' ordinals are was found once, when the plan was made."""
+    """Return a list as it was stored: the ordinals of its keys were found once, when the plan was made."""
     what = "an entry of quarantine"
     _need(what, entry, {"start_step": int, "source": str, "samples": list})
     assert isinstance(entry, dict)

@@ -35,7 +35,7 @@ class PlanStore(Protocol):
     """The verbs of a store that saving a plan needs."""
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """Creates an object, or finds it there with the same bytes."""
+        """Create an object, or find it there with the same bytes."""
 
 
 class PlanRoot(Protocol):
@@ -72,14 +72,14 @@ class Plan(PlanContent):
         return planned_slots(self, step)
 
     def stack(self, steps: Sequence[int], rank: int, world_size: int) -> Stacked:
-        """One rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
+        """Return one rank's part of the slots of ascending steps: the slots of `slots`, at the cost of its own.
 
         Raises: as `slots`, for a slot of its own; InvalidRuntime for a world size that a batch has no slots for.
         """
         return planned_stack(self, steps, rank, world_size)
 
     def batch_ids(self, step: int) -> list[tuple[str, str]]:
-        """(source name, sample key) of each slot of a step, in canonical order; ("", "") at padding; no media."""
+        """Return (source name, sample key) of each slot, in canonical order; ("", "") at padding. Reads no media."""
         slots = self.slots(step)
         ids: list[tuple[str, str]] = [("", "")] * len(slots)
         for index, (name, planned) in enumerate(self.sources.items()):
@@ -99,12 +99,12 @@ class Plan(PlanContent):
         return check_state(self, state)
 
     def save(self, root: PlanRoot) -> str:
-        """Stores the plan's canonical JSON as `plans/<hash>.json`, if it is not there yet; returns the hash."""
+        """Store the plan's canonical JSON as `plans/<hash>.json`, if it is not there yet; return the hash."""
         root.store.put_if_absent(f"plans/{self.hash}.json", plan_json(self.to_json()))
         return self.hash
 
     def batch_size(self, step: int) -> int:
-        """Slots of the global batch of a step: `global_batch`, or what its segment or its bucket has."""
+        """Return the slots of a step's global batch: `global_batch`, or the number of its segment or its bucket."""
         turn = self.turn(self.checked_step(step))
         return turn.stream.batch_in(turn.stream.segment_at(turn.step))
 
@@ -113,7 +113,7 @@ class Plan(PlanContent):
         return self.turn(self.checked_step(step)).bucket
 
     def grow(self, views: Mapping[str, Any], step: int, *, bucket_by: BucketBy | str | None = None) -> "Plan":
-        """This plan, but that sources go on under later versions from a step on; steps before it stay as they are.
+        """Return this plan with sources that grow at a step: later versions from there on; earlier steps stay.
 
         The rest of the source's epoch is mixed with the new samples in proportion, so that both end together; then
         epochs are of all samples. Samples that the later version lacks are in no slot from `step` on. May be called
@@ -134,11 +134,13 @@ class Plan(PlanContent):
         return replace(self, **grown_content(self, views, step, asked))
 
     def quarantined(self, samples: QuarantineKeys, step: int) -> "Plan":
-        """This plan, but that no slot holds these samples from a step on; steps before it stay as they are.
+        """Return this plan with these samples in no slot from a step on; steps before it stay as they are.
 
         samples: source name -> keys of samples of the source's version in force at the step: of a source that grows,
-        new ones too. May be called again, for any step. It costs a search for the keys in the views.
-        Raises InvalidPlan: an unknown source, or a key that no live sample of that version has.
+        new ones too.
+
+        May be called again, for any step. It costs a search for the keys in the views. Raises InvalidPlan: an unknown
+        source, or a key that no live sample of that version has.
         """
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
@@ -167,13 +169,14 @@ def make_plan(
     boundary: str = FILL,
     allow_repeats: bool = False,
 ) -> Plan:
-    """Freezes a plan.
+    """Freeze a plan.
 
     views: source name -> view, or source(view, weight=...). Names are part of the order's keys.
-    seed: 0 <= seed < 2^64. global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...],
-    each from its step on (a ramp). With buckets it is that of buckets that `bucket` gives none, and bounds a budget.
-    schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly
-    these weights (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
+    seed: 0 <= seed < 2^64.
+    global_batch: slots per optimizer step over all ranks; or [(0, slots), (step, slots), ...], each from its step on (a
+    ramp). With buckets it is that of buckets that `bucket` gives none, and bounds a budget.
+    schedule: [(step, {name: weight}), ...] in ascending order; from that step on the mixture has exactly these weights
+    (a source that is not named is left out). An entry at step 0 replaces the sources' weights.
     bucket_by: bucket(...), or the expression alone; each batch is then of one bucket.
     allow_repeats: let a source, or a bucket of one, be smaller than its batch.
     quarantine: {name: keys of samples that no slot holds}, or [(step, {name: keys}), ...], each from its step on.
@@ -220,9 +223,10 @@ def make_plan(
 
 
 def segment_starts(weights: Mapping[str, Weight], schedule: Schedule) -> list[tuple[int, dict[str, int]]]:
-    """(start step, integer weights) of every segment, the first at step 0. Raises InvalidPlan.
+    """Return (start step, integer weights) of every segment, the first at step 0. Raises InvalidPlan.
 
-    weights: in force from step 0 unless the schedule has an entry there; names all sources."""
+    weights: in force from step 0 unless the schedule has an entry there; names all sources.
+    """
     starts: list[tuple[int, dict[str, int]]] = []
     for entry in schedule:
         try:

@@ -1,4 +1,4 @@
-"""Whether the training and the threads that make its batches are in each other's way, or the threads in their own."""
+"""Contention: the training and the threads that make its batches in each other's way, or the threads in their own."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,15 +19,18 @@ is."""
 
 
 class Seen(NamedTuple):
-    """A stretch of a run. waits, computes: shares of the training's time in which it waited for batches, and in which
-    its own thread computed; cores: CPU seconds of the whole process per second; decodes: share of decoding and
-    transforming in what was done for batches; limit: `limited_by`."""
+    """Shares and rates of a stretch of a run."""
 
     waits: float
+    """Share of the training's time in which it waited for batches."""
     computes: float
+    """Share of the training's time in which its own thread computed."""
     cores: float
+    """CPU seconds of the whole process per second."""
     decodes: float
+    """Share of decoding and transforming in the work on batches."""
     limit: str | None
+    """Value of `limited_by`; None while there is nothing to judge by."""
 
 
 class Contention:
@@ -38,16 +41,19 @@ class Contention:
         self._since_s = self._computed_s = 0.0
 
     def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
-        """A step of the training: seconds that it waited and then worked, and CPU seconds of its thread. True when it
-        is time for `look`."""
+        """Count a step of the training. Return whether it is time for `look`.
+
+        waited_s, busy_s: seconds that it waited and then worked.
+        computed_s: CPU seconds of its thread.
+        """
         self._since_s += waited_s + busy_s
         self._computed_s += computed_s
         return self._since_s >= LOOK_S
 
     def look(self, metrics: Mapping[str, float], process_s: float) -> Seen | None:
-        """Return what there was since the call before.
+        """Return the stretch since the call before; None the first time.
 
-        None the first time. process_s: CPU seconds of the process so far.
+        process_s: CPU seconds of the process so far.
         """
         computes, self._since_s, self._computed_s = self._computed_s / self._since_s, 0.0, 0.0
         before, self._before = self._before, (metrics, process_s)
@@ -65,7 +71,7 @@ class Contention:
 
 
 def better_processes(seen: Seen) -> str | None:
-    """Why processes would be faster than threads; None where they would not."""
+    """Return the reason why processes would be faster than threads; None where they would not."""
     if seen.waits < WAITS or seen.computes < COMPUTES or seen.limit == LIMITS["fetch"]:
         return None
     return (
@@ -75,12 +81,11 @@ def better_processes(seen: Seen) -> str | None:
 
 
 def better_threads(seen: Seen, threads: int, least: int = 0) -> tuple[int, str] | None:
-    """(how many threads would do as much or more, at least `least`, 0 being the training's own.
+    """Return (number of threads that would do as much or more, why); None where `threads` are as good as any.
 
-    Why), of samples that lie on this machine; None where `threads` are as good as any.
-
-    Decoders let go of the interpreter's lock; copies and checksums of small samples do not, and threads that share it
-    lose more by handing it over than they gain.
+    At least `least`, 0 being the training's own thread. For samples that lie on this machine. Decoders let go of the
+    interpreter's lock; copies and checksums of small samples do not, and threads that share it lose more by handing it
+    over than they gain.
     """
     busy = 1 - seen.waits
     if not threads:

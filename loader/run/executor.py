@@ -1,8 +1,9 @@
-"""Who makes the batches: threads, worker processes, or the caller; and why. The bytes are the same (docs/executors.md).
+"""The maker of the batches: threads, worker processes, or the caller; and why. The bytes are the same.
 
 Threads begin at once and share everything, but the interpreter's lock too: while the training computes in Python they
 wait for it. Processes do not, but take half a second to start and have memory of their own. So `auto` begins with
-threads, and goes over to processes in the middle of the run where it is measured that the training waits and computes.
+threads, and goes over to processes in the middle of the run where it is measured that the training waits and computes
+(docs/executors.md).
 """
 
 import logging
@@ -34,7 +35,7 @@ class _Asked(Future[Made]):
         self._make = make
 
     def result(self, timeout: float | None = None) -> Made:
-        """Raises: what is no error of the batch, such as KeyboardInterrupt, at once."""
+        """Return the batches. Raises: errors that are not the batch's, such as KeyboardInterrupt, at once."""
         if not self.done():
             made = self._make()
             if made.error is not None and not isinstance(made.error, Exception):
@@ -53,21 +54,21 @@ class InlineExecutor:
         self._make = make
 
     def submit(self, steps: range) -> Future[Made]:
-        """Return what will become of the steps, once somebody asks."""
+        """Return the future batches of the steps, made once somebody asks."""
         return _Asked(lambda: self._make(steps))
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
-        """What is not asked for is not made anyway."""
+        """Cancel the steps that nobody asked for."""
         for future in futures:
             future.cancel()
 
     def retire(self) -> None:
-        """Nobody is there."""
+        """Do nothing: nobody is there."""
 
     dismiss = abandon = retire
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Nobody is there."""
+        """Do nothing: nobody is there."""
 
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Execution:
         workers: Workers,
         bound_bytes: int,
     ) -> None:
-        """Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
+        """Choose the first maker. Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
         self._asked, self._bound = workers, bound_bytes
         self.name, self.why = self._first(executor)
@@ -116,11 +117,11 @@ class Execution:
         return self._count(self.name)
 
     def batch(self, step: int, end: int | None) -> Batch:
-        """Return the batch of a step, and work begun on those after it (below `end`). Raises: what making it raises."""
+        """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
-        """Return what makes ahead."""
+        """Return the prefetch that makes batches ahead."""
         if self._prefetch is None:
             makers: dict[str, Callable[[], BatchMaker]] = {
                 "processes": self._processes,
@@ -131,11 +132,11 @@ class Execution:
         return self._prefetch
 
     def asked(self) -> None:
-        """The training asks for a batch: its thread has computed since `handed`."""
+        """Note that the training asks for a batch: its thread has computed since `handed`."""
         self._computed_s = thread_time() - self._computed_s
 
     def handed(self, waited_s: float, busy_s: float) -> None:
-        """The training gets a batch that it waited for, after it had worked: time to go over to processes?"""
+        """Note that the training gets a batch that it waited for, after it had worked; perhaps go over to processes."""
         if self._contention is not None and self._contention.saw(waited_s, busy_s, self._computed_s):
             self._look(self._contention)
         if self._starting is not None:
@@ -152,7 +153,7 @@ class Execution:
             self._prefetch = None
 
     def _first(self, executor: object) -> tuple[str, str]:
-        """(name, why) to begin with. Raises: InvalidRuntime; Unpicklable."""
+        """Return (name, why) to begin with. Raises: InvalidRuntime; Unpicklable."""
         if executor not in EXECUTORS:
             raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
         if executor == "processes":
@@ -214,14 +215,14 @@ class Execution:
             self._have_threads(*better)
 
     def _have_threads(self, threads: int, why: str) -> None:
-        """So many from the step on that nobody has begun; none: the caller makes what it asks for."""
+        """Have so many threads from the first step that nobody has begun; none: the caller makes what it asks for."""
         self._least_threads = self._least_threads if self.workers else 1  # there and back once
         self._threads_made = threads
         self.prefetch().move(self._threads() if threads else self._caller())
         self._choose("threads" if threads else "caller", why)
 
     def _go_over(self, pool: WorkerPool) -> None:
-        """To the worker processes, as soon as all are ready; not at all, if one never will be."""
+        """Go over to the worker processes, as soon as all are ready; not at all, if one never will be."""
         try:
             if not pool.poll():
                 return

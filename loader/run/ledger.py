@@ -2,10 +2,10 @@
 
     ledgers/<plan hash>/<rank>-of-<world size>/<step, 19 digits>-<slot, 10 digits>-<16 hex>.jsonl
 
-One object per slot, created once: a line of JSON per attempt. The hex is of what was substituted by what, so a step
-that is made again - after a seek, a resume, by another run of the plan - finds its entry there.
+There is one object per slot, created once: a line of JSON per attempt. The hex is of what was substituted by what. So a
+step that is made again - after a seek, a resume, by another run of the plan - finds its entry there.
 
-How many samples of a rank may be substituted before the run stops is its budget.
+The share of a rank's samples that may be substituted before the run stops is its budget.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Budget:
     """Counts what was handed out. Not thread-safe: the caller's thread takes the batches."""
 
     def __init__(self, share: object) -> None:
-        """share: of the samples, 0 to 1. Raises: InvalidRuntime."""
+        """Check the share of the samples, 0 to 1. Raises: InvalidRuntime."""
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise InvalidRuntime(f"corrupt_budget = {share!r}; a share of the samples from 0 to 1 is needed")
         self.share = float(share)
@@ -67,14 +67,14 @@ class Ledger:
     """Writes behind the caller's back; an entry that could not be stored is raised at the next call."""
 
     def __init__(self, plan: Plan, world: World, stores: Mapping[str, Store]) -> None:
-        """stores: source name -> where its ledger goes, the store of its version."""
+        """Keep the places of entries. stores: source name -> store of its ledger, which is that of its version."""
         self._stores = stores
         self._prefix = f"{_folder(plan.hash)}{world.rank}-of-{world.world_size}/"
         self._writer: ThreadPoolExecutor | None = None
         self._pending: list[Future[None]] = []
 
     def name(self, substitutions: Sequence[Substitution]) -> str:
-        """Where these are listed, for people."""
+        """Return the places where these are listed, for people."""
         urls = sorted({self._stores[one.source].url for one in substitutions})
         return ", ".join(f"{url}/{self._prefix}" for url in urls)
 
@@ -131,11 +131,11 @@ class Ledger:
 
 
 def read_ledger(root: Root, plan: Plan | str) -> list[Substitution]:
-    """Every substitution that runs of a plan (or of its hash) put on record in this root, by step, slot and attempt.
+    """Return every substitution of a plan (or its hash) on record in this root, by step, slot and attempt.
 
-    What several ranks or runs say alike is listed once. Costs a listing, and one read per substituted slot; of a root
-    with mirrors the primary's, as mirrors have no ledgers.
-    Raises: Corrupt for an object that is no ledger; FormatTooNew; StoreError.
+    Entries of several ranks or runs that are alike are listed once. Costs a listing, and one read per substituted slot;
+    of a root with mirrors the primary's, as mirrors have no ledgers. Raises: Corrupt for an object that is no ledger;
+    FormatTooNew; StoreError.
     """
     prefix = _folder(plan if isinstance(plan, str) else plan.hash)
     found: dict[tuple[str | int, ...], Substitution] = {}

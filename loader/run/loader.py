@@ -212,7 +212,7 @@ class Loader:
         return self._end
 
     def __len__(self) -> int:
-        """See `steps_of_run`; with micro_batch, the micro batches of them."""
+        """Return `steps_of_run`; with micro_batch, the micro batches of them."""
         end = steps_of_run(self._end)
         if self._micro_batch is None:
             return end
@@ -262,9 +262,9 @@ class Loader:
         self._step, self._pieces = self.plan.check_state(state), []
 
     def metrics(self) -> dict[str, float]:
-        """Counters, rates and wait histograms since the loader was made, by their names in docs/observability.md.
+        """Return counters, rates and wait histograms since the start, by their names in docs/observability.md.
 
-        Of single steps: `batch.stats`.
+        Single steps have `batch.stats`.
         """
         return self._metrics.snapshot()
 
@@ -277,14 +277,11 @@ class Loader:
         return self._metrics.slowest()
 
     def status_line(self) -> str:
-        """Step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
+        """Return step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
         return self._status.line(self._step, self.metrics(), executor=self.executor)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
-        """Return the batches, with the status line on `stream` (stderr) twice a second.
-
-        Nothing where it is no terminal.
-        """
+        """Return the batches, with the status line on `stream` (stderr) twice a second, where it is a terminal."""
         return shown(self, self.status_line, stream)
 
     def close(self) -> None:
@@ -305,7 +302,7 @@ class Loader:
         self._leave(wait=kind is None or issubclass(kind, Exception))
 
     def _leave(self, *, wait: bool) -> None:
-        """`close`; without `wait`, threads are left to the call that they are in."""
+        """Close; without `wait`, threads are left to the call that they are in."""
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
@@ -326,7 +323,7 @@ class Loader:
             self._metrics.count("substituted", len({one.slot for one in batch.substitutions}))
 
     def _check_usable(self) -> None:
-        """Raises: InvalidRuntime."""
+        """Raise InvalidRuntime for a closed loader, and in a forked child."""
         if self._closed:
             raise InvalidRuntime("this Loader is closed; make a new one")
         if os.getpid() != self._pid:
@@ -337,11 +334,11 @@ class Loader:
 
 
 def steps_of_run(end: int | None) -> int:
-    """Batches of the whole run, from step 0 to its end: what a framework takes for the length of its epoch.
+    """Return the batches of the whole run, from step 0 to its end, which a framework takes for the length of its epoch.
 
-    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one
-    ahead, so that the position they save is that after the last batch *used*. Raises: TypeError where the run is
-    endless, as Python has it for iterables without a length.
+    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one ahead,
+    so that the position they save is that after the last batch *used*. Raises: TypeError where the run is endless, as
+    Python has it for iterables without a length.
     """
     if end is None:
         raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
@@ -349,7 +346,7 @@ def steps_of_run(end: int | None) -> int:
 
 
 def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """(first step not to make, first stream position that is padding), None where endless."""
+    """Return (first step not to make, first stream position that is padding), None where endless."""
     end = None if steps is None else _whole("steps", steps, 0)
     if epochs is None:
         return end, None

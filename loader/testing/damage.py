@@ -6,7 +6,7 @@ import numpy as np
 
 
 def damaged(data: bytes, seed: int, n: int = 100) -> Iterator[bytes]:
-    """`n` truncations, from nothing to all but the last byte, and `n` copies with 1 to 5 bytes changed.
+    """Yield `n` truncations, from nothing to all but the last byte, and `n` copies with 1 to 5 bytes changed.
 
     n: 2 or more.
     """

@@ -102,7 +102,7 @@ class ModalityConformance:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two decoded values are of one type and equal: arrays with their dtype, bit for bit."""
+    """Return whether two decoded values are of one type and equal: arrays with their dtype, bit for bit."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):

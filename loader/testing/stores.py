@@ -33,7 +33,7 @@ class StoreConformance(StoreReads, StoreWrites):
 
     @pytest.fixture
     def worker_environment(self) -> None:
-        """Gives the environment the credentials that a worker finds there: they never travel in a pickle.
+        """Give the environment the credentials that a worker finds there: they never travel in a pickle.
 
         A store without credentials needs none.
         """

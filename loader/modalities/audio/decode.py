@@ -1,9 +1,9 @@
 """Audio: the words wav, flac, mp3, ogg, opus and m4a. The bytes decide which of them it is.
 
-Sample n is heard n / rate s after the first (`heard`): silence that an encoder put before and after the sound (MP3,
-AAC and Opus padding) is cut where the file says how long it is, gaps in the timestamps are filled with silence. A
-WAV, FLAC, M4A or MP3 that is shorter than its header says is refused; an Ogg, or an MP3 without a header of its
-length, cut between two frames cannot be told from a shorter one.
+Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the sound (MP3, AAC
+and Opus padding) is cut where the file says how long it is. Gaps in the timestamps are filled with silence. A WAV,
+FLAC, M4A or MP3 that is shorter than its header says is refused. An Ogg, or an MP3 without a header of its length, cut
+between two frames cannot be told from a shorter one.
 """
 
 import io
@@ -35,7 +35,7 @@ MAX_AUDIO_BYTES = 2**32
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
 
 _PROBED_BYTES = 8_192
-"""Of a WAV: by itself FFmpeg looks through 5 MB of samples for a DTS stream: 44 ms for 20 s of sound."""
+"""Bytes of a WAV to look through: by itself FFmpeg searches 5 MB for a DTS stream, 44 ms for 20 s of sound."""
 
 
 def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
@@ -53,10 +53,10 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
 
 
 def read_sound(data: Buffer, wanted: "AudioDecoder", rng: np.random.Generator | None) -> np.ndarray:
-    """float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
+    """Return float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
 
-    Bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the first
-    of them on, in O(samples asked for); others are decoded from their start.
+    They are bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the
+    first of them on, in O(samples asked for); others are decoded from their start.
 
     Raises: DecodeFailed (as `decode`; too short; channels that cannot be mixed).
     """
@@ -85,7 +85,7 @@ def read_sound(data: Buffer, wanted: "AudioDecoder", rng: np.random.Generator | 
 
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
-    """Raises: DecodeFailed, also for what goes wrong inside the block."""
+    """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_wav(data)
         options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
@@ -160,7 +160,7 @@ def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int
 
 
 def _told(container: InputContainer, stream: av.AudioStream, data: Buffer) -> int | None:
-    """How many samples there are, of a sound in which one can seek exactly. None: decode it to its end."""
+    """Return the number of samples of a sound in which one can seek exactly. None: decode it to its end."""
     name = container.format.name
     if name == "flac":
         return flac_samples(data)
@@ -176,7 +176,7 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
-    """Raises: DecodeFailed for a damaged one."""
+    """Yield the decoded frames. Raises: DecodeFailed for a damaged one."""
     # check_wav has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):

@@ -1,4 +1,4 @@
-"""Which channels a sound is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
+"""Channels that a sound is brought to: by position, with the coefficients of ITU-R BS.775, and never too loud."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ Channels = Literal["mono", "stereo", "keep", "first"]
 CHANNELS: tuple[Channels, ...] = ("mono", "stereo", "keep", "first")
 
 MAX_CHANNELS = 8
-"""What FLAC holds."""
+"""Largest number of channels of a FLAC."""
 
 _HALF = 0.5**0.5  # -3 dB
 # Left and right share of every position. ITU-R BS.775-3, table 2: centre and surrounds at -3 dB, the low frequency
@@ -32,7 +32,7 @@ _STEREO = {
     "FRC": (0.0, 1.0),
 }
 _UNNAMED = {1: ("FC",), 2: ("FL", "FR")}
-"""What files mean that do not name their one or two channels."""
+"""Places of the one or two channels of files that do not name them."""
 
 
 class UnknownLayout(ValueError):
@@ -41,18 +41,17 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """matrix: coefficient of each source channel in each result, None where nothing is changed.
-
-    name: "" where nothing is changed, else what became what, such as "5.1 to mono". gain_db: by how much every
-    coefficient of the standard was lowered so that no input can exceed full scale.
-    """
+    """A change of channels: a matrix, and its name."""
 
     matrix: tuple[tuple[float, ...], ...] | None
+    """Coefficient of each source channel in each result; None where nothing is changed."""
     name: str
+    """Source and result, such as "5.1 to mono"; "" where nothing is changed."""
     gain_db: float
+    """dB by which every coefficient of the standard was lowered, so that no input can exceed full scale."""
 
     def __call__(self, samples: Floats) -> Floats:
-        """float32 [channels, samples] -> [results, samples]. Added up one by one: the same on every processor."""
+        """Return float32 [results, samples] of [channels, samples], added one by one: the same on every processor."""
         if self.matrix is None:
             return samples
         out = np.zeros((len(self.matrix), samples.shape[1]), np.float32)
@@ -64,7 +63,7 @@ class Mix:
 
 
 def mix_for(positions: tuple[str, ...], layout: str, wanted: Channels) -> Mix:
-    """How a sound with these channels (FFmpeg's names of places and layout) becomes what is wanted.
+    """Return the mix from a sound with these channels (FFmpeg's names of places and layout) to the wanted ones.
 
     "mono", "stereo": by place; one channel becomes two equal ones. "first": the first channel alone. "keep": all.
 

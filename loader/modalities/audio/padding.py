@@ -1,4 +1,4 @@
-"""What a file says of where its sound ends, beside the packets: edit lists, iTunSMPB, the Xing header."""
+"""The end of a sound as its file tells it beside the packets: edit lists, iTunSMPB, the Xing header."""
 
 import re
 import struct
@@ -23,14 +23,19 @@ _MAX_BOXES = 10_000
 
 
 class Promise(NamedTuple):
-    """n_samples: per channel, that a header announces; slack_s: by how much fewer may be there."""
+    """The length that a header announces."""
 
     n_samples: int
+    """Samples per channel."""
     slack_s: float
+    """Seconds by which the sound may be shorter."""
 
 
 def ends_of(container: "InputContainer", stream: "AudioStream", data: Buffer) -> Ends:
-    """For `Heard`. data: the file's bytes. Reads the boxes of an MP4's header, or the first frame of an MP3."""
+    """Return the ends for `Heard`. Reads the boxes of an MP4's header, or the first frame of an MP3.
+
+    data: the file's bytes.
+    """
     if container.format.name == "mp3":
         return Ends(n_samples=mp3_samples(data))
     if container.format.name == "avi":
@@ -63,10 +68,10 @@ def _smpb_samples(tag: str, n_packets: int) -> int | None:
 
 
 def edit_end(data: Buffer, track_id: int) -> tuple[Fraction, Fraction] | None:
-    """(where a track's edit list ends, one tick of the clock that says so), in s of presentation time.
+    """Return (end of a track's edit list, one tick of the clock that says so), in s of presentation time.
 
-    None without an edit list, for one that leaves its length open, and for fragmented files, whose list is
-    written before their length is known. O(boxes of the header).
+    None without an edit list, for one that leaves its length open, and for fragmented files, whose list is written
+    before their length is known. O(boxes of the header).
     """
     found = _edits(data, track_id)
     if found is None:
@@ -108,7 +113,7 @@ def _durations(data: Buffer, start: int, end: int) -> list[int]:
 
 
 def _boxes(data: Buffer, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """(name, start, end) of the contents of every box in [at, end) that lies wholly inside."""
+    """Yield (name, start, end) of the contents of every box in [at, end) that lies wholly inside."""
     for _ in range(_MAX_BOXES):
         if at + 8 > end:
             return
@@ -129,7 +134,7 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def announced(container: str, data: Buffer) -> Promise | None:
-    """Return what the header of a FLAC or MP3 says of its length. container: FFmpeg's name of the format."""
+    """Return the length in the header of a FLAC or MP3. container: FFmpeg's name of the format."""
     n_samples = {"flac": flac_samples, "mp3": mp3_samples}.get(container, lambda _: None)(data)
     # Decoders of MP3 count their delay in one of two ways, and some writers the frame that holds the header.
     return None if n_samples is None else Promise(n_samples, 0.1 if container == "mp3" else 0)
@@ -152,7 +157,7 @@ def _behind_id3(data: Buffer) -> int:
 
 
 def mp3_samples(data: Buffer) -> int | None:
-    """How many samples per channel an MP3's Xing or Info header announces, after its gaplessness is applied.
+    """Return the samples per channel that an MP3's Xing or Info header announces, after its gaplessness is applied.
 
     None without one. LAME's rev1 tag, as FFmpeg applies it: 529 samples of the decoder's delay are added to the
     encoder's in front, and taken from the padding behind.

@@ -62,11 +62,11 @@ class AudioDecoder:
         return sound
 
     def length(self, rate_hz: int) -> int | None:
-        """In samples at this rate; None for all there are."""
+        """Return the length in samples at this rate; None for all there are."""
         return self.samples if self.seconds is None else max(1, round(self.seconds * rate_hz))
 
     def place(self, n_samples: int, rate_hz: int, rng: np.random.Generator | None) -> tuple[int, int, int]:
-        """(first sample, the one behind the last, silent ones to add) of a sound of `n_samples` at `rate_hz`.
+        """Return (first sample, the one behind the last, silent ones to add) of a sound of `n_samples` at `rate_hz`.
 
         Raises: DecodeFailed (too short, and `pad` is False).
         """
@@ -96,11 +96,12 @@ def audio(
 ) -> AudioDecoder:
     """Return a decoder for a field of sound: `Loader(plan, decode={"flac": loader.audio(seconds=2, rate_hz=16_000)})`.
 
-    samples, seconds: how long the stretch is, at the rate that comes out; neither for all that is there. rate_hz: what
-    it is resampled to (`audio.resample`), None for the stored rate. channels: "keep", "first", or "mono"
-    and "stereo", mixed by ITU-R BS.775 and never too loud. at: seconds at which it begins; None for a place drawn from
-    the sample's generator, uniformly over every sample from which it fits (the beginning where there is no generator).
-    pad: whether what is too short gets silence behind it; otherwise it is refused.
+    samples, seconds: length of the stretch, at the rate that comes out; neither for all that is there.
+    rate_hz: the rate that it is resampled to (`audio.resample`), None for the stored rate.
+    channels: "keep", "first", or "mono" and "stereo", mixed by ITU-R BS.775 and never too loud.
+    at: seconds at which it begins; None for a place drawn from the sample's generator. The draw is uniform over every
+    sample from which it fits (the beginning where there is no generator).
+    pad: put silence behind a sound that is too short; otherwise it is refused.
 
     The samples are bit for bit those of the whole sound decoded, mixed, resampled and sliced.
 

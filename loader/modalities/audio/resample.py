@@ -1,9 +1,9 @@
 """One resampler for all sound: FFmpeg's polyphase windowed sinc, with a longer filter than it has by default.
 
-The filter spans 128 samples of the lower of the two rates, a sinc cut off at 0.96 of the lower Nyquist frequency
-under a Kaiser window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower
-Nyquist frequency keeps its level to 0.2 dB; one above it comes out 58 dB lower, from 1.02 of it on 100 dB lower.
-FFmpeg's default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
+The filter spans 128 samples of the lower of the two rates: a sinc cut off at 0.96 of the lower Nyquist frequency under
+a Kaiser window of beta 10. Measured (tests/modalities/audio/test_resample.py): a tone up to 0.93 of the lower Nyquist
+frequency keeps its level to 0.2 dB. One above it comes out 58 dB lower, from 1.02 of it on 100 dB lower. FFmpeg's
+default filter (32 samples, 0.97) folds a tone just above back at -14 dB.
 
 Sample n of the result is heard at n / target_hz, for any n: the positions are exact rationals and do not drift. Before
 and behind the sound there is silence (FFmpeg would mirror it there). Blocks of any size give the same samples. All is
@@ -126,10 +126,10 @@ def resampled(samples: Floats, source_hz: int, target_hz: int) -> Floats:
 
 
 def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int) -> tuple[int, int]:
-    """[low, high) of the n_source samples: those that samples [first, stop) of the resampled sound come from.
+    """Return [low, high) of the n_source samples that samples [first, stop) of the resampled sound come from.
 
-    Resampled alone they give the same samples bit for bit, of which the first is number low * target_hz / source_hz
-    (a whole number) of the sound's.
+    Resampled alone they give the same samples bit for bit, of which the first is number low * target_hz / source_hz (a
+    whole number) of the sound's.
     """
     if source_hz == target_hz:
         return first, stop
@@ -139,12 +139,12 @@ def window(first: int, stop: int, source_hz: int, target_hz: int, n_source: int)
 
 
 def _period(source_hz: int, target_hz: int) -> int:
-    """After so many samples the filter's phases repeat."""
+    """Return the number of samples after which the filter's phases repeat."""
     return source_hz // gcd(source_hz, target_hz)
 
 
 def _reach(source_hz: int, target_hz: int) -> int:
-    """In samples of the source: more than the filter's half length on one side, in whole periods."""
+    """Return more than the filter's half length on one side, in samples of the source and whole periods."""
     period = _period(source_hz, target_hz)
     length = 2 * _FILTER_SAMPLES * -(-source_hz // min(source_hz, target_hz))
     return -(-length // period) * period

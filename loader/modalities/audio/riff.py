@@ -12,8 +12,8 @@ _UNKNOWN_FROM = 0x7FFF0000
 def check_wav(data: Buffer) -> int | None:
     """Accept a RIFF or RF64 WAV whose samples are all there, and anything that is not a WAV.
 
-    How many bytes of samples the header announces; None where it does not. Raises: DecodeFailed (the data chunk is
-    longer than what is left of the file).
+    Return the bytes of samples that the header announces; None where it does not. Raises: DecodeFailed (the data chunk
+    is longer than the rest of the file).
     """
     if bytes(data[:4]) not in (b"RIFF", b"RF64") or bytes(data[8:12]) != b"WAVE":
         return None

@@ -1,11 +1,11 @@
 """Decoded sound on its timeline: sample n is heard n / rate_hz s after the first.
 
-A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled
-with silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out (in MP4 a
-frame lasts until the next one's time, whatever it decodes to); frames that go further back are left out until they
-catch up. Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put
-some in front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where
-the file says how long the sound is: see `Ends`.
+A decoder's frames are laid end to end by their timestamps; those that merely jitter move nothing. A gap is filled with
+silence. Where two frames overlap by up to the length of the earlier one, that one's end is left out. In MP4 a frame
+lasts until the next one's time, whatever it decodes to. Frames that go further back are left out until they catch up.
+Links of a chained Ogg, whose clocks begin anew, follow one another. Priming (AAC, MP3 and Opus encoders put some in
+front) that the file tells of is hidden by FFmpeg and not in the frames. Padding behind the sound is cut where the file
+says how long the sound is: see `Ends`.
 """
 
 from collections import deque
@@ -60,25 +60,26 @@ class Ends:
 
 
 class _Next(NamedTuple):
-    """A frame whose place is settled when those behind it are known. place: of its first sample, as its timestamp says.
-
-    n_beyond: samples behind its own duration.
-    """
+    """A frame whose place is settled when those behind it are known."""
 
     samples: Floats
     place: int | None
+    """Place of its first sample, as its timestamp says."""
     n_beyond: int
+    """Samples behind its own duration."""
 
 
 class Heard:
     """Takes decoded frames in order and gives float32 [channels, samples] back, full scale = 1.
 
     start: seconds at which the first sample is heard, on the container's clock; None before the first frame.
-    n_source: samples per channel that were decoded. n_filled: silent ones put into gaps. n_overlapping: left out
-    because another is heard at that time. n_padding: left out at the end. n_samples: given so far, which is
-    n_source + n_filled - n_overlapping - n_padding after the last. All count at the source's rate.
+    n_source: samples per channel that were decoded.
+    n_filled: silent ones put into gaps.
+    n_overlapping: left out because another is heard at that time.
+    n_padding: left out at the end.
+    n_samples: given so far, which is n_source + n_filled - n_overlapping - n_padding after the last.
 
-    O(samples); holds about BLOCK_SAMPLES, JITTER_S and a frame.
+    All count at the source's rate. O(samples); holds about BLOCK_SAMPLES, JITTER_S and a frame.
     """
 
     def __init__(self, ends: Ends) -> None:
@@ -98,7 +99,7 @@ class Heard:
         self._slack = 0
 
     def add(self, frame: "AudioFrame") -> Iterator[Floats]:
-        """Raises: BadSound."""
+        """Yield the samples whose place is settled. Raises: BadSound."""
         if not frame.samples:
             return
         if not self.rate_hz:
@@ -112,7 +113,7 @@ class Heard:
             yield from self._lay(self._taken())
 
     def finish(self) -> Iterator[Floats]:
-        """Yield what is left, without the padding behind it."""
+        """Yield the rest, without the padding behind it."""
         last = self._ahead[-1] if self._ahead else None
         while self._ahead:
             yield from self._lay(self._taken())
@@ -161,7 +162,7 @@ class Heard:
             raise BadSound("channel_change", f"{self.n_channels} channels become {frame.layout.nb_channels}")
 
     def _place(self, frame: "AudioFrame") -> int | None:
-        """Return number of its first sample, by its timestamp."""
+        """Return the number of its first sample, by its timestamp."""
         if frame.pts is None or self._untimed:
             return None
         num, den = self._clock
@@ -180,8 +181,8 @@ class Heard:
         0 within its clock's precision, and where it is not shifted for long: a frame that follows soon is where it
         would be without, or off to the other side.
 
-        Recorders' timestamps jitter by some ms, and FFmpeg's timestamp of a single Vorbis packet at the start of an
-        Ogg page may be off by most of a block: silence and cuts there would be clicks that no player makes.
+        Recorders' timestamps jitter by some ms. FFmpeg's timestamp of a single Vorbis packet at the start of an Ogg
+        page may be off by most of a block. Silence and cuts there would be clicks that no player makes.
         """
         if one.place is None:
             return 0
@@ -226,7 +227,7 @@ class Heard:
         return samples[:, n_over:]
 
     def _beyond(self, frame: "AudioFrame") -> int:
-        """How many of the frame's samples lie behind its duration."""
+        """Return the number of the frame's samples that lie behind its duration."""
         if not frame.duration:
             return 0
         num, den = self._clock
@@ -234,7 +235,7 @@ class Heard:
         return max(0, n_samples - (2 * frame.duration * num + den) // (2 * den))
 
     def _cut_tail(self, n_samples: int) -> int:
-        """How many were there to be cut from the last frame."""
+        """Cut the last frame and return the number of samples cut: as many as it had, at most."""
         last = self._held.pop()
         n_cut: int = min(n_samples, last.shape[1])
         self._held.append(last[:, : last.shape[1] - n_cut])
@@ -242,7 +243,7 @@ class Heard:
         return n_cut
 
     def _cut_padding(self) -> None:
-        """What lies behind the told end, where that can be padding."""
+        """Cut the samples behind the told end, where they can be padding."""
         assert self.start is not None  # there was a frame
         told = [] if self._ends.n_samples is None else [self._ends.n_samples]
         if self._ends.end is not None:
@@ -270,10 +271,10 @@ class Heard:
 
 
 def floats(frame: "AudioFrame") -> Floats:
-    """float32 [channels, samples] of a decoded frame in any sample format, full scale = 1.
+    """Return float32 [channels, samples] of a decoded frame in any sample format, full scale = 1.
 
-    Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to
-    fill 32. Floats are kept as they are and may exceed 1.
+    Integers are divided by a power of two: exactly for up to 24 bits; FFmpeg shifts 20- and 24-bit samples up to fill
+    32. Floats are kept as they are and may exceed 1.
     """
     # Not frame.to_ndarray(): PyAV 18's reads beyond the planes of 8 and more channels, and knows no s64.
     n_channels, n_samples, name = frame.layout.nb_channels, frame.samples, frame.format.name

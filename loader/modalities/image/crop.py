@@ -1,4 +1,4 @@
-"""Which part of a picture is kept, and how large: arithmetic between upright and stored pixels."""
+"""The part of a picture that is kept, and its size: arithmetic between upright and stored pixels."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,29 +14,30 @@ Box = tuple[int, int, int, int]
 
 
 class Layout(NamedTuple):
-    """In the stored orientation: cut `source` out of the picture, scale that to `scaled`, keep `kept` of it."""
+    """The cut and scaling of one picture, in the stored orientation."""
 
     source: Box
+    """Part that is cut out of the picture."""
     scaled: Size
+    """Size that the part is scaled to."""
     kept: Box
+    """Part of the scaled picture that is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """What is asked of every picture of a clip, in the upright orientation.
-
-    size: of the result, or None for the size there is. crop: None: all of the picture, stretched to `size`; "center" or
-    "random": the picture scaled so that it just covers `size`, and what stands out cut away; a Box of the unscaled
-    picture, which is scaled to `size`. place: where a random crop lies: 0 at the top and left, just under 1 at the
-    bottom and right; None: in the middle.
-    """
+    """The cut and scaling asked of every picture of a clip, in the upright orientation."""
 
     size: Size | None = None
+    """(height, width) of the result in px; None for the size there is."""
     crop: str | Box | None = None
+    """None stretches all of the picture to `size`; a Box of the unscaled picture is scaled to `size`. "center" and
+    "random" scale the picture so that it just covers `size`, and cut the rest away."""
     place: tuple[float, float] | None = None
+    """Place of a random crop: 0 at the top and left, just under 1 at the bottom and right; None: in the middle."""
 
     def layout(self, stored: Size, turn: Turn) -> Layout:
-        """For a picture of `stored` px that is to be turned. Raises: DecodeFailed (a box that is not inside)."""
+        """Return the layout for a picture of `stored` px that is to be turned. Raises: DecodeFailed (a box outside)."""
         whole = stored[::-1] if turn.transpose else stored
         source: Box = (0, 0, *whole)
         scaled = kept_size = self.size or whole

@@ -59,9 +59,8 @@ _DAMAGED = (
 def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere) -> np.ndarray:
     """Return an image as uint8 [H, W, C], upright, C-contiguous and writable; C = 3 (RGB) or 4 (RGB and alpha).
 
-    In the memory that `place` offers, where the image is a JPEG that is stored upright.
-
-    Raises: DecodeFailed (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
+    It lies in the memory that `place` offers, where the image is a JPEG that is stored upright. Raises: DecodeFailed
+    (not JPEG, PNG or WebP; damaged; truncated; more than MAX_IMAGE_PX pixels).
     """
     start = bytes(data[:12])
     if start[:2] == b"\xff\xd8":
@@ -76,9 +75,8 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
 def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
     """Return the part of an image that `framing` asks for, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
 
-    Else transparent pixels are laid on alpha="white" or "black". Upright, C-contiguous, writable.
-
-    Raises: DecodeFailed, as `decode`.
+    Upright, C-contiguous, writable. Without "keep", transparent pixels are laid on alpha="white" or "black". Raises:
+    DecodeFailed, as `decode`.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         header = read_header(data)
@@ -105,9 +103,9 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
-    """uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation.
+    """Return uint8 [ceil(H / divisor), ceil(W / divisor), 3] in the stored orientation, scaled inside the inverse DCT.
 
-    Scaled inside the inverse DCT. out: memory of that size to decode into.
+    out: memory of that size to decode into.
     """
     least = {}
     if divisor > 1:
@@ -120,7 +118,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
 
 
 def _divisor(layout: Layout) -> int:
-    """1, 2, 4 or 8: by how much the decoder may shrink a JPEG so that twice the wanted size is left to the filter."""
+    """Return 1, 2, 4 or 8: a JPEG shrunk by it in the decoder leaves twice the wanted size to the filter."""
     (_, _, height, width), scaled, _ = layout
     divisor = 1
     while (
@@ -177,8 +175,7 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
 
 
 def _key(image: Image.Image, depth: int) -> object:
-    """Return a PNG's transparent colour in the depth of the pixels: Pillow gives pixels of 8 bits, and the key as
-    stored.
+    """Return a PNG's transparent colour in the depth of the pixels: Pillow gives 8-bit pixels, and the key as stored.
 
     Raises: DecodeFailed (a key of 16 bits for pixels of which the low half is gone).
     """
@@ -189,7 +186,7 @@ def _key(image: Image.Image, depth: int) -> object:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """uint8 [H, W, 3 or 4] of a loaded image in any mode."""
+    """Return uint8 [H, W, 3 or 4] of a loaded image in any mode."""
     if image.mode.startswith("I"):  # 16-bit gray: I;16, or I with values up to 65535
         wide = np.asarray(image)
         gray = (wide >> 8).astype(np.uint8)
@@ -213,7 +210,7 @@ def _metadata(image: Image.Image) -> tuple[bytes | None, bytes | None]:
 
 
 def _check_size(width_px: int, height_px: int, word: str) -> None:
-    """Raises: DecodeFailed, before the pixels are allocated."""
+    """Raise DecodeFailed for too large a picture, before the pixels are allocated."""
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
             f"{word}: {width_px} x {height_px} px; at most {MAX_IMAGE_PX} px are decoded. Store it smaller"

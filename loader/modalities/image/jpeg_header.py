@@ -21,19 +21,23 @@ _HEAD_BYTES = 2048
 
 
 class JpegHeader(NamedTuple):
-    """height_px, width_px as stored; components: 1 gray, 3 colour, 4 CMYK; turn: makes it upright."""
+    """Facts of a JPEG before its first scan."""
 
     height_px: int
+    """Height as stored."""
     width_px: int
+    """Width as stored."""
     components: int
+    """1 gray, 3 colour, 4 CMYK."""
     turn: Turn
+    """Turn that makes it upright."""
 
 
 def read_header(data: Buffer) -> JpegHeader:
-    """Return what stands before the first scan: 5 microseconds for a usual file, less than one for a file that begins
-    with the same bytes as one before, as those of one size from one encoder mostly do.
+    """Return the facts before the first scan: 5 microseconds for a usual file.
 
-    Raises: DecodeFailed (the markers are broken or end before the first scan).
+    It takes less than one for a file that begins with the same bytes as one before, as most of one size from one
+    encoder do. Raises: DecodeFailed (the markers are broken or end before the first scan).
     """
     head = bytes(data[:_HEAD_BYTES])
     scan = head.find(_SCAN_MARKER)

@@ -13,11 +13,14 @@ import numpy as np
 
 
 class Turn(NamedTuple):
-    """What to do to [..., H, W, C]: first swap H and W, then reverse rows (y), then columns (x)."""
+    """A turn of [..., H, W, C], in the order of the fields."""
 
     transpose: bool
+    """True swaps H and W."""
     flip_y: bool
+    """True reverses the rows."""
     flip_x: bool
+    """True reverses the columns."""
 
 
 UPRIGHT = Turn(False, False, False)
@@ -39,7 +42,7 @@ _XMP = re.compile(rb"tiff:Orientation(?:\s*=\s*[\"']|>)\s*([1-8])")
 
 
 def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
-    """`pixels` uint8 [..., H, W, C], C-contiguous, after `turn`, C-contiguous; itself if nothing is to do."""
+    """Return uint8 [..., H, W, C], C-contiguous, after `turn`; `pixels` itself if nothing is to do."""
     if turn == UPRIGHT:
         return pixels
     n_channels = pixels.shape[-1]
@@ -55,7 +58,7 @@ def turned(pixels: np.ndarray, turn: Turn) -> np.ndarray:
 
 
 def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
-    """Return the turn that an image's metadata ask for: EXIF first, XMP where EXIF does not say.
+    """Return the turn that an image's metadata ask for: EXIF first, XMP where EXIF says nothing.
 
     Malformed metadata say nothing: the pixels are sound, and most readers show them as they are stored.
     """
@@ -64,9 +67,9 @@ def turn_of(exif: bytes | None, xmp: bytes | None) -> Turn:
 
 
 def exif_orientation(exif: bytes) -> int:
-    """Tag 0x0112 of the first directory (IFD0) of an EXIF block, with or without its `Exif` header.
+    """Return tag 0x0112 of the first directory (IFD0) of an EXIF block, with or without its `Exif` header.
 
-    Returns 1..8, or 0 when the tag is missing, out of range or cannot be read.
+    It is 1..8, or 0 when the tag is missing, out of range or cannot be read.
     """
     tiff = exif[6:] if exif[:6] == b"Exif\0\0" else exif
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
@@ -86,6 +89,6 @@ def exif_orientation(exif: bytes) -> int:
 
 
 def xmp_orientation(xmp: bytes) -> int:
-    """`tiff:Orientation` of an XMP packet: 1..8, or 0."""
+    """Return `tiff:Orientation` of an XMP packet: 1..8, or 0."""
     match = _XMP.search(xmp)
     return int(match[1]) if match else 0

@@ -1,5 +1,4 @@
-"""Requests for pictures of one shape (`image`): a size in px or the name of a bucket, the part of the picture, and
-alpha."""
+"""Requests for pictures of one shape (`image`): a size in px or a bucket, the part of the picture, and alpha."""
 
 import operator
 import re
@@ -18,7 +17,10 @@ GivenSize = tuple[SupportsIndex, SupportsIndex] | str | None
 
 
 def size_of(given: GivenSize) -> Size | None:
-    """(height, width) in px. Raises: TypeError, ValueError for what is neither a pair of whole numbers nor a bucket."""
+    """Return (height, width) in px, or None for None.
+
+    Raises: TypeError, ValueError for anything that is neither a pair of whole numbers nor a bucket.
+    """
     if given is None:
         return None
     if isinstance(given, str):
@@ -32,12 +34,12 @@ def size_of(given: GivenSize) -> Size | None:
 
 
 def frames_of(given: object) -> int | None:
-    """Frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
+    """Return the frames of a clip, of a bucket that says so. Raises: ValueError for a text that names none."""
     return _bucket(given)[2] if isinstance(given, str) else None
 
 
 def _bucket(name: str) -> tuple[int, int, int | None]:
-    """(height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
+    """Return (height, width, frames) of `w640h384f32`: width first, as the column `bucket` has it."""
     found = _BUCKET.fullmatch(name)
     if found is None:
         raise ValueError("a bucket is named like w896h1152, or w640h384f32 for clips of 32 frames")
@@ -88,21 +90,22 @@ def image(
     crop: str | None = None,
     alpha: Alpha = "white",
 ) -> ImageDecoder:
-    """Return a decoder for an image field whose pictures all come in one shape, so that a batch is one array:
-    `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})`.
+    """Return a decoder for an image field whose pictures all come in one shape, so that a batch is one array.
 
-    Gives uint8 [H, W, 3] RGB, upright. size: (height, width) in px, or the name of a bucket such as "w896h1152" (width
-    first, as the column `bucket` has it), or None for the stored size. crop: None: the whole picture, stretched to
-    `size`. "center", "random": the picture is scaled, its shape kept, until it just covers `size`; what stands out is
-    cut away on both sides, or at a place drawn from the sample's generator (in the middle where there is none). A
-    smaller picture is enlarged; leave it out with a predicate on `width_px` and `height_px`.
+    `Loader(plan, decode={"jpg": loader.image(size=(224, 224), crop="random")})` gives uint8 [H, W, 3] RGB, upright.
 
-    alpha: what transparent pictures are laid on, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for
-    pictures that have none.
+    size: (height, width) in px, or None for the stored size. Or the name of a bucket such as "w896h1152" (width first,
+    as the column `bucket` has it).
+    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's
+    generator (in the middle where there is none). A smaller picture is enlarged; leave it out with a predicate on
+    `width_px` and `height_px`.
+    alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for pictures
+    that have none.
 
     Resampling is bicubic over the whole source area (antialiased), in whole numbers: the same bits on every machine. A
-    JPEG at least four times as large as the result is scaled by its decoder first, to no less than twice the
-    result (docs/pipeline.md says what that costs in exactness, and what it saves).
+    JPEG at least four times as large as the result is scaled by its decoder first, to no less than twice the result.
+    Its cost in exactness and its saving: docs/pipeline.md.
 
     Raises: InvalidRuntime.
     """

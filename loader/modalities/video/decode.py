@@ -2,8 +2,8 @@
 
 The packets say which frames are displayed, when, and which are keyframes. The wanted frames' packets go to the decoder
 straight from the keyframe that their pictures build on. Nothing is computed from a frame rate, no container seek is
-trusted, and each frame that comes back is known by the packet it came from: the result is bit for bit that of a decode
-from the start, whether the packets come from a whole file or were read one by one.
+trusted, and each frame that comes back is known by the packet it came from. So the result is bit for bit that of a
+decode from the start, whether the packets come from a whole file or were read one by one.
 
 - Frames that an edit list hides are not counted and not shown; two frames at one instant are refused.
 - One thread per decoder: parallelism is the loader's.
@@ -27,11 +27,11 @@ from .timeline import Run, Timeline
 
 
 def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
-    """uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` names, in display order.
+    """Return uint8 [T, H, W, 3] RGB, upright: the frames that `pick(n_frames)` names, in display order.
 
     size: (height, width) in px to resize to (bilinear over the whole source area), or None.
 
-    Raises: DecodeFailed (no video, damaged, truncated, no timestamps, too large), and what `pick` raises.
+    Raises: DecodeFailed (no video, damaged, truncated, no timestamps, too large), and the errors of `pick`.
     """
     with whole_file(data) as file:
         return decoded(file, pick(len(file.timeline)), Framing(size=size))
@@ -80,12 +80,12 @@ def read_bare(
 
 
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
-    """uint8 [T, H, W, 3] of these frames of an open file.
+    """Return uint8 [T, H, W, 3] of these frames of an open file.
 
-    Each run from further and further back while frames are missing or damaged: the mark "keyframe" is the container's
-    word, and some have it on frames that build on others.
+    Each run is decoded from further and further back while frames are missing or damaged. The mark "keyframe" is
+    the container's word, and some have it on frames that build on others.
 
-    Raises: DecodeFailed; FFmpegError and what else av raises, which `whole_file` turns into it.
+    Raises: DecodeFailed; FFmpegError and other errors of av, which `whole_file` turns into it.
     """
     codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
     for run in source.timeline.runs(frames):
@@ -99,7 +99,7 @@ def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarr
 
 
 def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str | None:
-    """None when each wanted frame came back sound, else what was wrong."""
+    """Return None when each wanted frame came back sound, else the fault."""
     codec.flush_buffers()
     codec.reorder_depth = source.reorder_frames  # a flush may forget it, and frames would be dropped
     pts = source.timeline.pts

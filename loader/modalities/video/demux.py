@@ -26,7 +26,7 @@ Codec: TypeAlias = "av.VideoCodecContext"
 
 
 class Source(Protocol):
-    """What a clip is decoded from."""
+    """The packets and facts that a clip is decoded from."""
 
     @property
     def timeline(self) -> Timeline:
@@ -38,7 +38,7 @@ class Source(Protocol):
 
     @property
     def reorder_frames(self) -> int:
-        """How many frames the decoder may hold back."""
+        """The number of frames that the decoder may hold back."""
 
     def codec(self) -> Codec:
         """Return a decoder that has not seen a packet, with one thread."""
@@ -51,7 +51,10 @@ class WholeFile:
     """An open file of which every packet is in memory."""
 
     def __init__(self, container: av.container.InputContainer, data: Buffer) -> None:
-        """Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError and what else av raises."""
+        """Read all packets.
+
+        Raises: DecodeFailed (no video, damaged, truncated, no timestamps); FFmpegError and other errors of av.
+        """
         if not container.streams.video:
             raise DecodeFailed(f"video: no video stream ({len(data)} bytes)")
         self.stream = container.streams.video[0]
@@ -81,8 +84,10 @@ class WholeFile:
         return packet
 
     def _end_pts(self) -> int:
-        """When the last frame shown ends, in ticks: after as long as the file says, which is often one tick, and at
-        least after as long as the frame before it was shown."""
+        """Return the tick at which the last frame shown ends.
+
+        It lasts as long as the file says, which is often one tick, and at least as long as the frame before it.
+        """
         shown = sorted(
             (packet.pts or 0, packet.duration or 1)
             for packet, hidden in zip(self.packets, self.discard, strict=True)
@@ -96,7 +101,7 @@ class WholeFile:
 
 @contextmanager
 def whole_file(data: Buffer) -> Iterator[WholeFile]:
-    """Yield the file, open. Raises: DecodeFailed, also for what FFmpeg refuses inside the block."""
+    """Yield the file, open. Raises: DecodeFailed, also for errors of FFmpeg inside the block."""
     # The format is given so that no other demuxer is tried: some of them open files and URLs.
     name = "matroska" if bytes(data[:4]) == MAGIC else "mp4"
     try:
@@ -112,7 +117,7 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
 
 
 def prepare(codec: Codec) -> None:
-    """One thread per decoder: parallelism is the loader's, and FFmpeg's own has dead-locked other projects."""
+    """Set one thread per decoder: parallelism is the loader's, and FFmpeg's own has dead-locked other projects."""
     codec.thread_count = 1
     codec.options = {"max_pixels": str(MAX_FRAME_PX)}
 

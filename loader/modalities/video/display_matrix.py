@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def side_data_of(frame: "av.VideoFrame") -> "Mapping[str, Buffer]":
-    """Return what came with a decoded frame, by FFmpeg's name of its kind.
+    """Return the side data of a decoded frame, by FFmpeg's name of its kind.
 
     Raises: DecodeFailed where one kind is newer than PyAV: it then shows none of them, and how a picture is turned or
     that it is HDR must not be overlooked.

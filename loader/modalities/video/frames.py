@@ -128,7 +128,10 @@ class Cropper:
     """Cuts a box out of frames of one size and format: FFmpeg's crop filter, which copies nothing."""
 
     def __init__(self, frame: av.VideoFrame, box: Box) -> None:
-        """Raises: DecodeFailed where the box splits samples of colour (4:2:0 has one per 2 x 2 px)."""
+        """Make the filter for frames like this one.
+
+        Raises: DecodeFailed where the box splits samples of colour (4:2:0 has one per 2 x 2 px).
+        """
         top, left, height, width = box
         across, down = 16 // frame.format.chroma_width(16), 16 // frame.format.chroma_height(16)
         if left % across or top % down:
@@ -161,12 +164,12 @@ class Cropper:
 
 
 def _rows(plane: Any) -> np.ndarray:
-    """uint8 [rows, bytes of a row], padding included, without a copy."""
+    """Return uint8 [rows, bytes of a row], padding included, without a copy."""
     return np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
 
 
 def _range(frame: av.VideoFrame) -> ColorRange | None:
-    """Limited for an untagged frame, unless its format (yuvj420p, rgb24 ...) implies full range."""
+    """Return limited range for an untagged frame, unless its format (yuvj420p, rgb24 ...) implies full range."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
     return ColorRange.JPEG if frame.format.name.startswith("yuvj") else ColorRange.MPEG

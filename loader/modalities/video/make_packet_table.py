@@ -24,7 +24,7 @@ _HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpe
 
 
 def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
-    """Return what `packet_table.index_packets` stores. Raises: DecodeFailed."""
+    """Return the table that `packet_table.index_packets` stores. Raises: DecodeFailed."""
     whole = memoryview(data)
     with whole_file(data) as file:
         if not file.packets:
@@ -44,13 +44,13 @@ def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
-    """Whether all that a decoder is told is equal; the rest is about the bytes and their times."""
+    """Return whether all that a decoder is told is equal; the rest is about the bytes and their times."""
     own = {name: getattr(facts, name) for name in ("end_pts", "nbytes", "crc32c", "display_matrix")}
     return facts == replace(tried, **own)
 
 
 def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview, codec: str) -> str:
-    """Why these packets cannot be read one by one, or ""."""
+    """Return the reason why these packets cannot be read one by one, or ""."""
     if codec not in BARE_CODECS:
         return f"codec {codec} was not tried"
     end = 0
@@ -101,8 +101,10 @@ def _tag(codec: Any) -> str:
 def _checked(
     table: PacketTable, file: WholeFile, whole: memoryview, tried: StreamFacts | None
 ) -> PacketTable:
-    """Return the table with its display matrix, and with the reason to read the file whole where its first picture does
-    not come out of a bare packet as it comes out of the file."""
+    """Return the table with its display matrix, and with a reason to read the file whole where there is one.
+
+    There is one where its first picture does not come out of a bare packet as it comes out of the file.
+    """
     if table.facts.whole_because:
         return table
     if not len(file.timeline.keys):

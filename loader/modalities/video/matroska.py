@@ -1,4 +1,4 @@
-"""What FFmpeg does not say of Matroska and WebM files: whether they are all there, and which frames are not shown."""
+"""Facts of Matroska and WebM files that FFmpeg does not give: whether they are complete, and their hidden frames."""
 
 from ...errors import DecodeFailed
 from ..fields import Buffer
@@ -33,7 +33,7 @@ def check_segment(data: Buffer) -> None:
 
 
 def is_hidden(codec: str, body: bytes) -> bool:
-    """Whether a packet of VP8 or VP9 is a frame that others build on and nobody sees (an "alternate reference").
+    """Return whether a packet of VP8 or VP9 is an "alternate reference": others build on it and nobody sees it.
 
     In WebM it is a block with the time of another (RFC 6386, 9.1; VP9 bitstream specification, 6.2 and annex B).
     """
@@ -48,7 +48,7 @@ def is_hidden(codec: str, body: bytes) -> bool:
 
 
 def _number(data: Buffer, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """Return a number of variable length and where it ends; -1 for a size that is not known. Raises: DecodeFailed."""
+    """Return a number of variable length and its end; -1 for a size that is not known. Raises: DecodeFailed."""
     first = data[at] if at < len(data) else 0
     if not first:
         raise DecodeFailed(

@@ -1,4 +1,4 @@
-"""Whether an MP4's samples are all there: FFmpeg reads a truncated one as a shorter one."""
+"""A check that an MP4's samples are all there: FFmpeg reads a truncated one as a shorter one."""
 
 from typing import TYPE_CHECKING
 

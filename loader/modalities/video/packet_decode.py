@@ -29,8 +29,10 @@ class BarePackets:
 
 
 def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
-    """Return a packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read (a packet
-    made of `bytes` has none: they would read whatever lies there)."""
+    """Return a packet that owns a copy of its bytes, and the zeros behind them that FFmpeg's decoders read.
+
+    A packet made of `bytes` has none: they would read whatever lies there.
+    """
     packet: Any = av.Packet(len(body))  # the stub has packets of streams, and updates from bytes alone
     packet.update(body)
     packet.pts, packet.is_keyframe = number, key
@@ -39,7 +41,7 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
 
 
 def open_codec(facts: StreamFacts) -> Codec:
-    """Return a decoder, open, told what FFmpeg's demuxer tells it.
+    """Return a decoder, open, told the same as by FFmpeg's demuxer.
 
     Raises: ValueError (this FFmpeg has no such video decoder); FFmpegError.
     """

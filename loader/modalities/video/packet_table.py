@@ -1,7 +1,7 @@
 """The packet table of a video: the field `<field>.packets`, with which single packets are read without the file.
 
-An Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order, and what a
-decoder has to be told in the schema's metadata. docs/format.md is its normative text.
+It is an Arrow IPC stream of one record batch, one row per packet of the first video stream, in decode order. The
+schema's metadata hold what a decoder has to be told. docs/format.md is its normative text.
 """
 
 import base64
@@ -116,13 +116,13 @@ class PacketTable:
 def index_packets(data: Buffer, tried: StreamFacts | None = None) -> bytes:
     """Return the packet table of a whole video file: one demux, two pictures decoded. Equal bytes give equal tables.
 
-    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded: what
-    is compared is what the file tells a decoder and what the table tells it, and that was equal then.
+    tried: of a file that the same encoder and muxer made. Where a decoder is told the same, no picture is decoded. The
+    comparison is of what the file and the table tell a decoder, and that was equal then.
 
-    A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets
-    a table too; it says so, and the loader reads such a field whole.
+    A video whose packets cannot be read one by one (their places are unknown, the codec is none of those tried) gets a
+    table too. It says so, and the loader reads such a field whole.
 
-    Raises: DecodeFailed for what `loader.video` cannot read; MissingDependency (av).
+    Raises: DecodeFailed for a file that `loader.video` cannot read; MissingDependency (av).
     """
     table: PacketTable = load("video.make_packet_table:packet_table")(data, tried)
     return packets_bytes(table)
@@ -140,11 +140,9 @@ def packets_bytes(table: PacketTable) -> bytes:
 
 
 def read_packets(data: Buffer) -> PacketTable:
-    """Return a table from a field's bytes, whose checksum the caller has verified.
+    """Return a table from a field's bytes, whose checksum the caller has verified. O(packets).
 
-    Every value is held against its range.
-
-    Costs O(packets). Raises: DecodeFailed; FormatTooNew.
+    Every value is held against its range. Raises: DecodeFailed; FormatTooNew.
     """
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
@@ -171,7 +169,7 @@ def read_packets(data: Buffer) -> PacketTable:
 
 
 def _check(table: PacketTable) -> None:
-    """Raises: DecodeFailed for a value out of its range."""
+    """Raise DecodeFailed for a value out of its range."""
     facts, end = table.facts, table.pos + table.size
     wrong = {
         "no packets": not len(table),
@@ -213,7 +211,10 @@ def _text(value: Any) -> str:
 
 
 def _facts(metadata: Mapping[bytes, bytes]) -> StreamFacts:
-    """Raises: DecodeFailed; FormatTooNew; KeyError, ValueError for entries that are missing or malformed."""
+    """Return the facts of a schema's metadata.
+
+    Raises: DecodeFailed; FormatTooNew; KeyError, ValueError for entries that are missing or malformed.
+    """
     texts = {name.decode(): value.decode() for name, value in metadata.items()}
     if texts["penstock.table"] != "packets":
         raise DecodeFailed(f"packet table: this is a table of {texts['penstock.table']!r}")

@@ -139,7 +139,7 @@ def choose(
     timelines: Mapping[str, Timeline],
     rngs: Mapping[str, np.random.Generator | None],
 ) -> dict[str, Choice]:
-    """Return what each video field of one sample shows: leaders first, then those that follow them. field -> choice.
+    """Return field -> choice of each video field of one sample: leaders first, then those that follow them.
 
     Raises: DecodeFailed.
     """
@@ -182,7 +182,7 @@ def video(
 ) -> VideoDecoder:
     """Return a decoder for a video field: `Loader(plan, decode={"mp4": loader.video(frames=16, stride=2)})`.
 
-    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Where they begin:
+    Gives uint8 [T, H, W, 3] RGB, upright: `frames` frames (16), every `stride`-th displayed one. Their beginning:
 
     - start: the first frame's number in display order; or
     - at: the time in seconds, on the video's own clock, at which the first frame is shown; or
@@ -191,20 +191,22 @@ def video(
 
     at may also be several times: then the frame shown at each, in any order (`frames` and `stride` are not given).
     Shown at t is the last frame whose timestamp is at most t; a time before the first frame or after the end of the
-    last is refused. Integers and fractions are exact; a float may lie 1 us before its frame, and numpy.float32 is
-    refused, since it cannot name a frame of a long video. at may be the name of another video field of the sample:
-    then the frames shown at the instants of that field's frames, whatever the frame rates; a drawn place is one at
-    which all fields that share it show something. The clocks of such fields are one clock: their timestamps.
+    last is refused. Integers and fractions are exact. A float may lie 1 us before its frame; numpy.float32 is refused,
+    since it cannot name a frame of a long video.
+
+    at may be the name of another video field of the sample: then the frames shown at the instants of that field's
+    frames, whatever the frame rates. A drawn place is one at which all fields that share it show something. The clocks
+    of such fields are one clock: their timestamps.
 
     size: (height, width) in px of the result, or None for the stored size; or the name of a bucket, such as
-    "w640h384f32": width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at` says how
-    many. crop: None: the whole picture, stretched to `size`. "center", "random": the picture is scaled, its shape kept,
-    until it just covers `size`; what stands out is cut away on both sides, or at a place drawn from the sample's
-    generator (one for the clip). (top, left, height, width): this part of the upright stored picture, scaled to `size`
-    if one is given; top and left are then even where colour is stored for 2 x 2 px.
-
+    "w640h384f32". That is width first, as the column `bucket` has it, and 32 frames where neither `frames` nor `at`
+    says how many.
+    crop: None stretches the whole picture to `size`. "center" and "random" scale the picture, its shape kept, until it
+    just covers `size`. "center" cuts the rest away on both sides, "random" at a place drawn from the sample's generator
+    (one for the clip). A box (top, left, height, width) is this part of the upright stored picture, scaled to `size` if
+    one is given. Its top and left are then even where colour is stored for 2 x 2 px.
     times: a batch also gets the field `<field>.times`: float64 [T], when each frame is first shown, in seconds on the
-    video's own clock; what a transform needs to take the actions that go with the pictures.
+    video's own clock. A transform needs it to take the actions that go with the pictures.
 
     Raises: InvalidRuntime.
     """
@@ -232,7 +234,7 @@ def video(
 
 
 def _times(at: Any) -> At:
-    """Raises: TypeError, ValueError for what is no time, nor several, nor a field's name."""
+    """Return one time, several, or a field's name, checked. Raises: TypeError, ValueError for anything else."""
     if at is None or isinstance(at, str):
         return at
     if np.ndim(at) == 0:
@@ -258,7 +260,7 @@ def _time(value: Any) -> Time:
 
 
 def _crop(given: Any) -> str | Box | None:
-    """Raises: TypeError for what is neither a word nor four whole numbers."""
+    """Return the word or the box. Raises: TypeError for anything that is neither a word nor four whole numbers."""
     if given is None or isinstance(given, str):
         return given
     numbers = tuple(map(operator.index, given))

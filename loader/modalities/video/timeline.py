@@ -46,7 +46,10 @@ class Timeline:
 
     @staticmethod
     def of(pts: I64, key: Bools, discard: Bools, time_base: Fraction | None, end_pts: int) -> "Timeline":
-        """Raises: DecodeFailed (two frames at one instant: their order cannot be known; no time base)."""
+        """Return the timeline of packets.
+
+        Raises: DecodeFailed (two frames at one instant: their order cannot be known; no time base).
+        """
         if not time_base:
             raise DecodeFailed("video: the stream has no time base")
         numbers = np.flatnonzero(~discard)
@@ -62,11 +65,11 @@ class Timeline:
 
     @staticmethod
     def of_table(table: PacketTable) -> "Timeline":
-        """Raises: DecodeFailed."""
+        """Return the timeline of a packet table. Raises: DecodeFailed."""
         return Timeline.of(table.pts, table.key, table.discard, table.facts.time_base, table.facts.end_pts)
 
     def __len__(self) -> int:
-        """Frames shown."""
+        """Return the number of frames shown."""
         return len(self.shown)
 
     @property
@@ -78,7 +81,7 @@ class Timeline:
         return self.end_pts * self.time_base
 
     def time_s(self, frame: int) -> Fraction:
-        """When a frame (a number in display order) is first shown, in seconds."""
+        """Return the time, in seconds, at which a frame (a number in display order) is first shown."""
         return int(self.times[frame]) * self.time_base
 
     def frame_at(self, time_s: Time) -> int:
@@ -108,9 +111,7 @@ class Timeline:
         return time_s.numerator * base.denominator // (time_s.denominator * base.numerator)
 
     def keyframe(self, number: int) -> int:
-        """Return the last key packet before or at packet `number` that is not displayed after it.
-
-        0 where there is none.
+        """Return the last key packet before or at packet `number` that is not displayed after it, else 0.
 
         A frame displayed before the keyframe that precedes it in the file (open GOP) builds on the one before.
         """
@@ -120,8 +121,10 @@ class Timeline:
         return int(self.keys[i]) if i >= 0 else 0
 
     def runs(self, frames: Sequence[int]) -> list[Run]:
-        """Return what to decode for these frames (numbers in display order): one run per keyframe needed, those that
-        touch made one, ascending. Costs O(frames log packets)."""
+        """Return the packets to decode for these frames (numbers in display order), ascending. O(frames log packets).
+
+        There is one run per keyframe needed; those that touch are made one.
+        """
         places: dict[int, list[int]] = {}
         for place, frame in enumerate(frames):
             places.setdefault(int(self.shown[frame]), []).append(place)

@@ -14,7 +14,7 @@ from ..sources.views import OrderView
 
 
 def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> dict[str, PlannedSource]:
-    """Every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
+    """Return every source's buckets as sources of their own, in order of their names. Raises: InvalidPlan."""
     found: dict[str, PlannedSource] = {}
     for name, given in views.items():
         wanted = given if isinstance(given, Source) else Source(given)
@@ -28,7 +28,7 @@ def split_sources(views: Mapping[str, OrderView | Source], asked: BucketBy) -> d
 
 
 def split_view(name: str, view: OrderView, by: str, edges: tuple[str, ...] | None) -> dict[str, OrderView]:
-    """label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
+    """Return label -> the bucket of a source's view. Raises: InvalidPlan, naming the source."""
     if not hasattr(view, "split"):
         raise InvalidPlan(f"source {name!r} is a {type(view).__name__}, which cannot be split into buckets")
     try:
@@ -57,8 +57,11 @@ def interleave_parts(
     batches: Sequence[Mapping[str, int]],
     growths: Sequence[Growth] = (),
 ) -> Interleaving:
-    """Return the turns of the buckets of these sources (each with a bucket). starts: of segments, batches: of each of
-    them. One begins where a source grows, and from there on its buckets have the sizes of the new version."""
+    """Return the turns of the buckets of these sources, which have a bucket each.
+
+    starts: of segments. batches: of each of them. A segment begins where a source grows, and from there on its buckets
+    have the sizes of the new version.
+    """
     sizes: list[dict[str, dict[str, int]]] = []
     for start, _ in starts:
         begun = Counter(one.source for one in growths if one.step <= start)
@@ -71,8 +74,10 @@ def interleave_parts(
 
 
 def bucketed_segments(starts: Starts, slots: Sequence[tuple[int, int]]) -> tuple[Segment, ...]:
-    """Return the sources' weights and the global batch by step, without bases: what was used before follows from the
-    buckets' turns. starts, slots: of the same steps."""
+    """Return the sources' weights and the global batch by step, without bases, which follow from the buckets' turns.
+
+    starts, slots: of the same steps.
+    """
     return tuple(
         Segment(start_step=start, weights=weights, base={}, batch=None if size == slots[0][1] else size)
         for (start, weights), (_, size) in zip(starts, slots, strict=True)

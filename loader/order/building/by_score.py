@@ -30,12 +30,14 @@ def by_score(
     edges: Sequence[Number] | None = None,
     share: Weight = 1,
 ) -> dict[str, Source]:
-    """Sources `name:band` for `loader.plan`, whose weights make every sample come as often as its score says.
+    """Return sources `name:band` for `loader.plan`, whose weights make every sample come as often as its score says.
 
     by: an SQL expression on the samples table. With edges it is a number; weights are then one per range [edges[0],
     edges[1]), [edges[1], edges[2]), ...; the last edge may be float("inf"). Without edges its values (strings, whole
     numbers or booleans) are the bands, and weights maps each of them, as text, to its weight. A weight of 0 leaves its
-    band out. share: of all bands together, beside the plan's other sources.
+    band out.
+    share: of all bands together, beside the plan's other sources.
+
     Shares are exact where their reduced numbers sum to RESOLUTION at most, else rounded to 1 part in RESOLUTION, and no
     band that has a weight is rounded to none. Costs one scan of the columns that `by` names.
 
@@ -64,7 +66,7 @@ def _weights(
     edges: Sequence[str] | None,
     bands: Mapping[str, OrderView],
 ) -> Mapping[str, Weight]:
-    """label -> weight, of every band that has samples."""
+    """Return label -> weight, of every band that has samples."""
     if edges is not None:
         labels = list(edge_ranges(edges))
         if isinstance(weights, Mapping | str) or len(weights) != len(labels):
@@ -101,7 +103,7 @@ def _number(by: str, label: str, weight: Weight) -> Fraction:
 
 
 def _whole(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """In these proportions, as whole numbers of sum RESOLUTION or, where exact ones are smaller, less."""
+    """Return whole numbers in these proportions, of sum RESOLUTION or, where exact ones are smaller, less."""
     scale = lcm(*(share.denominator for share in shares.values()))
     exact = {label: int(share * scale) for label, share in shares.items()}
     divisor = gcd(*exact.values())

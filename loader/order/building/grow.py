@@ -102,7 +102,7 @@ def _grown_source(
 def _new_views(
     buckets: Interleaving | None, name: str, view: Any, old: Mapping[str | None, OrderView]
 ) -> Mapping[str | None, OrderView]:
-    """label -> the bucket of the new view.
+    """Return label -> the bucket of the new view.
 
     Without buckets all of it, under None. view: a view, or a version alone, which then gets the fields and predicate of
     the view before. old: the views before.
@@ -131,7 +131,7 @@ def _emptied(stream: str, was: Any, other: Any) -> Any:
 
 
 def _growth(step: int, source: str, number: int, deltas: Sequence[Delta]) -> Growth:
-    """deltas: of a source, or of its buckets, which are of one version."""
+    """Return the growth. deltas: of a source, or of its buckets, which are of one version."""
     first = max(delta.first for delta in deltas)
     return Growth(step=step, source=source, number=number, first=first, removed=deltas[0].removed)
 

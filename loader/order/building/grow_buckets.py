@@ -24,8 +24,8 @@ def more_buckets(
 ) -> dict[str, Any]:
     """Return the segments and turns of a plan that grows at a step.
 
-    Nothing for one without buckets. bucket_by: what the plan was made with; it is needed for the batches of buckets
-    that come with the growth. Raises: InvalidPlan.
+    Nothing for one without buckets. bucket_by: the question that the plan was made with. It is needed
+    for the batches of buckets that come with the growth. Raises: InvalidPlan.
     """
     if plan.buckets is None:
         if bucket_by is not None:

@@ -13,7 +13,7 @@ from ..sources.views import OrderView
 def pack_sources(
     views: Mapping[str, OrderView | Source], asked: object, bucket_by: object
 ) -> tuple[dict[str, OrderView | Source], Packing]:
-    """Every source as its packed sequences, and how these are laid out: alike in all. Raises: InvalidPlan."""
+    """Return every source as its packed sequences, and how these are laid out: alike in all. Raises: InvalidPlan."""
     if not isinstance(asked, PackBy):
         raise InvalidPlan(f"pack = {asked!r}: loader.pack('tokens.npy', length=2048) is needed")
     if bucket_by is not None:

@@ -1,4 +1,4 @@
-"""What becomes of a batch at the end of an epoch: `boundary="fill"` goes on into the next one, "mask" pads.
+"""The treatment of a batch at the end of an epoch: `boundary="fill"` goes on into the next one, "mask" pads.
 
 With "mask" every epoch is whole batches, ceil(N/B) of them, so no batch holds a sample twice. The slots after the
 epoch's last sample are padding, and the next epoch begins with the next step.
@@ -15,7 +15,7 @@ FILL, MASK = "fill", "mask"
 
 
 def check_boundary(boundary: object, sources: Mapping[str, object], segments: int, bucketed: bool) -> None:
-    """Raises InvalidPlan for another value, and for "mask" with what has no common end of an epoch."""
+    """Raise InvalidPlan for another value, and for "mask" with sources that have no common end of an epoch."""
     if boundary not in (FILL, MASK):
         raise InvalidPlan(f'boundary = {boundary!r}: "fill" or "mask" is needed')
     if boundary == FILL:
@@ -33,12 +33,12 @@ def check_boundary(boundary: object, sources: Mapping[str, object], segments: in
 
 
 def epoch_steps(n: int, batch: int) -> int:
-    """Steps of an epoch of n samples under "mask": ceil(n / batch)."""
+    """Return the steps of an epoch of n samples under "mask": ceil(n / batch)."""
     return -(-n // batch)
 
 
 def whole_epochs(n: int, batch: int, step: int) -> tuple[I64, I64]:
-    """(epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
+    """Return (epoch, position in it) of each slot of a step in stream order under "mask", int64 [batch] each.
 
     Slots at positions from n on are padding. O(batch).
     """

@@ -1,8 +1,8 @@
 """L3 with buckets: which bucket's turn a step is, and what its batch is drawn from.
 
-Two mixtures, one in the other: the outer one deals the plan's steps to buckets, as if each step were a batch of one
-slot; the inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that bucket.
-Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
+There are two mixtures, one in the other. The outer one deals the plan's steps to buckets, as if each step were a batch
+of one slot. The inner one, of each bucket, deals the slots of the bucket's own steps to the sources' views of that
+bucket. Nothing is kept per step: any step is found from two quota tables. Formulas: docs/order.md, "Buckets".
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -49,13 +49,13 @@ class Interleaving:
     """Label, ascending -> the sources' views of it, named by `bucket_source`, in the bucket's own steps."""
 
     def turn(self, step: int) -> Turn:
-        """Whose turn it is at a step >= 0. Costs the same at any step; memory is the two tables'."""
+        """Return the turn at a step >= 0. Costs the same at any step; memory is the two tables'."""
         index, own = stream_slots(self.turns.segment_at(step), self.turns.names, step, 1)
         label = self.turns.names[int(index[0])]
         return Turn(bucket=label, stream=self.streams[label], step=int(own[0]))
 
     def used_before(self, step: int) -> dict[str, int]:
-        """How many samples of each source's bucket precede a step, by the names in `streams`; zeros left out."""
+        """Return the bucket of a source (named as in `streams`) -> its samples before a step; zeros left out."""
         used: dict[str, int] = {}
         for label, own in self.turns.used_before(step).items():
             used |= self.streams[label].used_before(own)
@@ -69,8 +69,10 @@ class Interleaving:
         }
 
     def dealt_json(self, labels: Collection[str], before: int | None = None) -> dict[str, object]:
-        """Return the batches of these labels, where they change, and the turns: with `before`, of segments begun before
-        it."""
+        """Return the batches of these labels, where they change, and the turns.
+
+        before: only of segments begun before it; None for all.
+        """
         begun = [
             (segment, batch)
             for segment, batch in zip(self.turns.segments, self.batches, strict=True)
@@ -99,8 +101,11 @@ def interleave(
     starts: Starts,
     batches: Sequence[Mapping[str, int]],
 ) -> Interleaving:
-    """starts: (start step, integer weights of sources), the first at 0. sizes, batches (label -> slots of its batches):
-    of each of these segments."""
+    """Return the buckets' turns, and the mixture inside each bucket.
+
+    starts: (start step, integer weights of sources), the first at 0.
+    sizes, batches (label -> slots of its batches): of each of these segments.
+    """
     labels = tuple(sorted({label for held in sizes for label in held}))
     dealt = [
         (start, turn_shares(weights, held, batch))
@@ -122,10 +127,11 @@ def interleave(
 
 
 def turn_shares(weights: Mapping[str, int], sizes: Sizes, batch: Mapping[str, int]) -> dict[str, int]:
-    """label -> its share of the steps, as whole numbers of sum <= 65536: such that a source goes through its buckets
-    evenly. Bucket b is drawn `sum over sources of weight * n(source, b) / n(source)` slots for every `batch[b]`.
+    """Return label -> its share of the steps, as whole numbers of sum <= 65536.
 
-    Exact where the reduced numbers sum to 65536 at most; else rounded up on that scale, so that no bucket is left out.
+    A source goes through its buckets evenly with them. Bucket b is drawn `sum over sources of weight * n(source, b) /
+    n(source)` slots for every `batch[b]`. Exact where the reduced numbers sum to 65536 at most; else rounded up on that
+    scale, so that no bucket is left out.
     """
     totals = {source: sum(sizes[label].get(source, 0) for label in sizes) for source in weights}
     exact = {
@@ -155,7 +161,10 @@ def _stream(
     label: str, sizes: Sequence[Mapping[str, int]], starts: Starts, turns: Stream, batches: Sequence[int]
 ) -> Stream:
     """Return the mixture inside a bucket: a segment for each of the plan's in which any of its sources has a weight.
-    sizes: source -> samples in the bucket, of each of the plan's segments; batches: slots of its batches."""
+
+    sizes: source -> samples in the bucket, of each of the plan's segments.
+    batches: slots of its batches.
+    """
     names = tuple(sorted({bucket_source(source, label) for held in sizes for source in held}))
     own: list[tuple[int, dict[str, int]]] = []
     slots: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
 """L2: which source fills a stream position, and which position of that source's own stream it takes.
 
-Integer weights q_k with sum W make a table of W entries that is repeated for ever; any prefix of the stream
-holds each source within one sample of its exact share. Changing weights appends a segment that starts
-from the counts already used, so nothing repeats. Formulas: docs/order.md, "Mixture".
+Integer weights q_k with sum W make a table of W entries that is repeated for ever. Any prefix of the stream holds each
+source within one sample of its exact share. Changing weights appends a segment that starts from the counts already
+used, so nothing repeats. Formulas: docs/order.md, "Mixture".
 """
 
 from bisect import bisect_right
@@ -42,10 +42,11 @@ class Segment:
 
 
 def integer_weights(weights: Mapping[str, Weight]) -> dict[str, int]:
-    """Weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
+    """Return the weights as the order uses them: integers, reduced by their gcd, zeros left out, sorted by name.
 
-    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as the decimal it
-    prints as and taken to the nearest fraction with a denominator of at most 2^16.
+    Whole numbers are exact. A float, a Fraction or a decimal string ("0.7", "1/3") is read as the decimal that it
+    prints as. It is taken to the nearest fraction with a denominator of at most 2^16.
+
     Raises InvalidPlan: not a number, negative, all zero, positive but rounded to 0, or a sum above 2^16.
     """
     exact = {name: _fraction(name, weights[name]) for name in sorted(weights)}
@@ -98,10 +99,11 @@ def quota_table(quotas: tuple[int, ...]) -> tuple[I64, I64]:
     """Return the repeating table of a mixture: (T, rank), int64 [W] each, read-only.
 
     quotas: a weight per source in order of source name, 0 for sources left out; W is their sum.
-    T[r] is the index of the source at r, rank[r] how many of its entries precede r. At t = 1..W, among the
-    sources with count*W < t*q, the one with the smallest (count + 1)/q is taken; ties go to the first name.
-    (count + 1)/q is compared as floor(2^64 (count + 1)/q): exact, since with q <= 2^16 two different such
-    fractions are at least 2^-32 apart.
+
+    T[r] is the index of the source at r, rank[r] the number of its entries that precede r. At t = 1..W the sources with
+    count*W < t*q may be taken. The one with the smallest (count + 1)/q is; ties go to the first name. (count + 1)/q is
+    compared as floor(2^64 (count + 1)/q). That is exact: with q <= 2^16 two different such fractions are at least 2^-32
+    apart.
     """
     total = sum(quotas)
     table = np.empty(total, dtype=np.int64)
@@ -127,9 +129,8 @@ def stream_slots(
 ) -> tuple[I64, I64]:
     """Return the stream positions of a step in stream order: (source index into names, i_k), int64 [B] each.
 
-    Or of as many `steps` of the segment, one behind the other, [steps * B].
-
-    step >= segment.start_step. i_k counts the source's samples since step 0, over all segments.
+    With `steps`, those of as many steps of the segment, one behind the other: int64 [steps * B]. The step is at or
+    after segment.start_step. i_k counts the source's samples since step 0, over all segments.
     """
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, rank = quota_table(quotas)
@@ -146,7 +147,7 @@ def stream_slots(
 
 
 def used_before(segment: Segment, names: Sequence[str], step: int, global_batch: int) -> dict[str, int]:
-    """How many samples of each source precede `step` (>= segment.start_step); zeros left out."""
+    """Return the number of samples of each source before `step` (>= segment.start_step); zeros left out."""
     quotas = tuple(segment.weights.get(name, 0) for name in names)
     table, _ = quota_table(quotas)
     cycle, rest = divmod((step - segment.start_step) * global_batch, len(table))
@@ -191,7 +192,7 @@ class Stream:
         return self.segments[bisect_right(self.segments, step, key=lambda one: one.start_step) - 1]
 
     def batch_in(self, segment: Segment) -> int:
-        """Slots of each step of a segment."""
+        """Return the slots of each step of a segment."""
         return self.batch if segment.batch is None else segment.batch
 
     @property
@@ -200,7 +201,7 @@ class Stream:
         return tuple(self.batch_in(segment) for segment in self.segments)
 
     def used_before(self, step: int) -> dict[str, int]:
-        """How many samples of each source precede a step; zeros left out."""
+        """Return the number of samples of each source before a step; zeros left out."""
         segment = self.segment_at(step)
         return used_before(segment, self.names, step, self.batch_in(segment))
 
@@ -219,9 +220,10 @@ def chain_segments(
     global_batch: int,
     batches: Mapping[int, int] | None = None,
 ) -> tuple[Segment, ...]:
-    """Segments with their base counts from (start step, integer weights) in ascending order, first at 0.
+    """Return segments with their base counts from (start step, integer weights) in ascending order, first at 0.
 
-    batches: start step -> slots of a step of that segment; those not named have `global_batch`."""
+    batches: start step -> slots of a step of that segment; those not named have `global_batch`.
+    """
     segments = [Segment(start_step=0, weights=starts[0][1], base={})]
     for start, weights in starts[1:]:
         before = segments[-1]

@@ -14,14 +14,16 @@ GlobalBatch = int | Sequence[tuple[int, int]]
 
 
 def ramp_of(given: object) -> list[tuple[int, int]]:
-    """`steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
+    """Return `steps_of` a global batch: (start step, slots). Raises InvalidPlan."""
     return steps_of("global_batch", given, lambda name, slots: whole(name, slots, 1, MAX_GLOBAL_BATCH))
 
 
 def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list[tuple[int, T]]:
-    """(start step, value) from step 0 on, entries that change nothing left out, of one value or [(step, value), ...].
+    """Return (start step, value) from step 0 on, without entries that change nothing.
 
-    checked: (what it is, a value given) -> the value. Raises InvalidPlan."""
+    given: one value, or [(step, value), ...].
+    checked: (what it is, a value given) -> the value. Raises InvalidPlan.
+    """
     if not isinstance(given, Sequence) or isinstance(given, str):
         return [(0, checked(name, given))]
     ramp: list[tuple[int, T]] = []
@@ -42,13 +44,10 @@ def steps_of(name: str, given: object, checked: Callable[[str, Any], T]) -> list
 
 
 def in_force(steps: Sequence[tuple[int, T]], step: int) -> T:
-    """Return what a schedule has at a step. It ascends and begins at step 0."""
+    """Return the value of a schedule at a step. It ascends and begins at step 0."""
     return steps[bisect_right(steps, step, key=lambda one: one[0]) - 1][1]
 
 
 def cut_at(steps: Sequence[tuple[int, T]], starts: Iterable[int]) -> list[tuple[int, T]]:
-    """Return a schedule, (start step, what is in force), with an entry at these steps too.
-
-    It ascends and begins at step 0.
-    """
+    """Return a schedule, (start step, value), with an entry at these steps too. It ascends and begins at step 0."""
     return [(start, in_force(steps, start)) for start in sorted({*(start for start, _ in steps), *starts})]

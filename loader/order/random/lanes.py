@@ -1,8 +1,8 @@
 """L1: where position i of an epoch lies. A bijection of [0, N) with a bounded working set and no table.
 
-Positions are dealt round-robin to D lanes; a lane reads its chunks (c consecutive ordinals each) through
-h interleaved slots, staggered over time, so that a job reads about D*h chunks at once and every chunk from
-its beginning to its end. Formulas, letter by letter: docs/order.md, "Lanes".
+Positions are dealt round-robin to D lanes. A lane reads its chunks (c consecutive ordinals each) through h interleaved
+slots, staggered over time. So a job reads about D*h chunks at once and every chunk from its beginning to its end.
+Formulas, letter by letter: docs/order.md, "Lanes".
 """
 
 from collections.abc import Sequence
@@ -54,17 +54,17 @@ class LaneShape:
 
     @property
     def chunk_rounds(self) -> int:
-        """K: how many chunks each slot of a lane reads in an epoch."""
+        """K: the number of chunks that each slot of a lane reads in an epoch."""
         return self.n // self.chunk // (self.lanes * self.rounds_h)
 
     @property
     def body(self) -> int:
-        """How many positions of an epoch precede its tail."""
+        """The number of positions of an epoch before its tail."""
         return self.lanes * self.rounds_h * self.chunk_rounds * self.chunk
 
     @property
     def live_samples(self) -> int:
-        """How many samples lie in the chunks that are being read at once (D*h*c, or all of the source)."""
+        """The number of samples in the chunks that are being read at once (D*h*c, or all of the source)."""
         return min(self.n, self.lanes * self.rounds_h * self.chunk)
 
 
@@ -90,50 +90,74 @@ def frozen_shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochKeys:
-    """The nine keys of one epoch of one source."""
+    """The nine keys of one epoch of one source, named as in docs/order.md, "Lanes"."""
 
     r: int
+    """Key of the order in which a lane's slots are read."""
     p: int
+    """Key of the order of chunks."""
     q: int
+    """Key of the order inside a chunk."""
     r2: int
+    """As r, in the tail."""
     p2: int
+    """As p, in the tail."""
     q2: int
+    """As q, in the tail."""
     t: int
+    """Key of the order of the tail's positions that fill no lanes."""
     rot: int
+    """Rotation of all ordinals."""
     rot2: int
+    """Rotation of the tail."""
 
 
 @lru_cache(maxsize=1024)
 def epoch_keys(seed: int, name: str, epoch: int) -> EpochKeys:
-    """All keys that L1 uses for this epoch; computed once, not per batch."""
+    """Return all keys that L1 uses for this epoch; computed once, not per batch."""
     purposes = ("R", "P", "Q", "R2", "P2", "Q2", "T", "rot", "rot2")
     return EpochKeys(**{purpose.lower(): key(seed, name, purpose, epoch) for purpose in purposes})
 
 
 class Epochs(NamedTuple):
-    """What decides where positions lie, each in an epoch of a source: those of `LaneShape`, and the keys.
+    """Numbers and keys of the epochs that positions lie in: those of `LaneShape`, and the keys.
 
-    A number where it is one for all positions, else an array of one for each.
+    Each is a number where it is one for all positions, else an array of one for each.
     """
 
     n: int | I64
+    """Number of samples."""
     chunk: int | I64
+    """Samples read in one piece."""
     lanes: int | I64
+    """Number of lanes."""
     rounds_h: int | I64
+    """Slots of a lane."""
     chunk_rounds: int | I64
+    """Chunks that a slot reads in an epoch."""
     body: int | I64
+    """Positions before the tail."""
     r: int | U64
+    """Key, as in `EpochKeys`."""
     p: int | U64
+    """Key, as in `EpochKeys`."""
     q: int | U64
+    """Key, as in `EpochKeys`."""
     r2: int | U64
+    """Key, as in `EpochKeys`."""
     p2: int | U64
+    """Key, as in `EpochKeys`."""
     q2: int | U64
+    """Key, as in `EpochKeys`."""
     t: int | U64
+    """Key, as in `EpochKeys`."""
     rot: int | U64
+    """Key, as in `EpochKeys`."""
     rot2: int | U64
+    """Key, as in `EpochKeys`."""
 
     def part(self, rows: NDArray[np.bool_]) -> "Epochs":
-        """Of some of the positions."""
+        """Return these numbers of some of the positions."""
         return Epochs._make(at(one, rows) for one in self)
 
 
@@ -141,13 +165,14 @@ _of_shape, _of_keys = attrgetter(*Epochs._fields[:6]), attrgetter(*Epochs._field
 
 
 def locate(shape: LaneShape, seed: int, name: str, epoch: int, positions: I64) -> I64:
-    """View ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
+    """Return view ordinals (int64, same length) at in-epoch positions (int64 [any], 0 <= position < shape.n)."""
     return _located(Epochs(*_of_shape(shape), *_of_keys(epoch_keys(seed, name, epoch))), positions)
 
 
 def locate_each(seed: int, epochs: Sequence[tuple[LaneShape, str, int]], which: I64, positions: I64) -> I64:
-    """As `locate`, at positions in several epochs, of any sources, in one go. epochs: (shape, name, epoch) of each.
+    """Return view ordinals as `locate`, at positions in several epochs, of any sources, in one go.
 
+    epochs: (shape, name, epoch) of each.
     which: int64, of each position the number of its epoch.
     """
     if len(epochs) == 1:
@@ -175,7 +200,7 @@ def _located(epochs: Epochs, positions: I64) -> I64:
 
 
 def _rotated(values: I64, key: int | U64, n: int | I64) -> I64:
-    """(values + key) mod n; 0 <= values < n."""
+    """Return (values + key) mod n; 0 <= values < n."""
     if isinstance(key, int):
         values += key % n
     else:
@@ -192,8 +217,11 @@ def _body(epochs: Epochs, i: I64) -> I64:
 
 
 def _tail(epochs: Epochs, i: I64) -> I64:
-    """Return the N - body positions after the last full round: the same lanes over what is left, then a plain
-    permutation of the few that do not fill the lanes; all rotated so that no ordinal is favoured."""
+    """Return the ordinals of positions i of the tail, the N - body after the last full round.
+
+    The same lanes go over the rest, then a plain permutation over the few that do not fill the lanes. All are rotated
+    so that no ordinal is favoured.
+    """
     slots = epochs.lanes * epochs.rounds_h
     tail = epochs.n - epochs.body
     chunk = tail // slots
@@ -217,7 +245,7 @@ def _tail(epochs: Epochs, i: I64) -> I64:
 
 
 def _deal(shape: Epochs, chunk: int | I64, rounds: int | I64, key_r: int | U64, i: I64) -> tuple[I64, I64]:
-    """Deals positions to lanes: (j, y) = which chunk in reading order, and which of its samples."""
+    """Return positions dealt to lanes: (j, y), the chunk in reading order and the sample in it."""
     lanes, h = shape.lanes, shape.rounds_h
     u: I64 = np.floor_divide(i, lanes)
     d = i - u * lanes

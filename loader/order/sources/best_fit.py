@@ -2,9 +2,9 @@
 
 Documents are taken in blocks of 2^14, in the view's order, so that adding documents leaves the full blocks before them
 alone and the work of a block is bounded. Inside a block they are packed best-fit decreasing: the longest first, each
-into the fullest sequence that still holds it. (Ding et al., "Fewer Truncations Improve Language Modeling", 2024: it
-wastes about as little as cutting a stream of tokens, and cuts only documents that are longer than a sequence.)
-Formulas: docs/order.md, "Packing".
+into the fullest sequence that still holds it. It wastes about as little as cutting a stream of tokens, and cuts only
+documents that are longer than a sequence (Ding et al., "Fewer Truncations Improve Language Modeling", 2024). Formulas:
+docs/order.md, "Packing".
 """
 
 import hashlib
@@ -22,29 +22,32 @@ _HASHED_ROWS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pieces:
-    """Pieces of documents, sequence by sequence; int64 arrays, one entry per piece.
-
-    row: which of the sequences asked for. place: number in its sequence, from 0. document: version ordinal. start: the
-    piece's first token in its document. length: its tokens. at: where it begins in its sequence. tokens: of its
-    document, all of them."""
+    """Pieces of documents, sequence by sequence; int64 arrays, one entry per piece."""
 
     row: I64
+    """Number of its sequence among those asked for."""
     place: I64
+    """Number in its sequence, from 0."""
     document: I64
+    """Version ordinal of its document."""
     start: I64
+    """First token in its document."""
     length: I64
+    """Its tokens."""
     at: I64
+    """Place in its sequence where it begins."""
     tokens: I64
+    """Tokens of its document, all of them."""
 
     def __len__(self) -> int:
         return len(self.row)
 
 
 class PackTable:
-    """Which pieces of which documents each sequence holds. 20 bytes per piece and 8 per sequence; read-only."""
+    """The pieces of documents that each sequence holds. 20 bytes per piece and 8 per sequence; read-only."""
 
     def __init__(self, sequence: I64, document: I64, start: I64, length: I64) -> None:
-        """A row per piece, all int64: `sequence` ascends from 0 without gaps; the rest as in `Pieces`."""
+        """Make a table of int64 arrays, a row per piece; `sequence` ascends from 0 without gaps, others: `Pieces`."""
         n = int(sequence[-1]) + 1 if len(sequence) else 0
         self._first = np.searchsorted(sequence, np.arange(n + 1))
         self._document = document
@@ -52,7 +55,7 @@ class PackTable:
         self._tokens = np.bincount(document, length).astype(np.uint32)[document]
 
     def __len__(self) -> int:
-        """Sequences."""
+        """Return the number of sequences."""
         return len(self._first) - 1
 
     @property
@@ -84,13 +87,13 @@ class PackTable:
         )
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
-        """int64: the documents of more than `length` tokens, ascending, and their tokens."""
+        """Return int64: the documents of more than `length` tokens, ascending, and their tokens."""
         rows = np.flatnonzero(self._tokens > length)
         documents, at = np.unique(self._document[rows], return_index=True)
         return documents, self._tokens[rows[at]].astype(np.int64)
 
     def rows(self, first: int, stop: int) -> I64:
-        """int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
+        """Return int64 [stop - first, 4]: sequence, document, start, length of these pieces."""
         number = np.arange(first, min(stop, self.n_pieces), dtype=np.int64)
         sequence = np.searchsorted(self._first, number, side="right") - 1
         here = slice(first, stop)
@@ -100,7 +103,7 @@ class PackTable:
 
     @cached_property
     def sha256(self) -> str:
-        """Of all rows (sequence, document, start, length), each number as a little-endian int64."""
+        """sha256 of all rows (sequence, document, start, length), each number as a little-endian int64, in hex."""
         digest = hashlib.sha256()
         for first in range(0, self.n_pieces, _HASHED_ROWS):
             digest.update(self.rows(first, first + _HASHED_ROWS).astype("<i8").tobytes())
@@ -108,9 +111,11 @@ class PackTable:
 
 
 def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
-    """documents: int64 [N], version ordinals in the view's order. tokens: int64 [N], >= 0.
+    """Return the table of documents packed into sequences. Costs about a microsecond per document.
 
-    A document without tokens is in no sequence. length: tokens of a sequence. Costs about a microsecond per document.
+    documents: int64 [N], version ordinals in the view's order.
+    tokens: int64 [N], >= 0. A document without tokens is in no sequence.
+    length: tokens of a sequence.
     """
     parts, n = [], 0
     for first in range(0, len(documents), BLOCK_DOCUMENTS):
@@ -124,7 +129,7 @@ def pack_documents(documents: I64, tokens: I64, length: int) -> PackTable:
 
 
 def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
-    """(sequence, document, start, length) of every piece of a block, documents numbered from 0.
+    """Return (sequence, document, start, length) of every piece of a block, documents numbered from 0.
 
     Sequences in order of their first piece, pieces in order of their document.
     """
@@ -149,9 +154,11 @@ def pack_block(tokens: I64, length: int) -> tuple[I64, I64, I64, I64]:
 
 
 def best_fit(sizes: I64, capacity: int) -> I64:
-    """Return the bin of each size (1 <= size <= capacity), bins numbered as they are opened: largest size first, of
-    equal ones the first; each into the bin with the least room that holds it, of equal ones the first opened. O(n log
-    n)."""
+    """Return the bin of each size (1 <= size <= capacity), bins numbered as they are opened. O(n log n).
+
+    The largest size comes first, of equal ones the first. Each goes into the bin with the least room that holds it, of
+    equal ones the first opened.
+    """
     bits = len(sizes).bit_length()
     room: list[int] = []  # (tokens left << bits) + bin, ascending: one number sorts faster than a pair
     opened = 0

@@ -1,4 +1,4 @@
-"""What a caller asks of buckets: what tells samples apart, and how large each bucket's batches are."""
+"""The buckets that a caller asks for: what tells samples apart, and how large each bucket's batches are."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,18 +43,18 @@ def bucket(
     cost: Mapping[str, Number] | None = None,
     multiple: int = 1,
 ) -> BucketBy:
-    """How a plan's samples fall into buckets: every batch is of one of them.
+    """Return the buckets that a plan's samples fall into: every batch is of one of them.
 
     by: an SQL expression on the samples table. Without edges its values (strings, whole numbers or booleans) are the
-    buckets' labels, such as `w896h1152` of the column `bucket`. With edges, ascending numbers, it is a number, and
-    the buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may be
-    float("inf").
+    buckets' labels, such as `w896h1152` of the column `bucket`. With edges, ascending numbers, it is a number, and the
+    buckets are [edges[0], edges[1]), [edges[1], edges[2]), ..., labelled `0..12.5`; the last edge may be float("inf").
     batch: label -> samples of one global batch of that bucket; others have the plan's global_batch.
-    budget: of pixels, tokens or seconds of one global batch, instead of `batch`: a bucket's batch is
-    `max(1, budget // cost of one sample)`, at most the plan's global_batch, rounded down to a multiple of `multiple`
-    (such as the world size), but at least that.
-    cost: label -> cost of one sample, in the budget's unit. Those not named cost their upper edge, or, of a label
-    such as `w640h384f32`, width x height x frames in pixels.
+    budget: of pixels, tokens or seconds of one global batch, instead of `batch`. A bucket's batch is then `max(1,
+    budget // cost of one sample)`, at most the plan's global_batch.
+    multiple: a budget's batches are rounded down to a multiple of it (such as the world size), but are at least that.
+    cost: label -> cost of one sample, in the budget's unit. Those not named cost their upper edge, or, of a label such
+    as `w640h384f32`, width x height x frames in pixels.
+
     A batch, or the budget, may change at a step, as the plan's global_batch may: [(0, 64), (1000, 128), ...].
 
     Raises: InvalidPlan for arguments that do not go together. Labels are checked when the plan is made.
@@ -92,8 +92,10 @@ def bucket(
 def size_ramp(
     wanted: BucketBy, labels: Collection[str], global_batch: Sequence[tuple[int, int]]
 ) -> list[tuple[int, dict[str, int]]]:
-    """(start step, `batch_sizes` from there on), from step 0 on, where any of them changes. global_batch: (start step,
-    slots). Raises: InvalidPlan."""
+    """Return (start step, `batch_sizes` from there on), from step 0 on, where any of them changes.
+
+    global_batch: (start step, slots). Raises: InvalidPlan.
+    """
     ramps: list[Iterable[tuple[int, object]]] = [global_batch, wanted.budget or (), *wanted.batch.values()]
     out: list[tuple[int, dict[str, int]]] = []
     for step in sorted({start for ramp in ramps for start, _ in ramp}):
@@ -104,7 +106,7 @@ def size_ramp(
 
 
 def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step: int = 0) -> dict[str, int]:
-    """label -> slots of its batches at a step, labels ascending.
+    """Return label -> slots of its batches at a step, labels ascending.
 
     Raises: InvalidPlan for labels that no sample has, and a cost that is not known.
     """
@@ -128,7 +130,7 @@ def batch_sizes(wanted: BucketBy, labels: Iterable[str], global_batch: int, step
 
 
 def sample_cost(wanted: BucketBy, label: str) -> Fraction:
-    """Return what one sample of a bucket costs of the budget. Raises: InvalidPlan where nothing says so."""
+    """Return the cost of one sample of a bucket, in the budget's unit. Raises: InvalidPlan where nothing says so."""
     if label in wanted.cost:
         return _positive(f"cost of bucket {label!r}", wanted.cost[label])
     if wanted.edges is not None:
@@ -144,7 +146,7 @@ def sample_cost(wanted: BucketBy, label: str) -> Fraction:
 
 
 def edge_ranges(edges: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
+    """Return label -> (lower edge, upper edge) as texts; a bucket holds low <= value < high."""
     return {f"{low}..{high}": (low, high) for low, high in pairwise(edges)}
 
 

@@ -3,7 +3,7 @@
 With buckets each bucket of a source has a stream of its own, and all of them grow at that step.
 
 The source's stream of positions i_k goes on; what changes is which sample a position holds. From the growth's first
-position on, the rest of the view's epoch and the delta view, of the samples that are new, are mixed in proportion to
+position on, the rest of the view's epoch and the delta view, of the new samples, are mixed. They are in proportion to
 their sizes, so that both end at one position. From there on epochs are of the whole new view. Formulas: docs/order.md,
 "Growing versions". Nothing is kept per sample or step: a position is found in O(number of growths).
 """
@@ -77,7 +77,7 @@ class Stage:
         return Stage(start=start, origin=start + (left + delta if left else 0), epoch=epoch, n=n, delta=delta)
 
     def new_before(self, j: I64) -> I64:
-        """How many of the first j (int64 [m]) positions from start on are of the delta view; j <= origin - start."""
+        """Return the delta samples among the first j (int64 [m]) positions from start on; j <= origin - start."""
         total = self.origin - self.start
         if int(j.max(initial=0)) * self.delta < 2**63:
             return j * self.delta // max(1, total)
@@ -92,8 +92,11 @@ class GrownStream:
     """Stages by start; stage 0 is the source as the plan began."""
 
     def places(self, position: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
-        """Per stream position (int64 [m]): the number of the stage whose view it is of, whether of its delta view, the
-        epoch, and the position in it (of a delta view: among its samples). O(m * stages)."""
+        """Return the view of each stream position (int64 [m]), the epoch, and the position in it. O(m * stages).
+
+        The view is two arrays: the number of its stage, and true for the stage's delta view. In a delta view the
+        position is among its samples.
+        """
         position = position.copy()
         number, epoch, inside = (np.zeros_like(position) for _ in range(3))
         of_delta = np.zeros(len(position), np.bool_)
@@ -142,9 +145,13 @@ def grown_streams(
     sizes: Mapping[tuple[str, int, bool], int],
     used_before: Callable[[int], Mapping[str, int]],
 ) -> dict[str, GrownStream]:
-    """stream -> what it holds, of the sources that grow. growths: by step. streams: source -> its stream, or those of
-    its buckets. sizes: (stream, growth, whether of its delta view) -> samples, of all views. used_before: step ->
-    stream -> positions that earlier steps took."""
+    """Return stream -> its content, of the sources that grow.
+
+    growths: by step.
+    streams: source -> its stream, or those of its buckets.
+    sizes: (stream, growth, whether of its delta view) -> samples, of all views.
+    used_before: step -> stream -> positions that earlier steps took.
+    """
     stages: dict[str, list[Stage]] = {}
     for one in growths:
         used = used_before(one.step)
@@ -157,9 +164,11 @@ def grown_streams(
 
 
 def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """bool per version ordinal (int64) of a source's view number `number`: gone from a version that counts at `step`.
+    """Return true per version ordinal (int64) of a source's view that is gone from a version that counts at `step`.
 
-    growths: of the source, by number."""
+    growths: of the source, by number.
+    number: of the view.
+    """
     gone = np.zeros(len(ordinals), np.bool_)
     for growth in growths[number:]:
         if growth.step > step:
@@ -173,8 +182,12 @@ def removed_since(growths: Sequence[Growth], number: int, step: int, ordinals: I
 
 
 def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> Iterator[tuple[int, I64]]:
-    """Version ordinals (int64) of a source's view number `number` as (number, ordinals) of each version, from that one
-    back to the one the plan began with; -1 for samples that a version did not have. growths: of the source."""
+    """Yield (number, ordinals) of a source's samples in each version, from a view's back to the plan's first.
+
+    number: of the view.
+    ordinals: version ordinals (int64); -1 comes out for samples that a version did not have.
+    growths: of the source.
+    """
     yield number, ordinals
     for growth in reversed(growths[:number]):
         survivors = growth.removed - np.arange(
@@ -186,8 +199,11 @@ def earlier_ordinals(growths: Sequence[Growth], number: int, ordinals: I64) -> I
 
 
 def origins(growths: Sequence[Growth], number: int, ordinals: I64) -> tuple[I64, I64]:
-    """Per version ordinal (int64) of a source's view number `number`: the growth with which its sample came, 0 for the
-    version that the plan began with, and its ordinal in that version. What names a sample for ever in a plan."""
+    """Return the growth with which each sample came, and its ordinal in that version: its name for ever in a plan.
+
+    number, ordinals: a source's view, and version ordinals (int64) of it. Growth 0 is the version that the plan began
+    with.
+    """
     came, there = np.full(len(ordinals), number, np.int64), ordinals.copy()
     for at, earlier in earlier_ordinals(growths, number, ordinals):
         known = earlier >= 0

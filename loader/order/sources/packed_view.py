@@ -14,13 +14,18 @@ from .views import OrderView
 
 
 class PackedView:
-    """Immutable. documents: the view that was packed. asked: the question. packing: how a sequence is laid out.
-    table, table_sha256: which pieces each sequence holds, and what names that."""
+    """A view of the sequences that documents are packed into; immutable.
+
+    documents: the view that was packed.
+    asked: the question.
+    packing: layout of a sequence.
+    table, table_sha256: the pieces that each sequence holds, and the hash that names them.
+    """
 
     def __init__(
         self, documents: OrderView, asked: PackBy, dtypes: Mapping[str, str], table: PackTable
     ) -> None:
-        """dtypes: of each of the fields that `asked` names.
+        """Make the view. dtypes: of each of the fields that `asked` names.
 
         Raises: InvalidPlan for tokens that are no whole numbers, and for a pad_id or fill that its dtype does not have.
         """
@@ -47,7 +52,7 @@ class PackedView:
 
     @property
     def identity(self) -> str:
-        """What names a sequence for ever, with its number: the documents' version, the field and the table."""
+        """The name of a sequence for ever, with its number: the documents' version, the field and the table."""
         named = "\n".join([self.documents.identity, self.asked.field, self.table_sha256])
         return "k-" + hashlib.sha256(named.encode()).hexdigest()
 
@@ -56,7 +61,7 @@ class PackedView:
         return self.packing.length * sum(np.dtype(dtype).itemsize for _, _, dtype in self.packing.layout)
 
     def spec(self) -> dict[str, Any]:
-        """Return what a plan stores to open the view again."""
+        """Return the JSON that a plan stores to open the view again."""
         return {
             "kind": "packed",
             "documents": self.documents.spec(),
@@ -65,15 +70,15 @@ class PackedView:
         }
 
     def version_ordinals(self, x: I64) -> I64:
-        """Return a sequence's number, in every view of it."""
+        """Return the ordinals: a sequence's number is the same in every view of it."""
         return x
 
     def keys(self, version_ordinals: I64) -> list[str]:
-        """Return a sequence's name is its number in the table."""
+        """Return the names of sequences: the number in the table."""
         return [sequence_key(number) for number in version_ordinals.tolist()]
 
     def ordinals(self, keys: Sequence[str]) -> I64:
-        """Version ordinals of *documents*: what a quarantine names."""
+        """Return version ordinals of documents, which a quarantine names."""
         return self.documents.ordinals(keys)
 
     @property

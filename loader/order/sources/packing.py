@@ -1,4 +1,4 @@
-"""What a caller asks of packing, and what of it the plan keeps: how token sequences of one length come of documents."""
+"""The packing that a caller asks for, and the part of it that the plan keeps: documents as sequences of one length."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class PackBy:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """What is read of a document: its tokens first."""
+        """The fields that are read of a document: its tokens first."""
         return (self.field, *(name for name, _ in self.beside))
 
 
@@ -46,16 +46,18 @@ def pack(
     checksums: bool = False,
     beside: Mapping[str, int] | None = None,
 ) -> PackBy:
-    """How documents of tokens become sequences of one length, each a slot of a batch.
+    """Return the packing of documents of tokens into sequences of one length, each a slot of a batch.
 
-    field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype. length: tokens of a
-    sequence. Documents that are longer are split; nothing is dropped. pad_id: what stands behind a sequence's last
-    token. lengths: an SQL expression on the samples table that is a document's number of tokens, such as "n_tokens";
-    without it the number follows from the bytes that the index has of the field. checksums: read every document that is
-    split once, whole, now, and keep its pieces' checksums in the root: loaders then read only pieces that they need. It
-    changes how documents are read, not the plan; it is for tokens alone. beside: other `.npy` fields with a value per
-    token, such as labels, a loss mask or weights, which are cut and laid out as the tokens are, and the whole number
-    (or truth value) that stands in each where there is no token: `{"labels.npy": -100, "loss.npy": False}`.
+    field: an `.npy` field with the tokens of a document, of one dimension and one integer dtype.
+    length: tokens of a sequence. Documents that are longer are split; nothing is dropped.
+    pad_id: the token behind a sequence's last token.
+    lengths: an SQL expression on the samples table that is a document's number of tokens, such as "n_tokens". Without
+    it the number follows from the bytes that the index has of the field.
+    checksums: read every document that is split once, whole, now, and keep its pieces' checksums in the root. Loaders
+    then read only pieces that they need. It changes how documents are read, not the plan; it is for tokens alone.
+    beside: other `.npy` fields with a value per token, such as labels, a loss mask or weights, cut and laid out as the
+    tokens are. Each has the whole number (or truth value) for places without a token: `{"labels.npy": -100, "loss.npy":
+    False}`.
 
     Raises: InvalidPlan.
     """
@@ -81,7 +83,7 @@ def pack(
 
 
 def _beside(field: str, asked: object) -> tuple[tuple[str, int], ...]:
-    """Raises: InvalidPlan."""
+    """Return (field, fill) each, fields as they were given. Raises: InvalidPlan."""
     if asked is None:
         return ()
     made = [f"{field}.{one}" for one in (POSITION_IDS, SEGMENT_IDS, LOSS_MASK)]
@@ -141,7 +143,7 @@ class Packing:
 
     @property
     def layout(self) -> tuple[tuple[str, int, str], ...]:
-        """(field, what stands where there is no token, dtype) of the tokens, and of what lies beside them."""
+        """(field, value where there is no token, dtype) of the tokens, and of the fields beside them."""
         return (
             (self.field, self.pad_id, self.dtype),
             *((one.field, one.fill, one.dtype) for one in self.beside),
@@ -167,7 +169,7 @@ class Packing:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Packing":
-        """Raises: InvalidPlan for JSON that is no packing."""
+        """Return the packing of a plan's JSON. Raises: InvalidPlan for JSON that is no packing."""
         try:
             own = {name: body[name] for name in ("field", "length", "pad_id", "dtype")}
             return Packing(**own, beside=tuple(Beside(**one) for one in body.get("beside", ())))
@@ -176,7 +178,7 @@ class Packing:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """Raises: InvalidPlan."""
+    """Return the dtype of a name. Raises: InvalidPlan."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -184,7 +186,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _holds(kind: np.dtype[Any], number: int) -> bool:
-    """Whether a dtype of whole numbers or truth values has this one."""
+    """Return whether a dtype of whole numbers or truth values has this one."""
     if kind.kind == "b":
         return number in (0, 1)
     held = np.iinfo(kind)

@@ -44,12 +44,10 @@ class QuarantineList:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A plan's lists, in order of start step, source (its whole name, without a bucket) and growth.
-
-    Empty for most plans.
-    """
+    """A plan's lists of known-bad samples."""
 
     lists: Sequence[QuarantineList] = ()
+    """Lists in order of start step, source (its whole name, without a bucket) and growth; empty for most plans."""
     _tables: Mapping[tuple[str, int], tuple[I64, I64]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +63,7 @@ class Quarantine:
         object.__setattr__(self, "_tables", tables)
 
     def holds(self, source: str, step: int, ordinals: I64, growth: int = 0) -> NDArray[np.bool_]:
-        """bool per version ordinal (int64): of a sample that came with this growth and is quarantined at this step.
+        """Return true per version ordinal (int64) of a sample of this growth that is quarantined at this step.
 
         O(len(ordinals) * log(samples listed)).
         """
@@ -77,7 +75,7 @@ class Quarantine:
         return held
 
     def with_more(self, more: Iterable[QuarantineList]) -> "Quarantine":
-        """These lists and others, those of one step, source and growth as one; none without samples."""
+        """Return these lists and others, those of one step, source and growth as one; none without samples."""
         samples: dict[tuple[int, str, int], set[tuple[int, str]]] = {}
         for one in (*self.lists, *more):
             samples.setdefault((one.start_step, one.source, one.growth), set()).update(one.samples)
@@ -126,7 +124,7 @@ def quarantine_of(given: object, views: Mapping[str, OrderView]) -> Quarantine:
 def listed_samples(
     source: str, given: Iterable[Iterable[str]], views: Mapping[str, OrderView]
 ) -> tuple[tuple[int, str], ...]:
-    """(version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
+    """Return (version ordinal, key), by ordinal, of the keys in `given`, which has one list or several.
 
     Costs what finding them costs the view: of a version, reading its key column once.
 

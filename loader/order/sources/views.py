@@ -24,17 +24,17 @@ class OrderView(Protocol):
         """The version's id ('v-<hex>'): with a version ordinal it names a sample for ever, in any view."""
 
     def __len__(self) -> int:
-        """N, the live samples."""
+        """Return N, the number of live samples."""
 
     @property
     def mean_sample_bytes(self) -> int:
         """Mean bytes of a sample's selected fields, >= 0; 0 for a view without bytes."""
 
     def spec(self) -> dict[str, Any]:
-        """JSON without floats from which the view can be opened again."""
+        """Return JSON without floats from which the view can be opened again."""
 
     def version_ordinals(self, x: I64) -> I64:
-        """View ordinals (int64) -> ordinals in the whole version (int64); without a predicate the same."""
+        """Return ordinals in the whole version (int64) of view ordinals (int64); without a predicate the same."""
 
     def keys(self, version_ordinals: I64) -> list[str]:
         """Return the sample keys at version ordinals (int64)."""
@@ -56,10 +56,10 @@ class Delta:
 
 
 def delta_since(source: str, view: OrderView, old: OrderView, *, compare: bool = True) -> Delta:
-    """Return what a view has that an earlier view of the same source has not.
+    """Return the samples that a view has and an earlier view of the same source has not, and those removed.
 
-    Raises InvalidPlan where it does not go on from it, or is of another kind. compare: also look whether both select
-    the same of the samples that both have.
+    compare: also look whether both select the same of the samples that both have.
+    Raises InvalidPlan where it does not go on from it, or is of another kind.
     """
     if not hasattr(view, "since") or type(view) is not type(old):
         raise InvalidPlan(
@@ -108,7 +108,7 @@ class SyntheticView:
         return {"kind": "synthetic", "name": self.name, "n": self.n_samples, **first}
 
     def since(self, old: "SyntheticView", *, compare: bool = True) -> Delta:
-        """Return a synthetic view of the same name grows by having more samples. Raises: InvalidPlan."""
+        """Return the samples beyond those of a smaller synthetic view of the same name. Raises: InvalidPlan."""
         if self.name != old.name or self.n_samples < old.n_samples or self.first or old.first:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} of {self.n_samples} does not go on from {old.name!r} of "
@@ -118,7 +118,7 @@ class SyntheticView:
         return Delta(view=new if len(new) else None, first=old.n_samples, removed=np.zeros(0, np.int64))
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, SyntheticView]":
-        """label -> a synthetic view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
+        """Return label -> a view named `<name>/<label>`. Raises: InvalidPlan for a view made without buckets."""
         if not self.buckets:
             raise InvalidPlan(
                 f"synthetic view {self.name!r} has no buckets: loader.synthetic(n, buckets={{label: samples, ...}})"

@@ -1,11 +1,11 @@
 """L3, L4: the slots of a step, or of several at once, from the mixture and each source's lanes, in canonical order.
 
 Which view, epoch and sample of it a stream position is, and which samples no slot may hold. What a slot holds instead
-of a bad sample is planned too, so that every run agrees on it. Digests say whether two runs planned, or were
-delivered, the same samples.
+of a bad sample is planned too, so that every run agrees on it. Digests say whether two runs planned, or were delivered,
+the same samples.
 
-A slot's group is its lane, d = (in-epoch position) mod D. Sorting a batch by bit-reversed group keeps the slots of one
-lane - and so of the chunks that the lane reads - on as few ranks as possible at every world size. The part of each rank
+A slot's group is its lane, d = (in-epoch position) mod D. A batch is sorted by bit-reversed group. That keeps the slots
+of one lane, and so of the chunks that it reads, on as few ranks as possible at every world size. The part of each rank
 is a pure function of (batch, world size): no messages between ranks.
 """
 
@@ -39,9 +39,12 @@ def bit_reversed(value: I64, bits: int) -> I64:
 def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 | None = None) -> I64:
     """Return the stable sort of a batch's stream order by bitrev(d)/D, as indices int64 [B].
 
-    source: int64 [B] index into lanes. position_in_epoch: int64 [B]. lanes: int64 [sources], D of each
-    source, powers of two. The fractions are compared exactly, on the common scale max(D). batch: int64 [B], ascending
-    from 0, the number of the batch that each slot is of where these are several: each is sorted by itself.
+    source: int64 [B] index into lanes.
+    position_in_epoch: int64 [B].
+    lanes: int64 [sources], D of each source, powers of two.
+    batch: int64 [B], ascending from 0, the number of each slot's batch where there are several; each is sorted by
+    itself.
+    The fractions are compared exactly, on the common scale max(D).
     """
     widest = int(lanes.max())
     scaled = np.zeros(len(source), dtype=np.int64)
@@ -72,8 +75,11 @@ def rank_slice(global_batch: int, rank: int, world_size: int) -> slice:
 
 
 def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
-    """(index, epoch, position in the epoch), int64 [m] each, of stream positions. k: int64 [m], the index of the source
-    in `plan.source_names`. Where the source grows, the index that comes back is that of the view in question."""
+    """Return (index, epoch, position in the epoch), int64 [m] each, of stream positions.
+
+    k: int64 [m], the index of the source in `plan.source_names`. Where the source grows, the index that comes back is
+    that of the view in question.
+    """
     n = np.array([one.shape.n for one in plan.sources.values()], np.int64)[k]
     index, epoch = k.copy(), position // n
     inside = position - epoch * n
@@ -89,8 +95,11 @@ def places(plan: PlanContent, k: I64, position: I64) -> tuple[I64, I64, I64]:
 
 
 def held_back(plan: PlanContent, index: int, step: int, ordinals: I64) -> NDArray[np.bool_]:
-    """bool per version ordinal (int64) of a view: in no slot of this step, because it is quarantined, or because its
-    source's version does not have it any more. index: of the view in `plan.source_names`."""
+    """Return true per version ordinal (int64) of a view that no slot of this step may hold.
+
+    Such a sample is quarantined, or its source's version does not have it any more.
+    index: of the view in `plan.source_names`.
+    """
     one = list(plan.sources.values())[index]
     growths = plan.growths_of(one.source)
     held = removed_since(growths, one.growth, step, ordinals)
@@ -122,7 +131,7 @@ class Slots:
         return len(self.source)
 
     def part(self, rows: slice) -> "Slots":
-        """Some of them, in the same memory."""
+        """Return some of them, in the same memory."""
         return Slots(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
 
 
@@ -141,18 +150,19 @@ class Stacked:
 
 
 def slots_at(plan: PlanContent, step: int) -> Slots:
-    """All slots of a step, each with its own sample. Cost and memory depend on B alone, not on the step or on N.
+    """Return all slots of a step, each with its own sample.
 
-    Raises InvalidRuntime: step < 0, not a whole number, or beyond int64 positions.
+    Cost and memory depend on B alone, not on the step or on N. Raises InvalidRuntime: step < 0, not a whole number, or
+    beyond int64 positions.
     """
     step = plan.checked_step(step)
     return stacked_slots(plan, range(step, step + 1)).slots
 
 
 def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """One rank's slots of ascending steps, each with its own sample.
+    """Return one rank's slots of ascending steps, each with its own sample.
 
-    What costs most, the permutations, is done for these slots alone: O(B) of arithmetic per step, and the order's full
+    The permutations, which cost most, are done for these slots alone: O(B) of arithmetic per step, and the order's full
     cost for B / world_size. The sources share the calls of numpy; one that occurs costs a look at its view, and its
     keys once per epoch.
 
@@ -189,8 +199,10 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
 
 def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
-    """(source, epoch, position, position in the epoch) of all slots of steps, in the order in which the streams have
-    them, int64 each; and how many slots each step has."""
+    """Return (source, epoch, position, position in the epoch) of all slots of steps, and the slots of each step.
+
+    The first four are int64 each, in the order in which the streams have the slots.
+    """
     stretches = _stretches(plan, steps)
     sizes = [stream.batch_in(segment) for stream, segment, _, n in stretches for _ in range(n)]
     if plan.boundary == MASK:
@@ -210,7 +222,7 @@ def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64,
 
 
 def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Segment, int, int]]:
-    """Steps that follow each other in one segment of one stream: (stream, segment, its own first step, how many)."""
+    """Return runs of steps in one segment of one stream: (stream, segment, its own first step, number of steps)."""
     for step in (steps[0], steps[-1]):
         plan.checked_step(step)
     if plan.buckets is None:
@@ -232,7 +244,7 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
 def ordinals_at(
     seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
 ) -> I64:
-    """View ordinals (int64) of positions, int64 of one length: source (index into `planned`), epoch, position in it."""
+    """Return view ordinals (int64) of positions: source (index into `planned`), epoch, position in it, all int64."""
     epochs, number = np.unique(epoch, return_inverse=True)
     pairs, which = np.unique(k * len(epochs) + number, return_inverse=True)
     sources, numbers = np.divmod(pairs, len(epochs))
@@ -244,7 +256,7 @@ def ordinals_at(
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
-    """Version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
+    """Return version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
     order = np.argsort(k, kind="stable")
     sources, starts = np.unique(k[order], return_index=True)
     parts = np.split(view_ordinals[order], starts[1:])
@@ -259,7 +271,7 @@ MAX_ATTEMPTS = 8  # then the run stops: eight corrupt samples in a row are not b
 
 
 def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> tuple[int, int]:
-    """(view ordinal, version ordinal) of the sample that stands in for a bad one.
+    """Return (view ordinal, version ordinal) of the sample that stands in for a bad one.
 
     source: index into plan.source_names. position: i_k of the slot. attempt: 1, 2, ... MAX_ATTEMPTS, the next
     one when the substitute is bad too. A pure function of these, from the same source, and never the slot's
@@ -279,7 +291,7 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
 def substitutes(
     plan: PlanContent, step: int, source: int, position: int, after: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """(attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
+    """Yield (attempt, view ordinal, version ordinal) of a slot's substitutes, the first to take first.
 
     after: the attempt that the slot holds already (0: its own sample). Samples that are quarantined at the step are
     passed over.
@@ -301,7 +313,10 @@ def planned_slots(plan: PlanContent, step: int) -> Slots:
 
 
 def planned_stack(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_size: int = 1) -> Stacked:
-    """One rank's slots of ascending steps, as `planned_slots` has them. Raises: as it, and as `stacked_slots`."""
+    """Return one rank's slots of ascending steps, as `planned_slots` has them.
+
+    Raises: as it, and as `stacked_slots`.
+    """
     found = stacked_slots(plan, steps, rank, world_size)
     if plan.pack is None and (plan.quarantine.lists or any(len(one.removed) for one in plan.grown)):
         for step, start, stop in zip(steps, found.starts, found.starts[1:], strict=False):
@@ -330,17 +345,17 @@ _MASKED = np.uint64(2**64 - 1)  # stands for the ordinal of a padded slot
 
 @lru_cache(maxsize=4096)
 def identity_hash(identity: str) -> int:
-    """64 bits for a version's id (`view.identity`), framed as keys are."""
+    """Return 64 bits for a version's id (`view.identity`), framed as keys are."""
     return hash_fields("identity", identity)
 
 
 def slot_identities(plan: PlanContent, slots: Slots) -> U64:
-    """uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
+    """Return uint64 [B]: a hash per slot of (version id, version ordinal), for `delivered_digest`."""
     return sub_array(_version_hashes(plan, slots), slots.ordinal.astype(np.uint64))
 
 
 def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
-    """16 hex digits over a step's planned identities in canonical order; costs no reads.
+    """Return 16 hex digits over a step's planned identities in canonical order; costs no reads.
 
     blake2b (digest size 8) over u64 step, then per slot u64 identity hash and u64 version ordinal, all
     little-endian; a padded slot has ordinal 2^64 - 1. The same for every rank and world size.
@@ -354,8 +369,9 @@ def planned_digest(step: int, slots: Slots, plan: PlanContent) -> str:
 def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -> int:
     """Return the rank-local digest of what was read: the sum modulo 2^64 of a hash per slot.
 
-    slot_numbers: int64 [n], canonical slot numbers in [0, B). identities: uint64 [n], of the samples that
-    were delivered (a substitute's own identity). crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
+    slot_numbers: int64 [n], canonical slot numbers in [0, B).
+    identities: uint64 [n], of the samples that were delivered (a substitute's own identity).
+    crcs: int64 [n], CRC32C of the bytes read, 0 <= crc < 2^63.
     The sum over all ranks, modulo 2^64, is the same for every world size. An empty part gives 0.
     """
     steps = np.full(len(slot_numbers), step, np.uint64)
@@ -363,7 +379,7 @@ def delivered_digest(step: int, slot_numbers: I64, identities: U64, crcs: I64) -
 
 
 def delivered_hashes(steps: U64, slot_numbers: I64, identities: U64, crcs: I64) -> U64:
-    """uint64 [n]: the hash per slot that `delivered_digest` adds up, of slots of any steps. steps: uint64 [n]."""
+    """Return uint64 [n]: the hash per slot that `delivered_digest` adds up. steps: uint64 [n], any steps."""
     hashed = sub_array(sub_array(hash_fields("delivered"), steps), slot_numbers.astype(np.uint64))
     hashed = sub_array(hashed, identities.astype(np.uint64))
     return sub_array(hashed, crcs.astype(np.uint64))

@@ -1,4 +1,4 @@
-"""What a rank reads in the steps to come: the order is a function of the step, so it is known without any message."""
+"""The reads of a rank in the steps to come: the order is a function of the step, so they are known without messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +18,9 @@ class Extents(NamedTuple):
     """Byte ranges [offset, offset + nbytes) of one object; int64 arrays of one length."""
 
     offset: I64
+    """int64 [n]: first byte."""
     nbytes: I64
+    """int64 [n]: bytes from there."""
 
 
 Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
@@ -26,10 +28,11 @@ Steps = Callable[[int], Mapping[int, Mapping[str, Extents]] | None]
 
 
 class RankFuture:
-    """step -> where what it reads lies.
+    """Step -> places of its reads.
 
-    videos: per view, the groups of its video fields; of one with packet tables only a part is read, which is known
-    once its table is there, so it is left out. end: the first step that is not made; None where the run is endless.
+    videos: per view, the groups of its video fields. A field with packet tables is left out: only a part of it is
+    read, which is known once its table is there.
+    end: the first step that is not made; None where the run is endless.
     """
 
     def __init__(self, recipe: Recipe, videos: Sequence[Sequence[Group]], end: int | None, run: Map) -> None:
@@ -41,7 +44,7 @@ class RankFuture:
         self._locate = Locate(recipe.views, fields, [None] * len(fields))
 
     def __call__(self, step: int) -> dict[int, dict[str, Extents]] | None:
-        """view -> shard path -> ranges; None after the last step. Raises: what planning and reading indexes raise."""
+        """Return view -> shard path -> ranges; None after the last step. Raises: as planning and reading indexes do."""
         if self._end is not None and step >= self._end:
             return None
         slots, wanted = real_slots(self._recipe, step)
@@ -57,7 +60,7 @@ class RankFuture:
 
 
 def by_path(wanted: Located) -> dict[int, dict[str, Extents]]:
-    """View -> shard path -> where the fields lie in it."""
+    """Return view -> shard path -> ranges of the fields in it."""
     found: dict[int, dict[str, list[Extents]]] = {}
     for at in wanted.places.fields.values():
         for shard, mine in at.by_shard():

@@ -1,4 +1,4 @@
-"""Pages read ahead: where what is read fits the cache, each page is fetched once, before its first use."""
+"""Pages read ahead: where the reads fit the cache, each page is fetched once, before its first use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -15,8 +15,11 @@ class Page(NamedTuple):
     """A page of one object: fetched once, used by many samples."""
 
     store: CachedStore
+    """Store that the page is read from."""
     key: str
+    """Key of the object."""
     number: int
+    """Number of the page in the object."""
 
 
 class PagesAhead:

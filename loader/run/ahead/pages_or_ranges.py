@@ -1,4 +1,4 @@
-"""Whether pages are worth their bytes: what a loader reads in pages and keeps, and what it reads alone."""
+"""The choice between pages, which a loader keeps, and ranges alone: whether pages are worth their bytes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,17 @@ from ...order.plan import PlannedSource
 from ...order.sources.packed_view import PackedView
 
 REQUEST_BYTES = 64 * 2**10
-"""What a request costs in bytes: as far apart as two ranges may lie and still be read as one (`plan_reads`)."""
+"""Cost of a request in bytes: the gap up to which two ranges are read as one (`plan_reads`)."""
 
 
 def working_set_bytes(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int = 1
 ) -> int:
-    """Return what a cache has to hold for every page of these sources to be fetched once an epoch: the chunks that are
-    read side by side, or all of a source that is shuffled sample by sample. An estimate; whole shards count, with the
-    fields that are not read, and a version of which there are several views (buckets) counts once at most.
+    """Return the bytes that a cache has to hold for every page of these sources to be fetched once an epoch.
+
+    They are the chunks that are read side by side, or all of a source that is shuffled sample by sample. It is an
+    estimate: whole shards count, with the fields that are not read. A version of which there are several views
+    (buckets) counts once at most.
 
     world_size: of the ranks that share the chunks; 1 where all of them use the cache.
     """
@@ -45,10 +47,11 @@ def working_set_bytes(
 def pages_pay(
     sources: Sequence[PlannedSource], views: Sequence[View], page_bytes: int, world_size: int
 ) -> bool:
-    """Whether pages cost this rank less than ranges do in one epoch, a request counted as REQUEST_BYTES.
+    """Return whether pages cost this rank less than ranges in one epoch, a request counted as REQUEST_BYTES.
 
-    Of a source that is shuffled sample by sample a rank uses one of `world_size` samples of a page; of one read in
-    chunks all. Fields that are not selected are fetched with a page and not without, so this bounds them too."""
+    A rank uses one of `world_size` samples of a page where a source is shuffled sample by sample; of one read in chunks
+    all. Fields that are not selected are fetched with a page and not without, so this bounds them too.
+    """
     by_page = by_range = 0.0
     for source, view in zip(sources, views, strict=True):
         n = len(view) / (world_size if source.shape.chunk == 1 else 1)  # of a packed source: documents
@@ -62,6 +65,6 @@ def pages_pay(
 
 
 def group_bodies(view: View) -> dict[str, dict[str, Any]]:
-    """Return what the manifest says of each group that a view reads."""
+    """Return the manifest's entry of each group that a view reads."""
     version: Version = view.version
     return {group: version.manifest["groups"][group] for group in map(version.group_of, view.fields)}

@@ -12,7 +12,7 @@ from ...storage import Blob, RangeReader, ReadLimits, Span
 from .next_reads import Steps
 
 Blobs = Sequence[Blob] | None
-"""What was read, a blob per range; None where it could not be."""
+"""A blob per range that was read; None where it could not be."""
 
 
 WASTED_MAX = 256
@@ -20,20 +20,27 @@ WASTED_MAX = 256
 
 
 class Ranges(NamedTuple):
-    """What one step reads of one object."""
+    """Ranges that one step reads of one object."""
 
     step: int
+    """The step."""
     view: int
+    """Number of the view."""
     key: str
+    """Key of the object."""
     spans: Sequence[Span]
+    """The ranges."""
     blobs: "Future[Blobs]"
+    """Result of the read."""
 
 
 class RangesAhead:
-    """Reads what the next batches ask for and holds it until they do: at most `limit_bytes`. Thread-safe.
+    """Reads the ranges of the next batches and holds them until they are asked for: at most `limit_bytes`. Thread-safe.
 
-    stores: view -> where it is read from. Where more of what it held was passed than was taken, it stops: in a process
-    that makes every n-th batch, or where the transform reads something else, it would read in vain.
+    stores: view -> the store it is read from.
+
+    It stops where more of what it held was passed than was taken. In a process that makes every n-th batch, or where
+    the transform reads something else, it would read in vain.
     """
 
     def __init__(self, steps: Steps, stores: Mapping[int, RangeReader], limit_bytes: int) -> None:
@@ -56,7 +63,7 @@ class RangesAhead:
         ]
 
     def expect(self, step: int, units: Sequence[Ranges]) -> None:
-        """Nothing to note: what is fetched is for one step."""
+        """Do nothing: what is fetched is for one step."""
 
     def claim(self, unit: Ranges) -> Claim:
         with self._lock:
@@ -98,7 +105,7 @@ class RangesAhead:
             self.taken_bytes = 0
 
     def take(self, view: int, key: str, spans: Sequence[Span]) -> list[Blob | None]:
-        """Per range what was read ahead, or is being read, which is waited for; None for others.
+        """Return each range that was read ahead, or is being read, which is waited for; None for others.
 
         They are the caller's now.
         """
@@ -129,13 +136,16 @@ class AheadReader:
         return self._store.url
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """From the store: a reader asks for one range when what it got before was wrong."""
+        """Return a range from the store: a reader asks for one range when the bytes it got before were wrong."""
         return self._store.get_range(key, offset, nbytes, etag)
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """As every store. What was read ahead of another object than the pinned one is read again, and refused."""
+        """Return the ranges, as every store.
+
+        A range read ahead of another object than the pinned one is read again, and refused.
+        """
         taken = self._ahead.take(self._view, key, [Span(*span) for span in spans])
         held = [one if one is None or etag in (None, one.etag) else None for one in taken]
         missing = [span for span, one in zip(spans, held, strict=True) if one is None]

@@ -1,7 +1,7 @@
-"""Reading ahead: what the next steps need is fetched in the order of the steps, many requests at once.
+"""Reading ahead: the data of the next steps are fetched in the order of the steps, many requests at once.
 
-One thread plans, several fetch. Nothing here decides what a batch holds: a batch whose bytes are not there reads them
-itself, at once, with its own retries; a read ahead that fails is counted and forgotten, and the next is tried once a
+One thread plans, several fetch. Nothing here decides what a batch holds. A batch whose bytes are not there reads them
+itself, at once, with its own retries. A read ahead that fails is counted and forgotten, and the next is tried once a
 batch has been read.
 """
 
@@ -21,43 +21,46 @@ logger = logging.getLogger(__name__)
 U = TypeVar("U")
 
 NEAR = 128
-"""Steps by which a batch may lie before or behind the last one and still be the same run; further away the order goes
-on elsewhere (a seek), and what was to be read ahead is dropped. More than are ever made ahead."""
+"""Steps by which a batch may lie before or behind the last one and still be the same run. Further away the order goes
+on elsewhere (a seek), and the planned reads are dropped. More than are ever made ahead.
+"""
 
 Count = Callable[[str, int], None]
 
 
 class Source(Protocol[U]):
-    """What is read ahead, in units that are fetched in one piece."""
+    """Reads that are made ahead, in units that are fetched in one piece."""
 
     def units(self, step: int) -> Sequence[U] | None:
-        """Return what a step needs; None after the last step."""
+        """Return the units that a step needs; None after the last step."""
 
     def expect(self, step: int, units: Sequence[U]) -> None:
-        """A step's units will be asked for in this order; steps are told in their order."""
+        """Say that a step's units will be asked for in this order; steps are told in their order."""
 
     def claim(self, unit: U) -> Claim:
         """Set room aside for a unit."""
 
     def fetch(self, unit: U) -> int:
-        """Fetch a unit that was claimed. Returns the bytes that were read."""
+        """Fetch a unit that was claimed. Return the bytes that were read."""
 
     def give_back(self, unit: U) -> None:
-        """A unit that was claimed is not fetched."""
+        """Give the claim of a unit back, which is not fetched."""
 
     def passed(self, step: int) -> None:
-        """Every step before this one has what it needed."""
+        """Say that every step before this one has its units."""
 
     def forget(self) -> None:
-        """The order goes on elsewhere: nothing is expected."""
+        """Expect nothing any more: the order goes on elsewhere."""
 
 
 class ReadAhead(Generic[U]):
     """Keeps `in_flight` fetches going for the steps after those that are being made, at most `horizon` steps on.
 
-    Until the first batch after a start or a seek has been read, nothing else is: batches after it wait, to find what is
-    then read ahead. on_plan: called by the planning thread with the step that is being made. count: told of
-    `ahead_bytes`, `ahead_failed` and `requests`.
+    Until the first batch after a start or a seek has been read, nothing else is. Batches after it wait, and then find
+    their data read ahead.
+
+    on_plan: called by the planning thread with the step that is being made.
+    count: told of `ahead_bytes`, `ahead_failed` and `requests`.
     """
 
     def __init__(
@@ -86,8 +89,10 @@ class ReadAhead(Generic[U]):
         self._fetchers: ThreadPool[tuple[int, U], None] | None = None
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """The batches of these steps, ascending, are being made together. Returns whether they are the first after a
-        start or a seek; others wait until those have been read."""
+        """Say that the batches of these steps, ascending, are being made together.
+
+        Return whether they are the first after a start or a seek; others wait until those have been read.
+        """
         with self._lock:
             if self._last is None or abs(steps[0] - self._last) > NEAR:
                 self._start(steps[0])
@@ -100,7 +105,7 @@ class ReadAhead(Generic[U]):
         return first
 
     def done(self, step: int) -> None:
-        """A batch that was begun has what it needs, or failed; may be told again."""
+        """Say that a batch that was begun has its data, or failed; may be told again."""
         with self._lock:
             self._begun.discard(step)
             self._resting = False
@@ -112,7 +117,7 @@ class ReadAhead(Generic[U]):
         self._wake()
 
     def dismiss(self) -> None:
-        """Stop: what is planned is dropped. Does not wait for what is being fetched."""
+        """Stop: planned reads are dropped. Does not wait for fetches under way."""
         self._stopped = True
         with self._lock:
             self._lock.notify_all()
@@ -121,7 +126,7 @@ class ReadAhead(Generic[U]):
                 pool.dismiss()
 
     def close(self) -> None:
-        """Stop, and wait for what is being fetched."""
+        """Stop, and wait for the fetches under way."""
         self.dismiss()
         if self._planner is not None:
             self._planner.join()
@@ -171,7 +176,7 @@ class ReadAhead(Generic[U]):
         return self._first is None and not self._stopped
 
     def _plan_one(self) -> bool:
-        """One unit further; whether it is worth going on."""
+        """Plan one unit more; return whether it is worth going on."""
         with self._lock:
             run, last = self._run, self._last or 0
             if self._resting or self._busy >= self._in_flight:

@@ -1,4 +1,4 @@
-"""A loader's reads of remote stores: what is kept, what is read ahead, and how."""
+"""A loader's reads of remote stores: kept pages, reads ahead, and the choice between them."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,12 +42,14 @@ HINT_SAMPLES = 2**16
 
 
 class NodeReads:
-    """How a loader reads each of its views: of a folder of this machine from its store.
+    """The reads of each of a loader's views: of a folder of this machine from its store.
 
-    Of others through pages in memory or in a node cache, or by ranges read ahead. None of it changes a byte.
+    Others go through pages in memory or in a node cache, or by ranges read ahead. None of it changes a byte.
 
-    videos: per view, the groups of its video fields. end: the first step that is not made. Raises: InvalidRuntime for a
-    folder that may not be a cache.
+    videos: per view, the groups of its video fields.
+    end: the first step that is not made.
+
+    Raises: InvalidRuntime for a folder that may not be a cache.
     """
 
     def __init__(
@@ -113,16 +115,18 @@ class NodeReads:
             )
 
     def __getitem__(self, view: int) -> RangeReader:
-        """Return what to read a view from."""
+        """Return the reader of a view."""
         return self._stores[view]
 
     def begin(self, steps: Sequence[int]) -> bool:
-        """The batches of these steps are being made together: what comes after them is read ahead. Returns whether they
-        are the first after a start or a seek; others wait for those."""
+        """Say that the batches of these steps are being made together: the steps after them are read ahead.
+
+        Return whether they are the first after a start or a seek; others wait for those.
+        """
         return self._ahead is not None and self._ahead.begin(steps)
 
     def done(self, step: int) -> None:
-        """A batch that was begun has been read, or failed."""
+        """Say that a batch that was begun has been read, or failed."""
         if self._ahead is not None:
             self._ahead.done(step)
 
@@ -149,7 +153,7 @@ class Hinting:
         self._cache.beat(lambda: self.next_pages(step + 1))
 
     def next_pages(self, step: int) -> Iterator[str]:
-        """Pages in the order of their next use, each once."""
+        """Yield the pages in the order of their next use, each once."""
         seen: set[str] = set()
         left = HINT_SAMPLES
         while left > 0 and (wanted := self._steps(step)):
@@ -168,22 +172,22 @@ class Hinting:
 
 
 def open_cache(spec: CacheSpec, count: Count) -> OpenCache | MemoryPages:
-    """Raises: InvalidRuntime for a folder that may not be a cache."""
+    """Return the open cache. Raises: InvalidRuntime for a folder that may not be a cache."""
     return OpenCache(spec, count) if isinstance(spec, NodeCache) else MemoryPages(spec, count)
 
 
 def _nothing(step: int) -> None:
-    """Nobody is to be told of the pages in a loader's own memory."""
+    """Do nothing: nobody is to be told of the pages in a loader's own memory."""
 
 
 def _horizon(recipe: Recipe, sources: Sequence[PlannedSource]) -> int:
-    """Steps in which every sample that is live now is read: an epoch of a full shuffle, D*h chunks' worth of lanes."""
+    """Return the steps in which every live sample is read: an epoch of a full shuffle, D*h chunks' worth of lanes."""
     live = sum(one.shape.n if one.shape.chunk == 1 else one.shape.live_samples for one in sources)
     return -(-min(live, KNOWN_SAMPLES * recipe.world.world_size) // recipe.plan.batch_range[0])
 
 
 def _pages(views: Sequence[View], page_bytes: int) -> int:
-    """How many pages of these views' shards hold more than the end of an archive."""
+    """Return the number of pages of these views' shards that hold more than the end of an archive."""
     shards = {(view.version.id, group): view.version for view in views for group in group_bodies(view)}
     return sum(
         int(-(-(nbytes - END_BYTES) // page_bytes))

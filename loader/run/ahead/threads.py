@@ -21,12 +21,13 @@ from ...storage.shared.threads import DaemonPool, ends_with_the_process
 from ..recipe.recipe import stored_views
 
 IO_THREADS = 64
-"""Objects read at once per process of a remote store, as many as it takes by default: the indexes and the samples of a
-first batch, spread over as many shards, are a round trip each. Threads are begun where there is work for them."""
+"""Objects read at once per process of a remote store, as many as it takes by default. The indexes and the samples of a
+first batch, spread over as many shards, are a round trip each. Threads are begun where there is work for them.
+"""
 
 
 def range_threads(plan: Plan) -> tuple[DaemonPool | None, Map]:
-    """Return (the threads, None where every source lies on this machine, how to read with them)."""
+    """Return (the threads, None where every source lies on this machine; the map that reads with them)."""
     if _all_local(plan):
         return None, map
     pool = DaemonPool(IO_THREADS, "penstock-io")
@@ -43,7 +44,7 @@ def _in_context(pool: DaemonPool) -> Map:
 
 
 def _all_local(plan: Plan) -> bool:
-    """Whether every source lies on this machine: threads per range read only pay where a read waits."""
+    """Return whether every source lies on this machine: threads per range read only pay where a read waits."""
     return all(is_local(view.version.store) for view in stored_views(plan))
 
 
@@ -76,13 +77,13 @@ class ThreadPool(Generic[A, T]):
             thread.start()
 
     def submit(self, task: A) -> Future[T]:
-        """Return what `make(task)` will return or raise; cancelled when the pool is dismissed first."""
+        """Return the future result or error of `make(task)`; cancelled when the pool is dismissed first."""
         future: Future[T] = Future()
         self._queue.put((task, future))
         return future
 
     def cancel(self, futures: Iterable[Future[T]]) -> None:
-        """Of what was submitted: what is not begun will not be."""
+        """Cancel the submitted tasks that are not begun."""
         for future in futures:
             future.cancel()
 
@@ -103,7 +104,7 @@ class ThreadPool(Generic[A, T]):
             thread.join(None if until is None else max(0.0, until - perf_counter()))
 
     def abandon(self) -> None:
-        """`dismiss`: one of the threads may be who has the pool last, and cannot wait for itself."""
+        """Call `dismiss`: one of the threads may be who has the pool last, and cannot wait for itself."""
         self.dismiss()
 
     def _work(self) -> None:

@@ -35,13 +35,13 @@ class SlotIds:
         return len(self.keys)
 
     def __getitem__(self, slots: slice) -> "SlotIds":
-        """Those of some slots, in the same memory."""
+        """Return those of some slots, in the same memory."""
         return SlotIds(
             names=self.names, source=self.source[slots], keys=self.keys[slots], valid=self.valid[slots]
         )
 
     def listed(self) -> Ids:
-        """(source, key) per slot, None at padding; a list of the caller's own."""
+        """Return (source, key) per slot, None at padding; a list of the caller's own."""
         names = self.names
         return [
             (names[source], key) if valid else None
@@ -110,12 +110,11 @@ class Batch:
         return self.micro + 1 == self.micros
 
     def micro_batches(self, count: int) -> "list[Batch]":
-        """Return the part in `count` pieces in order, of sizes that differ by one slot at most, for gradient
-        accumulation.
+        """Return the part in `count` pieces in order, for gradient accumulation.
 
-        Their arrays are slices of this batch's. The sum of (mean loss * weight) over the pieces, averaged over ranks,
-        is that of the whole part. The first piece has the digest, substitutions, stats, slowest and wait_s of the
-        whole part. The other pieces have 0 or none.
+        Their sizes differ by one slot at most. Their arrays are slices of this batch's. The sum of (mean loss * weight)
+        over the pieces, averaged over ranks, is that of the whole part. The first piece has the digest, substitutions,
+        stats, slowest and wait_s of the whole part. The other pieces have 0 or none.
 
         Raises: InvalidRuntime for more pieces than slots.
         """
@@ -177,7 +176,7 @@ class Batch:
         return self.fields.keys()
 
     def items(self) -> ItemsView[str, Any]:
-        """(field name, column) pairs."""
+        """Return (field name, column) pairs."""
         return self.fields.items()
 
     def pin_memory(self) -> "Batch":
@@ -194,7 +193,7 @@ class Batch:
         return replace(self, ids=self.__dict__["ids"], mask=mask, fields=fields)
 
     def _with_tensors(self, change: Callable[[Any], Any]) -> tuple[Any, dict[str, Any]]:
-        """(mask, fields), `change` done to every torch tensor in them."""
+        """Return (mask, fields), `change` done to every torch tensor in them."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, list):
@@ -205,7 +204,7 @@ class Batch:
 
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
-    """Bytes held by arrays, tensors, bytes and str in a collated batch: what the prefetch bound counts."""
+    """Return the bytes held by arrays, tensors, bytes and str in a collated batch, which the prefetch bound counts."""
     return sum(_nbytes(value) for value in fields.values())
 
 

@@ -11,13 +11,12 @@ from .columns import PADDED, Columns
 
 
 def to_jax(name: str, value: Any) -> Any:
-    """Return a field's value with its numpy arrays put on JAX's default device, uncommitted: a jitted function may move
-    them.
+    """Return a field's value with its numpy arrays put on JAX's default device.
 
-    value: an array [slots, ...], or a list, whose arrays are put one by one and whose other elements stay Python.
-    Arrays of dtypes that JAX does not have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers
-    become 32-bit ones as JAX rounds them. On a CPU the memory is shared where it lies on 64 bytes, else copied; on
-    other devices the copy goes on in the background.
+    They are uncommitted: a jitted function may move them. The value is an array [slots, ...], or a list, whose arrays
+    are put one by one and whose other elements stay Python. Arrays of dtypes that JAX does not have (strings, dates)
+    stay numpy. While JAX holds to 32 bits, 64-bit numbers become 32-bit ones as JAX rounds them. On a CPU the memory is
+    shared where it lies on 64 bytes, else copied; on other devices the copy goes on in the background.
 
     Raises: InvalidRuntime for numbers that 32 bits do not hold, which JAX itself would wrap around in silence, or make
     infinite; MissingDependency without jax.
@@ -61,25 +60,27 @@ _INT64 = np.iinfo(np.int64)
 
 
 def collate(columns: Columns, framework: str, *, like: Columns | None = None) -> tuple[dict[str, Any], Any]:
-    """(fields, mask) of a batch; field names in the order in which the samples bring them up.
+    """Return (fields, mask) of a batch; field names in the order in which the samples bring them up.
 
-    framework: one of FRAMEWORKS. like: one slot with a sample, to take fields and shapes from when every slot is
-    padded. Without it such a batch has no fields.
-    The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax.
+    framework: one of FRAMEWORKS.
+    like: one slot with a sample, to take fields and shapes from when every slot is padded. Without it such a batch has
+    no fields.
 
-    A field's values become:
+    The mask is bool [slots], True at real slots: a tensor for torch, an array on the device for jax. A field's values
+    become:
 
-    - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in
-      native byte order. Each value is copied once at most. It is a tensor for torch, or still an array where torch
-      has no such dtype;
+    - one array [slots, ...] where all are arrays of one shape and dtype (numpy scalars count as rank 0), in native byte
+      order. Each value is copied once at most. It is a tensor for torch, or still an array where torch has no such
+      dtype;
     - bool, int64 or float64 [slots] where all are bool, int within int64, or int and float;
     - torch.stack of them where all are tensors of one shape and dtype (torch only);
-    - otherwise a list, where torch and jax get its arrays as their own. A field that a sample lacks (mixed
-      sources may have different fields) is None there, which makes it a list.
+    - otherwise a list, where torch and jax get its arrays as their own. A field that a sample lacks (mixed sources may
+      have different fields) is None there, which makes it a list.
+
     A padded slot is zeros in an array, and in a list "" or b"" among str or bytes, else None.
 
-    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency (torch or jax
-    is not installed).
+    Raises: InvalidRuntime (another framework; a number that jax would change); MissingDependency (torch or jax is not
+    installed).
     """
     if framework not in FRAMEWORKS:
         raise InvalidRuntime(f"framework={framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
@@ -89,9 +90,9 @@ def collate(columns: Columns, framework: str, *, like: Columns | None = None) ->
 def gathered(
     columns: Columns, framework: str, *, like: Columns | None = None
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """`collate` up to the framework, which is not imported: its arrays are numpy's.
+    """Return `collate` up to the framework, which is not imported: its arrays are numpy's.
 
-    (Tensors in the samples, which only somebody who imported torch can have made, are stacked for torch.)
+    Tensors in the samples, which only somebody who imported torch can have made, are stacked for torch.
     """
     torch = sys.modules.get("torch") if framework == "torch" else None
     torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
@@ -126,7 +127,7 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
 
 
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
-    """`values` with padding as one array, stack of tensors or list; `examples`, at least one, are those without it."""
+    """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are the real ones."""
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
         return [type(first)() if value is PADDED else value for value in values]
@@ -144,7 +145,7 @@ def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
 
 
 def _alike(values: list[Any], kinds: Any) -> bool:
-    """All of these kinds, of one shape and one dtype."""
+    """Return whether all are of these kinds, of one shape and one dtype."""
     first = values[0]
     return all(
         isinstance(value, kinds) and value.shape == first.shape and value.dtype == first.dtype
@@ -153,7 +154,7 @@ def _alike(values: list[Any], kinds: Any) -> bool:
 
 
 def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
-    """Dtype of these Python numbers of these types; None for other values, or ints beyond int64."""
+    """Return the dtype of these Python numbers of these types; None for other values, or ints beyond int64."""
     if kinds == {bool}:
         return np.dtype(np.bool_)
     if kinds == {int} and all(_INT64.min <= value <= _INT64.max for value in values):
@@ -168,7 +169,7 @@ def _number_dtype(values: list[Any], kinds: set[type]) -> np.dtype[Any] | None:
 
 
 def _stacked(values: list[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """One allocation, one copy of each value; zeros at padded slots."""
+    """Return one array of all: one allocation, one copy of each value, zeros at padded slots."""
     out = np.empty((len(values), *shape), dtype)
     zero = np.zeros((), dtype)
     for slot, value in enumerate(values):

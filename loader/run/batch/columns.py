@@ -55,8 +55,10 @@ class Recycled:
         return np.ndarray(shape, dtype, memory)
 
     def _taken(self, nbytes: int) -> mmap.mmap | None:
-        """Return a free piece that fits: of several, the one that became free last, which the processor's cache may
-        know."""
+        """Return a free piece that fits: of several, the one that became free last.
+
+        The processor's cache may know that one.
+        """
         passed = list[mmap.mmap]()
         with self._turn:
             try:
@@ -70,7 +72,7 @@ class Recycled:
 
 
 def _new(nbytes: int) -> mmap.mmap:
-    """Pages that are not shared with children, large ones where the system has them. Raises: MemoryError."""
+    """Return pages that are not shared with children, large ones where the system has them. Raises: MemoryError."""
     whole = -(-nbytes // _GRAIN_BYTES) * _GRAIN_BYTES
     try:
         piece = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -93,7 +95,7 @@ class _Mark:
 
 
 PADDED = _Mark()
-"""In a slot without a sample."""
+"""A value in a slot without a sample."""
 _PADDING = -1
 
 
@@ -118,7 +120,7 @@ class Columns:
         return len(self._order)
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
-        """Some of the slots, and then others, in the same memory. Nothing is put into these columns any more."""
+        """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
         complete = self._found_complete()
         for some in slots:
             out = Columns.__new__(Columns)  # a fifth of a small batch's time would go into empty columns
@@ -130,14 +132,14 @@ class Columns:
             yield out
 
     def names(self) -> list[str]:
-        """Every field, in the order in which the slots bring them up."""
+        """Return every field, in the order in which the slots bring them up."""
         if self._complete is not None:
             return list(self._complete)
         orders, here = list(self._orders), dict.fromkeys(self._order[self.mask()].tolist())
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
     def mask(self) -> NDArray[np.bool_]:
-        """Per slot, whether it has a sample."""
+        """Return bool [n_slots]: True where there is a sample."""
         if self._complete is not None:
             return np.ones(len(self), bool)
         real: NDArray[np.bool_] = self._order != _PADDING
@@ -158,17 +160,17 @@ class Columns:
         return rows if rows.shape[1:] == shape and rows.dtype == dtype else None
 
     def put_rows(self, field: str, slots: Sequence[int] | I64) -> None:
-        """The rows of these slots hold their values."""
+        """Say that the rows of these slots hold their values."""
         self._filled[field][slots] = True
 
     def put_bytes(self, field: str, slots: Sequence[int], values: Iterable[Any]) -> None:
-        """Values that are no arrays."""
+        """Put values that are no arrays."""
         own = self._of(field)
         for slot, value in zip(slots, values, strict=True):
             own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
-        """One value, which lies in its row already or, where it is a large array, is copied there."""
+        """Put one value, which lies in its row already or, where it is a large array, is copied there."""
         in_row = in_row or self._moved(field, slot, value)
         if field in self._filled:
             self._filled[field][slot] = in_row
@@ -176,7 +178,7 @@ class Columns:
             self._of(field)[slot] = value
 
     def put_names(self, slots: Sequence[int] | I64, names: tuple[str, ...]) -> None:
-        """The fields that the samples of these slots have, in their order."""
+        """Put the fields that the samples of these slots have, in their order."""
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
     def whole(self, field: str) -> np.ndarray | None:
@@ -194,7 +196,7 @@ class Columns:
         return rows
 
     def values(self, field: str) -> list[Any]:
-        """Per slot, its value; None where the sample lacks the field, PADDED where there is no sample."""
+        """Return the value of each slot; None where the sample lacks the field, PADDED where there is no sample."""
         if field not in self._filled and self.mask().all():
             return list(self._of(field))
         filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
@@ -206,7 +208,7 @@ class Columns:
         ]
 
     def _found_complete(self) -> tuple[str, ...] | None:
-        """As `_complete`, looked for."""
+        """Return `_complete`, looked for."""
         if len(self._orders) != 1 or not self.mask().all():
             return None
         (names,) = self._orders
@@ -237,7 +239,7 @@ class BatchRow:
         self._given: dict[str, np.ndarray] = {}
 
     def place_of(self, field: str) -> Place:
-        """Place for a decoder's value of a field."""
+        """Return the place for a decoder's value of a field."""
 
         def place(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
             rows = self._columns.rows(field, shape, dtype)
@@ -249,7 +251,7 @@ class BatchRow:
         return place
 
     def put(self, sample: Mapping[str, Any], names: tuple[str, ...]) -> None:
-        """Values of a sample whose fields are `names`; of other fields they are there already."""
+        """Put the values of a sample whose fields are `names`; values of other fields are there already."""
         for field, value in sample.items():
             there = field in self._given and value is self._given[field]  # (the value may be None)
             self._columns.put(self._row, field, value, in_row=there)

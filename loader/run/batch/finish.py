@@ -1,5 +1,4 @@
-"""Batches out of a rank's slots: fields, identities, digest and counts of each step, and the slots that could not be
-read."""
+"""Batches out of a rank's slots: fields, identities, digest and counts of each step, and the unreadable slots."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ class Finish:
         return out
 
     def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
-        """Batch of a rank without samples, in the shapes of another's, which also lists the substitutions there."""
+        """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""
         fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
         return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0])
 
@@ -109,8 +108,11 @@ class Finish:
 
 
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
-    """Batches that were made together, each with its cost in `stats`: its own counts, and an even share of the common
-    seconds and counts. The first batches have the remainder of a count that does not divide."""
+    """Return batches that were made together, each with its cost in `stats`.
+
+    The cost is its own counts, and an even share of the common seconds and counts. The first batches have the remainder
+    of a count that does not divide.
+    """
     shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
     common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     n = len(batches)

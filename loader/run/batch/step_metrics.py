@@ -84,7 +84,7 @@ class StepMetrics:
 
     @contextmanager
     def timed_fetch(self) -> Iterator[None]:
-        """As `timed("fetch")`, less the seconds of `verify` inside."""
+        """Time a block as `timed("fetch")`, less the seconds of `verify` inside."""
         start, before = perf_counter(), self.seconds.get("verify", 0.0)
         try:
             yield
@@ -95,7 +95,7 @@ class StepMetrics:
     def sample(
         self, stage: str, seconds: float, source: str, address: Callable[[], SampleAddress], row: int
     ) -> None:
-        """A stage is done with the sample of a row. (No context manager: it would cost three times as much.)."""
+        """Note that a stage is done with the sample of a row; a context manager would cost three times as much."""
         self.spent(stage, seconds)
         step = self.steps[0] if self.step_of is None else self.step_of(row)
         before = self.slowest.get(step)
@@ -103,7 +103,7 @@ class StepMetrics:
             self.slow(stage, seconds, source, address, step)
 
     def read(self, source: str, read: ShardRead) -> None:
-        """One shard's share of a fetch is there; of steps made together, the first has it."""
+        """Note one shard's share of a fetch; of steps made together, the first has it."""
         self.spent("verify", read.verify_s)
         self.slow("fetch", read.fetch_s, source, read.first, self.steps[0], (read.path, read.span))
 
@@ -145,7 +145,7 @@ class StepMetrics:
             )
 
     def totals(self) -> dict[str, int]:
-        """Counter -> amount, with what the stores counted."""
+        """Return counter -> amount, with the stores' counts."""
         traffic = self.traffic
         seen = {"requests": traffic.requests, "retries": traffic.retries, "fallbacks": traffic.fallbacks}
         return {**self.counts, **seen}

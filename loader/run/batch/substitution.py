@@ -54,7 +54,7 @@ class Substitution:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, one line of a ledger."""
+        """Return plain JSON, one line of a ledger."""
         return {
             "format": LEDGER_FORMAT,
             "step": self.step,
@@ -83,8 +83,11 @@ class Substitution:
 def masked(
     plan: Plan, step: int, documents: Slots, number: int, slot: int, address: SampleAddress, error: Corrupt
 ) -> Substitution:
-    """Return the entry of a corrupt document that is masked in its sequence. documents: a slot per piece, `number` is
-    its."""
+    """Return the entry of a corrupt document that is masked in its sequence.
+
+    documents: a slot per piece.
+    number: of the document's slot.
+    """
     return Substitution(
         step=step,
         slot=slot,
@@ -101,7 +104,7 @@ def masked(
 
 
 def stage_of(error: Corrupt) -> Literal["checksum", "decode"]:
-    """Stage at which a sample turned out to be corrupt."""
+    """Return the stage at which a sample turned out to be corrupt."""
     return "decode" if isinstance(error, DecodeFailed) else "checksum"
 
 

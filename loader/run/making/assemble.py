@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; what it reads may lie in a cache.
+    """Makes batches of one recipe; thread-safe. Keeps pinned ETags, nothing else; its reads may lie in a cache.
 
-    end: the first step that is not made, for which nothing is read ahead. allocate: where a batch's arrays shall lie;
-    given, batches are made for another process, and stay numpy's.
+    end: the first step that is not made, for which nothing is read ahead.
+    allocate: memory for a batch's arrays; given, batches are made for another process, and stay numpy's.
     """
 
     def __init__(
@@ -83,8 +83,11 @@ class Assembler:
         return batch
 
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
-        """Yield the rank's parts of consecutive steps, made together: what a step costs however small it is, they
-        share. Raises: as `batch`, after the batches of the steps before."""
+        """Yield the rank's parts of consecutive steps, made together.
+
+        They share the costs that a step has however small it is. Raises: as `batch`, after the batches of the steps
+        before.
+        """
         if len(steps) > 1 and self._packed is None:
             try:
                 made = self._together(steps)
@@ -156,7 +159,7 @@ class Assembler:
     def _decoded(
         self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns. Number of each corrupt one -> why it is."""
+        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is."""
         bad = dict(fetched.bad)
         whole = np.ones(len(wanted.rows), bool)
         whole[[*fetched.payloads, *bad]] = False

@@ -32,15 +32,16 @@ from ..recipe.video_reads import BareClip, Group, Readers, read_samples, with_ta
 
 
 class InRows(NamedTuple):
-    """What became of one field. filled: int64, numbers of the samples whose values lie in their rows.
-
-    others: what was read instead; left: int64, numbers of those that were not read.
-    """
+    """The result of reading one field."""
 
     field: str
+    """Name of the field."""
     filled: I64
+    """int64: numbers of the samples whose values lie in their rows."""
     others: Sequence[NotInRow]
+    """Samples whose row is not filled, with their bytes or the reason."""
     left: I64
+    """int64: numbers of the samples that were not read."""
 
 
 class Bulk:
@@ -55,8 +56,7 @@ class Bulk:
         self._layouts: dict[str, array.Layout] = {}
 
     def learn(self, payloads: Iterable[Mapping[str, object]]) -> None:
-        """Take the layouts of the first arrays among these fields for those of their fields, if they can be read in
-        rows."""
+        """Take the layouts of the first arrays among these fields for their fields', if they can be read in rows."""
         payloads = list(payloads)
         for field in self._arrays if payloads else ():
             data = next((one[field] for one in payloads if field in one), None)
@@ -152,8 +152,10 @@ class Fetch:
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
     def __call__(self, slots: Slots, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
-        """Return what was read of these samples of one kind. columns: where what needs no decoder is put, unless a
-        transform wants it. Raises: what reading raises, except Corrupt."""
+        """Return the data of these samples of one kind. Raises: errors of reading, except Corrupt.
+
+        columns: takes the values that need no decoder, unless a transform wants them.
+        """
         with seen.timed_fetch():
             if self._videos[wanted.kind.sources[0]]:
                 return self._by_sample(slots, wanted, seen)
@@ -208,7 +210,7 @@ class Fetch:
         return fetched
 
     def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
-        """Of a source whose videos are read by their packets."""
+        """Return the samples of a source whose videos are read by their packets."""
         (source,) = wanted.kind.sources
 
         def rng_of(number: int, field: str) -> np.random.Generator:
@@ -230,7 +232,7 @@ class Fetch:
         )
 
     def _reading(self, source: int, seen: StepMetrics) -> Reading:
-        """How to read from a source's store, and count what was read."""
+        """Return the reading from a source's store, which counts the reads."""
         name = self._plan.source_names[source]
         return Reading(
             self._reads[source],
@@ -265,7 +267,7 @@ class Fetch:
 def _mapped(
     reading_of: ReadingOf, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
 ) -> I64:
-    """Put bytes of mapped shards into the columns. The numbers of the samples that are left."""
+    """Put bytes of mapped shards into the columns. Return the numbers of the samples that are left."""
     found, left = map_bytes(reading_of, wanted.places, field, numbers)
     for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
         _take(fetched, number, field, found.pop(number))

@@ -22,8 +22,8 @@ from .one_sample import OneSample
 class ManySamples:
     """Makes samples of a recipe; thread-safe. decoders: per source, by field.
 
-    Threads that decode take turns with the interpreter's lock for what lies between two pictures, and wait for each
-    other there: so decoders of ours that take nothing but bytes are called in a row, without a transform.
+    Threads that decode take turns with the interpreter's lock between two pictures, and wait for each other there. So
+    decoders of ours that take nothing but bytes are called in a row, without a transform.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class ManySamples:
     def __call__(
         self, slots: Slots, wanted: Located, payloads: dict[int, Payload], columns: Columns, seen: StepMetrics
     ) -> dict[int, Corrupt]:
-        """Put the samples of one kind into the columns.
+        """Put the samples of one kind into the columns. Return number of each corrupt one -> why it is.
 
-        Number of each corrupt one -> why it is. payloads: by the numbers of the samples; taken out of it, so that bytes
-        are not held once they are decoded. Raises: as `OneSample`.
+        payloads: by the numbers of the samples; taken out of it, so that bytes are not held once they are decoded.
+        Raises: as `OneSample`.
         """
         bad: dict[int, Corrupt] = {}
         took: dict[int, float] = {}
@@ -88,7 +88,7 @@ class ManySamples:
         return tuple(name for name in with_times if name in fields or name in sample)
 
     def _tell(self, wanted: Located, at: list[int], took: Mapping[int, float], seen: StepMetrics) -> None:
-        """What decoding took, by the numbers of the samples, and which of a step's took longest."""
+        """Tell the seconds of decoding, by the numbers of the samples, and the slowest sample of each step."""
         seen.spent("decode", sum(took.values()))
         slowest: dict[int, int] = {}
         for number, seconds in took.items():

@@ -36,8 +36,8 @@ class OneSample:
         """Return the sample, or why it is corrupt.
 
         One that does not decode is read and decoded once more; one whose checksum is wrong was read twice already.
-        batch_row: where decoders may put their values, unless there is a transform. Raises: TransformFailed; what
-        reading raises of a store that does not answer.
+        batch_row: rows where decoders may put their values, unless there is a transform. Raises: TransformFailed;
+        errors of a store that does not answer.
         """
         found = self._made(slots, wanted, number, payload, batch_row, seen)
         if isinstance(found, DecodeFailed):

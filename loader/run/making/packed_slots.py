@@ -31,9 +31,9 @@ from .one_sample import OneSample
 
 
 class PieceReads:
-    """Reads what can be read by the piece; thread-safe.
+    """Reads pieces alone where they can be; thread-safe.
 
-    Nothing can where the caller decodes the field himself, and where other fields lie beside it.
+    None can where the caller decodes the field himself, and where other fields lie beside it.
     """
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
@@ -55,7 +55,7 @@ class PieceReads:
     def __call__(
         self, pieces: SlotPieces, addresses: Mapping[int, SampleAddress], seen: StepMetrics
     ) -> dict[int, Values | Corrupt]:
-        """Return number of a piece -> its tokens alone, or why they are corrupt, of those that need not be read whole."""
+        """Return number of a piece -> its tokens alone, or its error, of those that need not be read whole."""
         wanted: dict[int, dict[int, PartsOfField]] = {}
         for number, address in addresses.items():
             source, of = int(pieces.documents.source[number]), pieces.of
@@ -124,7 +124,7 @@ class PackedSlots:
         return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
-        """Where the documents of the pieces lie that are read."""
+        """Return the places of the documents that are read."""
         return self._fetch.locate(pieces.documents, np.flatnonzero(~pieces.held), self._run)
 
     def _values(
@@ -135,7 +135,7 @@ class PackedSlots:
         substitutions: list[Substitution],
         seen: StepMetrics,
     ) -> tuple[dict[int, Values], dict[int, list[int]]]:
-        """Return number of a piece -> what is laid out, and the CRC-32Cs of its document's fields.
+        """Return number of a piece -> its values, and the CRC-32Cs of its document's fields.
 
         Those masked are in neither.
         """
@@ -176,7 +176,7 @@ class PackedSlots:
     def _decoded(
         self, pieces: SlotPieces, piece: int, read: "_Document", seen: StepMetrics
     ) -> Values | Corrupt:
-        """Of a piece whose document was read whole."""
+        """Return the values of a piece whose document was read whole."""
         packing, (one, number, fetched) = self._recipe.plan.pack, read
         assert packing is not None
         payload = fetched.payloads.pop(number, {})

@@ -15,11 +15,11 @@ from ..batch.batch import Batch
 
 MAX_STEPS = 64
 SECONDS = 0.1
-"""Of work at most: what is begun must be waited for at a seek, and at the end."""
+"""Seconds of work at most: steps that are begun must be waited for at a seek, and at the end."""
 GROWTH = 8
-"""From one stretch to the next at most: the first batches tell little of those to come."""
+"""Factor from one stretch to the next at most: the first batches tell little of those to come."""
 BYTES = 16 * 2**20
-"""Of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
+"""Bytes of batches at most: they may lie in one piece of memory, which lives as long as the last of them."""
 
 
 class Stride:
@@ -29,7 +29,7 @@ class Stride:
         self.steps = 1
 
     def saw(self, steps: int, seconds: float, nbytes: int) -> None:
-        """So many steps took so long, and so much memory."""
+        """Note that so many steps took so long, and so much memory."""
         by_time = SECONDS * steps / max(seconds, 1e-9)
         by_memory = BYTES * steps / max(nbytes, 1)
         self.steps = max(1, int(min(MAX_STEPS, GROWTH * steps, by_time, by_memory)))
@@ -65,13 +65,13 @@ class BatchMaker(Protocol):
         """Batches that are made at the same time."""
 
     def submit(self, steps: range) -> Future[Made]:
-        """Return what will become of the steps; they are begun in the order in which they are submitted."""
+        """Return the future batches of the steps; they are begun in the order in which they are submitted."""
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
-        """All that was submitted and is not taken: what is not begun will not be."""
+        """Cancel submitted steps that are not taken and not begun."""
 
     def retire(self) -> None:
-        """Work no more when what was submitted is done. Does not wait."""
+        """Work no more when the submitted steps are done. Does not wait."""
 
     def dismiss(self) -> None:
         """Work no more. Does not wait."""
@@ -80,11 +80,11 @@ class BatchMaker(Protocol):
         """Wait for the end, after `dismiss` or `retire`."""
 
     def abandon(self) -> None:
-        """`dismiss`, by nobody who could wait for threads."""
+        """Call `dismiss`, by nobody who could wait for threads."""
 
 
 def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
-    """steps -> what became of them, for threads."""
+    """Return a function for threads: steps -> the result of making them."""
 
     def made(steps: range) -> Made:
         batches, error, start = list[Batch](), None, perf_counter()
@@ -118,7 +118,7 @@ class Prefetch:
         weakref.finalize(self, maker.abandon)
 
     def take(self, step: int, end: int | None) -> Batch:
-        """Return the batch of `step`, and work begun on those after it (below `end`). Raises: what making it raised."""
+        """Return the batch of `step`, and begin those after it (below `end`). Raises: errors of making it."""
         asked_s = perf_counter()
         found = not self._ready or self._ready[0].step != step
         if found:
@@ -131,7 +131,7 @@ class Prefetch:
         return batch
 
     def move(self, maker: BatchMaker) -> None:
-        """Have another maker make what is not begun yet; what was submitted comes from the one that has it."""
+        """Have another maker make the steps that are not begun; the others come from the one that has them."""
         self._maker.retire()
         self._retired.append(self._maker)
         self._maker = maker
@@ -150,7 +150,7 @@ class Prefetch:
             (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:
-        """`step`, and what was made together with it. Raises: what making it raised; InvalidRuntime."""
+        """Have `step` ready, with all that was made together with it. Raises: errors of making it; InvalidRuntime."""
         failed, self._failed = self._failed, None
         if failed is not None and failed[0] == step and not self._ready:
             self._drop()
@@ -177,7 +177,7 @@ class Prefetch:
         self._stride.saw(len(made.batches), made.took_s, made.nbytes)
 
     def _fill(self, step: int, end: int | None) -> None:
-        """Submit what there is room for; `step` is the first if nothing is submitted."""
+        """Submit steps while there is room; `step` is the first if nothing is submitted."""
         following = self._pending[-1][0].stop if self._pending else step
         while (end is None or following < end) and (steps := self._room()):
             stop = following + steps if end is None else min(end, following + steps)
@@ -185,7 +185,7 @@ class Prefetch:
             following = stop
 
     def _room(self) -> int:
-        """Steps that may be submitted together now; 0: none."""
+        """Return the steps that may be submitted together now; 0: none."""
         steps, needed = self._stride.steps, len(self._pending) < self._maker.size + 1
         # Until a batch is there nobody knows what one takes: decoded samples are many times their stored bytes.
         if self._each_bytes is None:
@@ -212,7 +212,7 @@ class Prefetch:
 
 
 def _waited_for(future: "Future[Made]") -> Made:
-    """Its result. Looks up now and then: a Ctrl-C in the moment before the main thread waits would not wake it."""
+    """Return its result. Looks up now and then: a Ctrl-C just before the main thread waits would not wake it."""
     while True:
         try:
             return future.result(LOOK_UP_S)

@@ -30,7 +30,7 @@ class Substitute:
         batch_row: BatchRow,
         seen: StepMetrics,
     ) -> tuple[Located, dict[str, Any], list[Substitution]]:
-        """Return the first sample that can stand in for a slot's, by itself, its values, and what was tried.
+        """Return the first sample that can stand in for a slot's, by itself, its values, and the substitutions tried.
 
         It takes the slot in `mine`. Raises: the slot's own error, where none can or none may.
         """

@@ -1,8 +1,10 @@
-"""Who limits: the one rule behind the status line and `penstock bench`.
+"""The limit of a run: the one rule behind the status line and `penstock bench`.
 
 Where batches are made ahead, the threads and the consumer work at the same time, and the slower side waits for nobody:
+
 - the consumer waited for less than WAITS of its time: it is the limit, and a faster loader would gain it no more;
 - else the stage in which the threads spent most of their time.
+
 Where they are not (`workers=0`), everything takes its turn in one thread, and the largest share limits, the consumer's
 own work among them.
 """
@@ -48,6 +50,6 @@ def limited_by(
 def stage_seconds(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Stage -> seconds between two `Loader.metrics`, or since the loader was made."""
+    """Return stage -> seconds between two `Loader.metrics`, or since the loader was made."""
     names = {stage: f"{name}_sum" for stage, name in STAGES.items()}
     return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}

@@ -1,4 +1,4 @@
-"""What the loader has done and who waited for whom: counters and one wait histogram per stage.
+"""The counts of the loader's work and of the waits on both sides: counters and one wait histogram per stage.
 
 Named as Prometheus names them. Every batch is made by one thread, stage after stage (`step_metrics.MAKING`). Then it
 lies ready (`handover_wait_seconds`) until the consumer takes it, who may have waited for it (`consumer_wait_seconds`)
@@ -84,7 +84,7 @@ class Metrics:
             self._observe(stage, seconds)
 
     def add(self, step: StepMetrics) -> None:
-        """Batches were made, or failed: what that took."""
+        """Add the cost of batches that were made, or failed."""
         with self._lock:
             for name, amount in step.totals().items():
                 self._counts[name] += amount
@@ -94,7 +94,7 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
 
     def consumed(self, batch: Batch, busy_s: float | None) -> None:
-        """The consumer got a batch, `busy_s` after it had got the one before (None for the first)."""
+        """Note that the consumer got a batch, `busy_s` after it had got the one before (None for the first)."""
         with self._lock:
             self._counts["consumed_batches"] += 1
             self._counts["consumed_samples"] += int(batch.stats.get("samples", 0))
@@ -107,7 +107,7 @@ class Metrics:
                 self._remember(replace(batch.slowest, wait_s=batch.wait_s))
 
     def slowest(self) -> list[SlowSample]:
-        """Return the slowest sample of each of the SLOWEST steps that the consumer waited longest for, the worst first."""
+        """Return the slowest sample of each of the SLOWEST steps that were waited longest for, the worst first."""
         with self._lock:
             return [entry[-1] for entry in sorted(self._slowest, reverse=True)]
 
@@ -116,7 +116,7 @@ class Metrics:
             return self._totals()
 
     def drain(self) -> Totals:
-        """Return the totals, and begin anew: for whoever adds them up (`merge`)."""
+        """Return the totals, and begin anew: for a process that adds them up (`merge`)."""
         with self._lock:
             totals = self._totals()
             self._counts = dict.fromkeys(self._counts, 0)
@@ -126,7 +126,7 @@ class Metrics:
             return totals
 
     def merge(self, totals: Totals) -> None:
-        """Add what another process counted."""
+        """Add the counts of another process."""
         with self._lock:
             for name, amount in totals.counts.items():
                 self._counts[name] += amount
@@ -138,8 +138,11 @@ class Metrics:
                 self._samples[source] = self._samples.get(source, 0) + amount
 
     def snapshot(self) -> dict[str, float]:
-        """`<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds); and
-        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked."""
+        """Return the metrics by name, as `Loader.metrics`.
+
+        `<counter>_total`; of each stage's histogram `_sum`, `_count`, `_p50`, `_p99` (bucket bounds).
+        `samples_per_second`, `fetched_bytes_per_second`: over the time that the consumer has waited and worked.
+        """
         seen = self.totals()
         out: dict[str, float] = {f"{name}_total": value for name, value in seen.counts.items()}
         for stage, buckets in seen.buckets.items():

@@ -29,7 +29,7 @@ HELP = {
 
 
 def exposition(totals: Totals, *, rank: int, step: int) -> str:
-    """Counters, one histogram per stage and the next step, labelled with the rank; samples with their source too."""
+    """Return counters, one histogram per stage and the next step, labelled with the rank; samples by source too."""
     return "".join(f"{line}\n" for line in _lines(totals, rank, step))
 
 

@@ -1,4 +1,4 @@
-"""How a run is going, in one line; on a terminal it is rewritten in place."""
+"""The state of a run in one line; on a terminal it is rewritten in place."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from ..batch.step_metrics import MAKING
 from .limit import limited_by, stage_seconds
 
 EVERY_S = 0.5
-"""How often a terminal is written to."""
+"""Seconds between two writes to a terminal."""
 _SHOWN = 3
 
 
@@ -21,7 +21,9 @@ class Status:
         self._before: Mapping[str, float] | None = None
 
     def line(self, step: int, metrics: Mapping[str, float], *, executor: str) -> str:
-        """'step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store'.
+        """Return a line such as this one.
+
+        step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
         executor: as `Loader.executor`; processes are named. Of the workers' time the largest stages are named ("room":
         they wait until a batch is taken). MB are 10^6 bytes of stored fields.
@@ -58,8 +60,10 @@ class Status:
 def shown(
     batches: Iterator[Batch], line: Callable[[], str], stream: TextIO | None = None, every_s: float = EVERY_S
 ) -> Iterator[Batch]:
-    """Yield the batches; where `stream` (stderr) is a terminal, `line()` is written there at most once per `every_s`,
-    over the line before, and the terminal is left with the last one."""
+    """Yield the batches; where `stream` (stderr) is a terminal, write `line()` there at most once per `every_s`.
+
+    It is written over the line before, and the terminal is left with the last one.
+    """
     out = sys.stderr if stream is None else stream
     if not out.isatty():
         yield from batches

@@ -17,7 +17,7 @@ class ByBucket:
     """Label -> decoder or transform, or a function of the label that makes it."""
 
     def chosen(self, label: str, where: str) -> Called:
-        """Return what is called for samples of a bucket. Raises: InvalidRuntime."""
+        """Return the decoder or transform for samples of a bucket. Raises: InvalidRuntime."""
         if isinstance(self.of, Mapping):
             if label not in self.of:
                 raise InvalidRuntime(
@@ -39,14 +39,14 @@ class ByBucket:
 
 
 def by_bucket(of: Mapping[str, Called] | Called) -> ByBucket:
-    """Return a decoder or a transform for each bucket of a plan with `bucket_by`:
+    """Return a decoder or a transform for each bucket of a plan with `bucket_by`.
 
         Loader(plan, decode={"jpg": loader.by_bucket(lambda label: loader.image(size=label, crop="random"))})
         Loader(plan, transform=loader.by_bucket({"short": pad_to_512, "long": pad_to_4096}))
 
-    of: label -> decoder (or transform), with one for every bucket of the plan, or a function that makes it of a
-    label. It is called once per bucket when the Loader is made. `plan.describe()` names a
-    plan's buckets, `plan.bucket(step)` and `batch.bucket` a batch's.
+    of: label -> decoder (or transform), with one for every bucket of the plan, or a function that makes it of a label.
+    It is called once per bucket when the Loader is made. `plan.describe()` names a plan's buckets, `plan.bucket(step)`
+    and `batch.bucket` a batch's.
 
     Raises: InvalidRuntime.
     """
@@ -74,5 +74,5 @@ def of_buckets(value: object, labels: list[str], where: str) -> object:
 
 
 def of_bucket(value: Any, label: str | None, where: str) -> Any:
-    """Return what is called of a value that `of_buckets` gave, for samples of one bucket."""
+    """Return the decoder or transform for one bucket, of a value that `of_buckets` gave."""
     return value.chosen(label, where) if isinstance(value, ByBucket) and label is not None else value

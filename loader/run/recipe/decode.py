@@ -1,4 +1,4 @@
-"""Which decoder each field gets, and one sample's way from bytes through decoders and the user's transform."""
+"""The decoder of each field, and one sample's way from bytes through decoders and the user's transform."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isfunction
@@ -25,10 +25,10 @@ FieldRng = Callable[[str], np.random.Generator]
 
 
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:
-    """field -> decoder.
+    """Return field -> decoder.
 
-    True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the samples, where
-    decoders differ by it.
+    decode: True: by the field's extension; False: bytes; a mapping overrides single fields. bucket: of the samples,
+    where decoders differ by it.
 
     Raises: InvalidRuntime for a mapping that names a field the view does not select.
     """
@@ -53,7 +53,7 @@ def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -
 
 
 def draws(decoder: Decoder) -> bool:
-    """Whether a decoder may use its generator: ours that are plain functions never do.
+    """Return whether a decoder may use its generator: ours that are plain functions never do.
 
     Making a generator costs as much as decoding a small field, so samples that need none get none.
     """
@@ -67,10 +67,12 @@ def decode_sample(
     rng_of: FieldRng,
     place_of: FieldPlace = lambda _: nowhere,
 ) -> dict[str, Any]:
-    """field -> decoded value. rng_of: field -> the generator of its decoder, asked for those that draw. place_of: field
-    -> where its value may be put, asked for those that take memory (`modalities.placing`).
+    """Return field -> decoded value.
 
-    Raises: DecodeFailed with the sample's full address; what says nothing about the bytes (`_of_the_machine`).
+    rng_of: field -> the generator of its decoder, asked for those that draw.
+    place_of: field -> memory for its value, asked for those that take memory (`modalities.placing`).
+
+    Raises: DecodeFailed with the sample's full address; errors that say nothing about the bytes (`_of_the_machine`).
     """
     out: dict[str, Any] = {}
     for field, value in data.items():
@@ -108,8 +110,10 @@ def decode_sample(
 
 
 def _of_the_machine(error: Exception) -> bool:
-    """Whether a decoder failed for want of memory, files or a network, not because of what it was given: such a sample
-    is not corrupt. (Pillow's OSErrors about pictures have no errno.)"""
+    """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
+
+    Pillow's OSErrors about pictures have no errno.
+    """
     return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
         isinstance(error, OSError) and error.errno is not None
     )

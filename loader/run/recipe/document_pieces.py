@@ -61,18 +61,20 @@ def pieces_of(plan: Plan, step: int, slots: Slots, wanted: I64) -> SlotPieces:
 
 
 Values = tuple[np.ndarray, ...]
-"""Of one piece: its tokens, and what lies beside them, field by field of `Packing.layout`; each [tokens]."""
+"""Values of one piece: its tokens, and the values beside them, field by field of `Packing.layout`; each [tokens]."""
 
 
 def laid_out(
     packing: Packing, pieces: Pieces, numbers: Sequence[int], values: Mapping[int, Values]
 ) -> dict[str, np.ndarray]:
-    """One sequence. numbers: its pieces. values: of a piece, by its number; a piece without is masked.
+    """Return the arrays of one sequence.
 
-    field, and each field beside it -> [length], its own dtype, `pad_id` or its fill where there is no token.
-    `<field>.position_ids` -> int32 [length], from 0 in each piece. `<field>.segment_ids` -> int32 [length], 1 for the
-    sequence's first piece and so on, 0 where there is no token. `<field>.loss_mask` -> bool [length], True at tokens
-    that follow another of their piece.
+    numbers: its pieces. values: of a piece, by its number; a piece without is masked.
+
+    - field, and each field beside it -> [length], its own dtype, `pad_id` or its fill where there is no token.
+    - `<field>.position_ids` -> int32 [length], from 0 in each piece.
+    - `<field>.segment_ids` -> int32 [length], 1 for the sequence's first piece and so on, 0 where there is no token.
+    - `<field>.loss_mask` -> bool [length], True at tokens that follow another of their piece.
     """
     length, name = packing.length, packing.field
     out = {
@@ -99,9 +101,11 @@ def laid_out(
 
 
 def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequence[int]]) -> int:
-    """CRC-32C over the pieces of a sequence: u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's
-    fields in the order of `Packing.layout`, little-endian; of a masked one, which has no entry in `crcs`, length is 0,
-    and so is one CRC."""
+    """Return the CRC-32C over the pieces of a sequence.
+
+    A piece is u64 document, u64 start, u32 length, u32 CRC-32C of each of the document's fields in the order of
+    `Packing.layout`, little-endian. A masked one, which has no entry in `crcs`, has length 0 and one CRC of 0.
+    """
     found = b""
     for number in numbers:
         of = crcs.get(number)
@@ -113,7 +117,7 @@ def sequence_crc(pieces: Pieces, numbers: Sequence[int], crcs: Mapping[int, Sequ
 
 
 def sequence_address(view: PackedView, number: int) -> SampleAddress:
-    """Return what a packed sequence is called; its bytes lie where its documents do."""
+    """Return the name of a packed sequence as an address; its bytes lie where its documents do."""
     documents = stored_view(view)
     assert documents is not None
     version = documents.version

@@ -7,11 +7,11 @@ from ...order.random.generators import field_rng_key, sample_rng_key
 from ...order.steps.slots import Slots
 
 Place = tuple[int, str, int, int]
-"""What a sample's generators are keyed by: seed, source, epoch, version ordinal."""
+"""Key of a sample's generators: seed, source, epoch, version ordinal."""
 
 
 def place_of(plan: Plan, slots: Slots, slot: int) -> Place:
-    """Of the sample that a slot holds."""
+    """Return the place of the sample that a slot holds."""
     source = plan.source_names[int(slots.source[slot])]
     return plan.seed, source, int(slots.epoch[slot]), int(slots.ordinal[slot])
 

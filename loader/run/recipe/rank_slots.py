@@ -1,6 +1,6 @@
-"""The slots of steps as one rank sees them, and where their samples lie, those of sources that are read alike together.
+"""The slots of steps as one rank sees them, and the places of their samples, by sources that are read alike.
 
-The slots of steps that are made one by one, planned several steps at once: most of what that costs they share.
+The slots of steps that are made one by one are planned several steps at once: most of the cost they share.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -50,12 +50,12 @@ class RankSlots:
         return np.flatnonzero(self.valid)
 
     def parts(self) -> Iterator[tuple[int, slice]]:
-        """(step, its rows) of each step."""
+        """Yield (step, its rows) of each step."""
         for step, (start, stop) in zip(self.steps, pairwise(self.starts), strict=True):
             yield step, slice(start, stop)
 
     def apart(self) -> "Iterator[RankSlots]":
-        """Each step by itself, in the same memory."""
+        """Yield each step by itself, in the same memory."""
         if len(self.steps) == 1:
             yield self
             return
@@ -70,7 +70,7 @@ class RankSlots:
             )
 
     def step_of(self, row: int) -> int:
-        """Return the step that a row is of."""
+        """Return the step of a row."""
         return self.steps[int(np.searchsorted(self.starts, row, side="right")) - 1]
 
 
@@ -220,8 +220,10 @@ class Locate:
             self._kind[kind.sources], self._number[kind.sources] = kind.number, np.arange(len(kind.sources))
 
     def __call__(self, slots: Slots, wanted: I64, run: Map = map) -> list[Located]:
-        """Return the samples that `wanted` slots hold, by kind: as many look-ups as there are kinds, however many
-        sources. `run` may be a thread pool's map. Raises: what `Lookup.places` does."""
+        """Return the samples that `wanted` slots hold, by kind: as many look-ups as there are kinds.
+
+        `run` may be a thread pool's map. Raises: errors of `Lookup.places`.
+        """
         out = []
         source = slots.source[wanted].astype(np.int64)
         for kind in self.kinds:
@@ -234,6 +236,6 @@ class Locate:
         return out
 
     def again(self, slots: Slots, row: int, run: Map = map) -> Located:
-        """One sample by itself: the one that a slot holds now."""
+        """Return one sample by itself: the one that a slot holds now."""
         (found,) = self(slots, np.array([row], np.int64), run)
         return found

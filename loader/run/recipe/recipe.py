@@ -1,4 +1,4 @@
-"""What decides what a batch holds at a rank, beside the step."""
+"""The settings that decide what a batch holds at a rank, beside the step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Recipe:
                 )
 
     def decoders(self) -> list[dict[str, Decoder]]:
-        """field -> decoder, of each source; one and the same dict of sources that are decoded alike.
+        """Return field -> decoder, of each source; one and the same dict of sources that are decoded alike.
 
         Raises: InvalidRuntime.
         """
@@ -75,14 +75,14 @@ class Recipe:
         return [made[bucket] for bucket in buckets]
 
     def transform_of(self, source: int) -> Transform | None:
-        """Return what samples of the plan's source number `source` go through."""
+        """Return the transform of samples of the plan's source number `source`."""
         bucket = list(self.plan.sources.values())[source].bucket
         found: Transform | None = of_bucket(self.transform, bucket, "transform")
         return found
 
     @property
     def views(self) -> list[View]:
-        """What is read of the plan's sources, in their order."""
+        """The views that are read of the plan's sources, in their order."""
         return stored_views(self.plan)
 
 
@@ -93,6 +93,6 @@ def stored_views(plan: Plan) -> list[View]:
 
 
 def stored_view(view: OrderView) -> View | None:
-    """Return what is read of a view: itself, or the documents of a packed one; None for one without bytes."""
+    """Return the view of stored samples: itself, or the documents of a packed one; None for one without bytes."""
     found = view.documents if isinstance(view, PackedView) else view
     return found if isinstance(found, View) else None

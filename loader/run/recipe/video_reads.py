@@ -45,9 +45,9 @@ class BareClip:
     """Function that reads all of the field's bytes."""
 
     def decoded(self) -> np.ndarray:
-        """uint8 [T, H, W, 3]. Where packets alone do not do (a keyframe that is none), from the whole field.
+        """Return uint8 [T, H, W, 3]. The whole field is read where packets alone do not do (a keyframe that is none).
 
-        Raises: DecodeFailed, and what reading raises.
+        Raises: DecodeFailed, and errors of reading.
         """
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
@@ -80,14 +80,15 @@ def leader_of(decoder: Decoder | None) -> str | None:
 
 
 def times_field(field: str) -> str:
-    """Return the field of a batch that says when a clip's frames are shown."""
+    """Return the field of a batch with the times at which a clip's frames are shown."""
     return f"{field}.times"
 
 
 def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
     """Return the groups of a view's video fields.
 
-    Raises: InvalidRuntime for one that follows what cannot lead, or whose times would have the name of another field.
+    Raises: InvalidRuntime for one that follows a field that cannot lead, or whose times would have the name of another
+    field.
     """
     for field in view.fields:
         decoder = decoders.get(field)
@@ -112,21 +113,21 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
 
 
 def with_tables(view: View, groups: Sequence[Group]) -> list[Group]:
-    """Those groups of a view for which its version has packet tables."""
+    """Return those groups of a view for which its version has packet tables."""
     known = set(view.version.fields)
     return [group for group in groups if all(field + SUFFIX in known for field in group)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """How a version's bytes are read: whole fields, parts of fields, as `dataset.read` does.
-
-    `run` may be a thread pool's map.
-    """
+    """The reading of a version's bytes, as `dataset.read` does it."""
 
     fields: Callable[[Sequence[SampleAddress], OnCorrupt], list[dict[str, bytes]]]
+    """Reads whole fields: (samples, handler of corrupt ones) -> field -> bytes, of each sample."""
     parts: Callable[[Sequence[PartsOfField], OnCorrupt], list[list[bytes | memoryview]]]
+    """Reads parts of fields: (items, handler of corrupt ones) -> the parts of each item."""
     run: Map = map
+    """`map`, or a thread pool's."""
 
 
 def read_samples(
@@ -137,7 +138,7 @@ def read_samples(
     rng_of: FieldRng,
     readers: Readers,
 ) -> list[dict[str, bytes | BareClip] | Corrupt]:
-    """Per sample, field -> its bytes, or a clip to decode; or why it is corrupt. Raises: what else reading raises.
+    """Return field -> its bytes, or a clip to decode, of each sample; or why it is corrupt. Raises: errors of reading.
 
     Costs two rounds of requests: tables and other fields, then packets (and videos that are read whole after all).
     """
@@ -190,7 +191,7 @@ def _or_bad(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Clip:
-    """What is to be read of one field of sample number `sample`."""
+    """The reads of one field of sample number `sample`."""
 
     sample: int
     address: SampleAddress
@@ -203,7 +204,7 @@ class _Clip:
 def _table_places(
     version: Version, names: Sequence[str], addresses: Sequence[SampleAddress], run: Map
 ) -> list[dict[str, FieldAddress]]:
-    """Per sample, where those of these packet tables lie that its part has."""
+    """Return for each sample the places of those of these packet tables that its part has."""
     out: list[dict[str, FieldAddress]] = [{} for _ in addresses]
     ordinals = np.array([address.ordinal for address in addresses], np.int64)
     part, _ = version.parts.locate(ordinals)
@@ -221,7 +222,7 @@ def _table_places(
 def _first_round(
     address: SampleAddress, tables: Mapping[str, FieldAddress], ready: Sequence[Group]
 ) -> SampleAddress:
-    """Return what is read at once: all but the videos that have tables, and those tables."""
+    """Return the first reads: all but the videos that have tables, and those tables."""
     later = [field for group in ready for field in group]
     now = {name: place for name, place in address.fields.items() if name not in later}
     return replace(address, fields={**now, **{field + SUFFIX: tables[field + SUFFIX] for field in later}})
@@ -282,7 +283,7 @@ def _table(
 
 
 def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
-    """Of one that is corrupt, whatever comes. Raises: what reading raises."""
+    """Return the clips; of one that is corrupt, anything. Raises: errors of reading."""
     numbers = [
         [range(run.first, run.stop) for run in clip.timeline.runs(clip.choice.frames)] for clip in clips
     ]

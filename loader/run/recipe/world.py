@@ -30,10 +30,10 @@ class Mesh(Protocol):
         """A name per dimension."""
 
     def size(self, mesh_dim: int | None = None) -> int:
-        """Processes along a dimension."""
+        """Return the number of processes along a dimension."""
 
     def get_coordinate(self) -> Sequence[int] | None:
-        """Place of this process along each dimension; None outside of the mesh."""
+        """Return the place of this process along each dimension; None outside of the mesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,7 @@ class World:
 
     @staticmethod
     def of_mesh(mesh: Mesh, *dims: str) -> "World":
-        """Return the place along the data-parallel dimensions of a device mesh, such as "dp", or "dp_replicate",
-        "dp_shard".
+        """Return the place along data-parallel dimensions of a mesh, such as "dp", or "dp_replicate", "dp_shard".
 
         Processes that differ along other dimensions alone (tensor, context, pipeline parallel) are one rank: they get
         the same slots. Several dimensions count row by row, in the order given. Raises: InvalidRuntime for a dimension
@@ -115,7 +114,7 @@ class World:
 
     @staticmethod
     def of(rank: "int | World | None", world_size: int | None) -> "World":
-        """Both as given, or a whole World as rank, or both from the environment.
+        """Return both as given, or a whole World as rank, or both from the environment.
 
         Raises: InvalidRuntime when only one is given.
         """
@@ -135,14 +134,16 @@ class World:
 
 
 def micro_count(global_batch: int, world_size: int, micro_batch: int) -> int:
-    """Pieces of a rank's part, of at most micro_batch slots each: as many as the largest part needs, on every rank, so
-    that ranks stay in step."""
+    """Return the number of pieces of a rank's part, of at most micro_batch slots each.
+
+    It is what the largest part needs, on every rank, so that ranks stay in step.
+    """
     largest = -(-global_batch // world_size)
     return -(-largest // micro_batch)
 
 
 def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
-    """micro_batch as an int.
+    """Return micro_batch as an int.
 
     Raises: InvalidRuntime where it is no whole number from 1 on, or a rank would get an empty piece (only at 1, where
     ranks' parts are unequal).
@@ -160,7 +161,7 @@ def checked_micro_batch(plan: Plan, world: World, micro_batch: object) -> int:
 
 
 def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> int:
-    """Micro batches of a rank in all steps before `end`. Costs the plan's segments, or its buckets."""
+    """Return the micro batches of a rank in all steps before `end`. Costs the plan's segments, or its buckets."""
     steps: Counter[int] = Counter()
     ends = {None: end} if plan.buckets is None else dict(plan.buckets.turns.used_before(end).items())
     for label, own in ends.items():

@@ -28,20 +28,23 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Written(NamedTuple):
-    """Where in its segment an outcome lies. at: of the spans; nbytes: of the pickle; arrays: beside it."""
+    """The place of an outcome in its segment."""
 
     at: int
+    """Offset of the spans."""
     nbytes: int
+    """Bytes of the pickle."""
     arrays: int
+    """Number of arrays beside the pickle."""
 
     @property
     def end(self) -> int:
-        """Where the segment is unused."""
+        """The offset from which the segment is unused."""
         return self.at + _SPAN_BYTES * self.arrays + self.nbytes
 
 
 class Slot:
-    """Where the batch that is being made goes. Not thread-safe: a worker makes one at a time."""
+    """The memory of the batch that is being made. Not thread-safe: a worker makes one at a time."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
@@ -51,7 +54,7 @@ class Slot:
         self._top = self._most = 0
 
     def begin(self, segment: Segment | None) -> None:
-        """The next batch goes here; None: nothing is free."""
+        """Begin the next batch in this segment; None: nothing is free."""
         self._segment, self._top, self._outside = segment, 0, []
         self._memory = bytes_of(segment) if segment else np.empty(0, np.uint8)
 
@@ -66,9 +69,9 @@ class Slot:
         return np.ndarray(shape, dtype, memory.data)
 
     def write(self, outcome: object) -> tuple[Segment, Written]:
-        """Where it lies now. A segment that is not the one of `begin` is new, and takes its place.
+        """Write an outcome; return its place. A segment that is not the one of `begin` is new, and takes its place.
 
-        Raises: what pickling raises; OSError without memory.
+        Raises: errors of pickling; OSError without memory.
         """
         stream, buffers = _dumped(outcome)
         places = [self._place(raw) for raw in buffers]
@@ -88,7 +91,7 @@ class Slot:
         return self._segment, Written(at=at, nbytes=len(stream), arrays=len(buffers))
 
     def _place(self, raw: Bytes) -> int:
-        """Where in the segment an array lies or will lie."""
+        """Return the offset in the segment where an array lies or will lie."""
         for memory, at in [(self._memory, 0), *self._outside]:
             offset = raw.ctypes.data - memory.ctypes.data
             if offset >= 0 and offset + len(raw) <= len(memory):
@@ -96,14 +99,14 @@ class Slot:
         return self._reserve(len(raw))
 
     def _reserve(self, nbytes: int) -> int:
-        """Where so many bytes begin; beyond the segment's end where it is full."""
+        """Return the offset where so many bytes begin; beyond the segment's end where it is full."""
         at = -(-self._top // ALIGN) * ALIGN
         self._top = at + nbytes
         return at
 
 
 def read(memory: Bytes, written: Written) -> Any:
-    """Return what was written. Its arrays lie in `memory` and keep it alive. Raises: what unpickling raises."""
+    """Return the outcome that was written; arrays lie in `memory` and keep it alive. Raises: errors of unpickling."""
     at = written.at + _SPAN_BYTES * written.arrays
     spans = memory[written.at : at].view(np.int64).reshape(-1, 2).tolist()
     buffers = [memory[place : place + nbytes] for place, nbytes in spans]
@@ -136,7 +139,7 @@ def _tensor(array: np.ndarray) -> Any:
 
 
 def can_be_sent(value: object) -> bool:
-    """Whether a value can be pickled."""
+    """Return whether a value can be pickled."""
     try:
         _dumped(value)
     except Exception:  # noqa: BLE001 - a class of the user's may raise anything
@@ -145,11 +148,11 @@ def can_be_sent(value: object) -> bool:
 
 
 def _dumped(value: object) -> tuple[bytes, list[Bytes]]:
-    """(pickle, memory of the arrays that are not in it)."""
+    """Return (pickle, memory of the arrays that are not in it)."""
     aside: list[Bytes] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Whether an array stays in the pickle."""
+        """Return whether an array stays in the pickle."""
         raw = np.frombuffer(buffer.raw(), np.uint8)
         if len(raw) >= SMALL_BYTES:
             aside.append(raw)

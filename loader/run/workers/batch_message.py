@@ -1,8 +1,8 @@
 """Batches that were made together, on their way to the trainer: told attribute by attribute, and cut apart there.
 
 A batch of tokens is made in a hundred microseconds, and pickling one by itself takes a third of that. So arrays that
-lie one behind the other, as those do that were cut out of one, go as one; and the bytes of samples, which in the pickle
-would be copied three times more, one behind the other in the segment.
+lie one behind the other, as those do that were cut out of one, go as one. The bytes of samples, which in the pickle
+would be copied three times more, lie one behind the other in the segment.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ..batch.columns import Allocate
 from ..batch.step_metrics import SlowSample
 
 LEAST_BYTES = 4096
-"""Of samples' bytes; fewer go with the pickle."""
+"""Least bytes of samples that are joined; fewer go with the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
 _CUT = ("ids", "mask", "fields", "slowest")
@@ -47,10 +47,12 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Bytes of samples, one behind the other in `memory`, uint8. ends: where each begins, and the last one ends."""
+    """Bytes of samples, one behind the other."""
 
     memory: np.ndarray
+    """uint8 [bytes]."""
     ends: list[int]
+    """Offset at which each begins, and at which the last one ends."""
 
     def parts(self, ends: Sequence[int]) -> list[list[bytes]]:
         data = self.memory.data
@@ -60,7 +62,7 @@ class _Joined:
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Whatever else they are."""
+    """Any other values."""
 
     values: list[Any]
 
@@ -70,23 +72,25 @@ class _Apart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """ends: of each batch the number of its first slot, and of all slots.
-
-    told: attribute -> its value in each batch; slowest: the values of each `Batch.slowest`; ids, mask: of all slots.
-    columns: field -> its values; where batches have different fields there are none, and the fields of each are
-    `apart`.
-    """
+    """Batches in a few values."""
 
     ends: list[int]
+    """Number of the first slot of each batch, and of all slots."""
     told: dict[str, list[Any]]
+    """Attribute -> its value in each batch."""
     slowest: list[tuple[Any, ...] | None]
+    """Values of each `Batch.slowest`; None for none."""
     ids: Ids | SlotIds
+    """Identities of all slots."""
     mask: np.ndarray
+    """bool [slots], of all slots."""
     columns: dict[str, _Column]
+    """Field -> its values; empty where batches have different fields."""
     apart: list[dict[str, Any]]
+    """Field -> its values, of each batch, where batches have different fields."""
 
     def batches(self) -> list[Batch]:
-        """Return what was packed."""
+        """Return the batches that were packed."""
         parts = self.apart or [{} for _ in self.slowest]
         for name, column in self.columns.items():
             for part, value in zip(parts, column.parts(self.ends), strict=True):
@@ -107,7 +111,7 @@ class Packed:
 
 
 def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
-    """Batches of numpy's arrays; None of none. allocate: memory of the segment."""
+    """Return batches of numpy's arrays, packed; None of none. allocate: memory of the segment."""
     if not batches:
         return None
     first, *others = batches
@@ -127,7 +131,7 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
 
 
 def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
-    """Of all batches, unlisted where those of each are."""
+    """Return the identities of all batches, unlisted where those of each are."""
     some = [vars(batch)["ids"] for batch in batches]
     if not all(type(one) is SlotIds for one in some):
         return list(chain.from_iterable(batch.ids for batch in batches))

@@ -27,7 +27,7 @@ from .startup_message import Sent
 
 
 def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
-    """Return the whole process. sent_fd: of memory with a `Sent`; trainer: its process number."""
+    """Run the worker process. sent_fd: of memory with a `Sent`; trainer: its process number."""
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -45,7 +45,7 @@ def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
 
 
 def _work(sock: socket.socket, sent_fd: int) -> None:
-    """Raises: EOFError when the trainer hung up."""
+    """Say that the worker is ready, and work. Raises: EOFError when the trainer hung up."""
     logs = LogCollector()
     logging.getLogger("loader").addHandler(logs)
     metrics = Metrics()
@@ -68,7 +68,7 @@ def _work(sock: socket.socket, sent_fd: int) -> None:
 
 
 class Worker:
-    """Makes what it is asked for, in turn; what is dropped while it makes a batch is not begun."""
+    """Makes the steps that it is asked for, in turn; steps dropped while it makes a batch are not begun."""
 
     def __init__(
         self, sock: socket.socket, slot: Slot, assembler: Assembler, metrics: Metrics, logs: LogCollector
@@ -80,7 +80,7 @@ class Worker:
         self._made = making(assembler.batches)
 
     def run(self) -> NoReturn:
-        """Raises: EOFError when the trainer hung up."""
+        """Work without end. Raises: EOFError when the trainer hung up."""
         while True:
             start = perf_counter()
             while (got := receive(self._sock, wait=not self._asked)) is not None:
@@ -139,7 +139,7 @@ def _reply(
 
 
 def _unsendable(batches: Sequence[Batch], error: Exception) -> Unpicklable:
-    """Which field of a batch cannot be pickled."""
+    """Return the error that names the fields of a batch that cannot be pickled."""
     fields = (field for batch in batches for field in batch.fields.items())
     names = dict.fromkeys(name for name, value in fields if not can_be_sent(value))
     return Unpicklable(

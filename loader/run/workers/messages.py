@@ -15,9 +15,15 @@ _LAYOUT = struct.Struct("<9q")
 
 
 class Kind(IntEnum):
-    """To the worker: MAKE `steps` from `step` on (into `segment`), DROP whatever was asked for and is not begun, FORGET
-    `segment`. From it: READY for work; REFUSED, it could not open what it was sent; DONE with a task; DROPPED a
-    task."""
+    """Kinds of messages: the first three go to the worker, the others come from it.
+
+    - MAKE: `steps` from `step` on (into `segment`).
+    - DROP: whatever was asked for and is not begun.
+    - FORGET: `segment`.
+    - READY: for work.
+    - REFUSED: it could not open what it was sent.
+    - DONE, DROPPED: with a task.
+    """
 
     MAKE = 1
     DROP = 2
@@ -29,28 +35,35 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """task: number that the trainer gave. step, steps: the first, and how many. segment: -1 where there is none, and
-    for a new one, whose descriptor comes along. nbytes: of the segment. at, pickled, arrays: where in it the outcome
-    lies (`batch_memory.Written`)."""
+    """A message; -1 where a number is not given."""
 
     kind: int
+    """Kind of the message."""
     task: int = -1
+    """Number that the trainer gave the task."""
     step: int = -1
+    """First step."""
     steps: int = 0
+    """Number of steps."""
     segment: int = -1
+    """Number of the segment; -1 also for a new one, whose descriptor comes along."""
     nbytes: int = 0
+    """Bytes of the segment."""
     at: int = 0
+    """Place of the outcome in it, as `batch_memory.Written.at`."""
     pickled: int = 0
+    """As `Written.nbytes`."""
     arrays: int = 0
+    """As `Written.arrays`."""
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """Return the trainer's end and the worker's. Whoever reads sees the end when the other process is gone."""
+    """Return the trainer's end and the worker's. A reader sees the end when the other process is gone."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, message: Message, fd: int | None = None) -> None:
-    """Raises: EOFError where the other side is gone; OSError."""
+    """Send a message, with a descriptor. Raises: EOFError where the other side is gone; OSError."""
     rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
     try:
         sock.sendmsg([_LAYOUT.pack(*message)], rights)

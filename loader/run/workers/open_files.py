@@ -1,4 +1,4 @@
-"""What is said where a process may not have as many open files as worker processes take."""
+"""The errors where a process may not have as many open files as worker processes take."""
 
 import errno
 import resource
@@ -12,12 +12,12 @@ _FEW = 64
 
 
 def is_want_of_files(error: OSError) -> bool:
-    """Whether it is the limit of this process, or that of the machine."""
+    """Return whether it is the limit of this process, or that of the machine."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def too_few_files(doing: str, workers: int) -> InvalidRuntime:
-    """Return the error of it. workers: processes that there are to be."""
+    """Return the error of too few files. workers: processes that there are to be."""
     return InvalidRuntime(
         f"{doing} needs more open files than this process may have: {_limit()} (`ulimit -n`); {workers} worker "
         f"processes take {_FEW + 4 * workers}, and two for each batch that is kept: raise the limit, or use "

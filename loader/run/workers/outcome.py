@@ -1,4 +1,4 @@
-"""What a worker says of some steps: the batches, an error, and what it counted and logged on the way."""
+"""A worker's answer for some steps: the batches, an error, and its counts and logs on the way."""
 
 import logging
 import pickle
@@ -11,7 +11,7 @@ from .batch_message import Packed
 
 
 class WorkerTraceback(Exception):
-    """Where in the worker an error was raised: the cause of the error that the trainer sees."""
+    """The place in the worker where an error was raised: the cause of the error that the trainer sees."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -23,12 +23,16 @@ class WorkerTraceback(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentError:
-    """An error on its way. pickled: None where it cannot be; name, text and trace say the same in words."""
+    """An error on its way: pickled, and the same in words."""
 
     pickled: bytes | None
+    """Pickle of the error; None where it cannot be pickled."""
     name: str
+    """Name of its type."""
     text: str
+    """Its text."""
     trace: str
+    """Its traceback, as text."""
 
     @staticmethod
     def of(error: BaseException) -> "SentError":
@@ -62,19 +66,20 @@ class SentError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """packed: the batches of the first steps, None of none.
-
-    error: of the step after these. made_s: `perf_counter` when they were there, which Linux counts alike in all
-    processes, `took_s` after they were begun. totals: what was counted since the outcome before; logged: (logger,
-    level, text).
-    """
+    """A worker's answer for some steps."""
 
     packed: Packed | None = None
+    """Batches of the first steps; None of none."""
     error: SentError | None = None
+    """Error of the step after these; None where all were made."""
     made_s: float
+    """`perf_counter` when they were there, which Linux counts alike in all processes."""
     took_s: float = 0.0
+    """Seconds from their beginning to `made_s`."""
     totals: Totals
+    """Counts since the outcome before."""
     logged: list[tuple[str, int, str]] = field(default_factory=list)
+    """(logger, level, text) each, since the outcome before."""
 
 
 class LogCollector(logging.Handler):
@@ -91,12 +96,12 @@ class LogCollector(logging.Handler):
             self.handleError(record)
 
     def drain(self) -> list[tuple[str, int, str]]:
-        """Return what was logged since the last time."""
+        """Return the logs since the last time."""
         drained, self._records = self._records, []
         return drained
 
 
 def log_again(logged: list[tuple[str, int, str]]) -> None:
-    """In the trainer: what a worker logged."""
+    """Log in the trainer what a worker logged."""
     for name, level, text in logged:
         logging.getLogger(name).log(level, "%s", text)

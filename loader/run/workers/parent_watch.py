@@ -9,14 +9,14 @@ from contextlib import suppress
 from typing import NoReturn
 
 GRACE_S = 1.0
-"""How long a worker may still take over the batch that it is making."""
+"""Seconds that a worker may still take over the batch that it is making."""
 
 
 class Watch:
     """A thread that sleeps until the trainer's process is gone or has closed its end of the socket.
 
-    Both are looked at: a child that the trainer forked holds the socket open as long as it lives; and where the kernel
-    has no process descriptors (before Linux 5.3), the socket must do. Then the worker has GRACE_S to end by itself.
+    Both are looked at: a child that the trainer forked holds the socket open as long as it lives. Where the kernel has
+    no process descriptors (before Linux 5.3), the socket must do. Then the worker has GRACE_S to end by itself.
     """
 
     def __init__(self, sock: socket.socket, trainer: int) -> None:
@@ -25,7 +25,7 @@ class Watch:
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
     def end(self) -> NoReturn:
-        """End the process at once: what atexit and destructors would do needs no doing."""
+        """End the process at once: atexit and destructors have nothing to do."""
         self._ended.set()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

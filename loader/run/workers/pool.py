@@ -42,7 +42,7 @@ class Asked(Future[Made]):
         self._read = read
 
     def result(self, timeout: float | None = None) -> Made:
-        """Raises: what making the batch raised; CancelledError where the pool was dismissed."""
+        """Return the result. Raises: errors of making the batch; CancelledError where the pool was dismissed."""
         while not self.done():
             self._read()
         return super().result(timeout)
@@ -54,7 +54,7 @@ class WorkerPool:
     def __init__(
         self, recipe: Recipe, cache: CacheSpec, workers: int, bound_bytes: int, metrics: Metrics
     ) -> None:
-        """bound_bytes: of the memory of batches that nobody uses.
+        """Start the workers. bound_bytes: of the memory of batches that nobody uses.
 
         Raises: Unpicklable; InvalidRuntime where there are too few open files; OSError.
         """
@@ -85,7 +85,7 @@ class WorkerPool:
         return [worker.pid for worker in self._workers]
 
     def poll(self) -> bool:
-        """Whether all workers are ready to begin. Raises: why one never will be."""
+        """Return whether all workers are ready to begin. Raises: the reason why one never will be."""
         self._read(wait=False)
         if self._refusal is not None:
             raise self._refusal
@@ -103,7 +103,7 @@ class WorkerPool:
         return future
 
     def cancel(self, futures: Iterable[Future[Made]]) -> None:
-        """What was asked for and is not begun will not be."""
+        """Cancel the steps that were asked for and are not begun."""
         for future in futures:
             future.cancel()
         for worker in self._workers:
@@ -112,7 +112,7 @@ class WorkerPool:
                     worker.drop()
 
     def retire(self) -> None:
-        """Nothing: workers without a task do nothing, and `dismiss` ends them."""
+        """Do nothing: workers without a task do nothing, and `dismiss` ends them."""
 
     def dismiss(self) -> None:
         """Let the workers end. Does not wait. For any thread; in a forked child it does nothing."""
@@ -133,7 +133,7 @@ class WorkerPool:
         self._sent_fd = -1
 
     def abandon(self) -> None:
-        """`dismiss` and `join`: nobody has the pool any more."""
+        """Dismiss and join: nobody has the pool any more."""
         self.dismiss()
         self.join()
 
@@ -221,12 +221,12 @@ class WorkerPool:
                 worker.forget(segment.number)
 
     def _return(self, task: Task) -> None:
-        """Of a task that was not carried out."""
+        """Return the segment of a task that was not carried out."""
         if task.segment is not None:
             self._ring.give_back(task.segment)
 
     def _ended(self, worker: WorkerProcess) -> None:
-        """A worker is gone: another takes its place, unless its step has cost enough of them."""
+        """Put another worker in the place of one that is gone, unless its step has cost enough of them."""
         if self._dismissed:
             self._give_up(CancelledError())
         if self._refusal is not None:
@@ -269,7 +269,7 @@ class WorkerPool:
             self._ask(task.steps, task.future)
 
     def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
-        """What a worker made cannot be taken. futures: of tasks that no worker has any more.
+        """Give up where batches of a worker cannot be taken. futures: of tasks that no worker has any more.
 
         Raises: OSError for any other reason than the limit of open files.
         """
@@ -281,7 +281,7 @@ class WorkerPool:
             _fail(future, self._refusal)
 
     def _give_up(self, error: BaseException) -> None:
-        """No batch will come any more."""
+        """Fail all tasks: no batch will come any more."""
         self._refusal = error
         for worker in self._workers:
             worker.hang_up()

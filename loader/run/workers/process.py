@@ -21,19 +21,23 @@ from .shared_memory import Segment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Steps asked for. segment: what it goes into, None where the worker makes one."""
+    """Steps asked of a worker."""
 
     number: int
+    """Number of the task."""
     steps: range
+    """The steps."""
     future: Future[Made]
+    """Future of their batches."""
     segment: Segment | None
+    """Segment for them; None where the worker makes one."""
 
 
 class WorkerProcess:
     """Started at once; loads what it was sent by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
-        """Raises: OSError."""
+        """Start the process. Raises: OSError."""
         self.socket, theirs = connection()
         code = (
             f"import sys; sys.path[:] = {[path for path in sys.path if isinstance(path, str)]}; "
@@ -76,13 +80,13 @@ class WorkerProcess:
         send(self.socket, Message(Kind.DROP))
 
     def forget(self, segment: int) -> None:
-        """A segment is not used any more. Raises: EOFError where the worker is gone."""
+        """Tell that a segment is not used any more. Raises: EOFError where the worker is gone."""
         if segment in self._known:
             self._known.remove(segment)
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
     def answers(self) -> list[tuple[Message, int | None]]:
-        """Return what it has said since. Raises: EOFError where it is gone and has no more to say."""
+        """Return its answers since the last time. Raises: EOFError where it is gone and has no more to say."""
         found: list[tuple[Message, int | None]] = []
         try:
             while (got := receive(self.socket, wait=False)) is not None:
@@ -93,8 +97,7 @@ class WorkerProcess:
         return found
 
     def answered(self, number: int) -> tuple[Task, list[Task]]:
-        """Return (the task that an answer is to, earlier ones whose answers were lost: by an interrupt, in their
-        receipt)."""
+        """Return (the task of an answer, earlier ones whose answers were lost: by an interrupt, in their receipt)."""
         lost = []
         while self.tasks[0].number != number:
             lost.append(self.tasks.popleft())
@@ -106,7 +109,7 @@ class WorkerProcess:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def wait(self) -> str:
-        """Its end, after `hang_up` or by itself, in words; a worker that does not end is killed.
+        """Return its end, after `hang_up` or by itself, in words; a worker that does not end is killed.
 
         `lacks_files` is known then.
         """

@@ -17,7 +17,10 @@ class Ring:
     """Not thread-safe, but for what arrays do when they go, which may be in any thread at any moment."""
 
     def __init__(self, bound_bytes: int, spare: int) -> None:
-        """bound_bytes: of segments that are kept though nobody uses them, `spare` of them whatever they take."""
+        """Set the bounds.
+
+        bound_bytes: of segments that are kept though nobody uses them, `spare` of them whatever they take.
+        """
         self._bound, self._spare = bound_bytes, spare
         self._segments: dict[int, Segment] = {}
         self._free: deque[Segment] = deque()
@@ -25,7 +28,7 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """Of all segments, free ones and those that batches lie in."""
+        """The bytes of all segments, free ones and those that batches lie in."""
         return sum(segment.nbytes for segment in self._segments.values())
 
     def __len__(self) -> int:
@@ -46,7 +49,7 @@ class Ring:
         return segment
 
     def lend(self, segment: Segment, used_bytes: int) -> Bytes:
-        """Its memory, for a batch: free again when the last array over it is gone."""
+        """Return its memory, for a batch: free again when the last array over it is gone."""
         if len(self._segments) > MAX_SEGMENTS:
             memory = np.array(bytes_of(segment)[:used_bytes])
             self._free.append(segment)
@@ -57,16 +60,16 @@ class Ring:
         return memory
 
     def give_back(self, segment: Segment) -> None:
-        """Of a batch that was not made."""
+        """Return the segment of a batch that was not made."""
         self._free.append(segment)
 
     def drop(self, segment: Segment) -> None:
-        """It is not used again; arrays over it stay."""
+        """Use a segment no more; arrays over it stay."""
         del self._segments[segment.number]
         segment.close()
 
     def trim(self) -> list[Segment]:
-        """Return what is free beyond the bound, to be dropped; those first that nobody has used for longest."""
+        """Return the free segments beyond the bound, to be dropped; those first that nobody has used for longest."""
         beyond, nbytes = [], self.nbytes
         while len(self._free) > self._spare and nbytes > self._bound:
             beyond.append(self._free.popleft())
@@ -74,7 +77,7 @@ class Ring:
         return beyond
 
     def close(self) -> None:
-        """Batches that the user holds stay what they are."""
+        """Drop all segments. Batches that the user holds stay what they are."""
         for segment in list(self._segments.values()):
             self.drop(segment)
         self._free.clear()

@@ -9,19 +9,19 @@ class Segment:
     """`nbytes` of memory behind a file descriptor, mapped here. Arrays over it keep the mapping after `close`."""
 
     def __init__(self, number: int, fd: int, nbytes: int) -> None:
-        """number: what trainer and workers call it. Takes the descriptor over. Raises: OSError."""
+        """Map the memory, and take the descriptor over. number: its name for trainer and workers. Raises: OSError."""
         self.number, self.fd, self.nbytes = number, fd, nbytes
         self._close_fd = weakref.finalize(self, os.close, fd)
         self._close_fd.atexit = False
         self.memory = mmap.mmap(fd, nbytes)
 
     def close(self) -> None:
-        """It will not be sent to anybody any more."""
+        """Close the descriptor: it will not be sent to anybody any more."""
         self._close_fd()
 
 
 def new_segment(nbytes: int) -> Segment:
-    """At least so many bytes, without a number yet. Raises: OSError."""
+    """Return a segment of at least so many bytes, without a number yet. Raises: OSError."""
     whole = max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create("penstock-batch", os.MFD_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""What a worker process is told when it starts, in memory that only it is handed; and what cannot be told.
+"""The message that a worker process gets when it starts, in memory that only it is handed.
 
 Stores travel as their specs, without secrets; nothing stands in the command line or the environment.
 """
@@ -21,11 +21,14 @@ from ..recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Everything a worker needs to make the batches that the trainer would make. log_level: of the package's logger."""
+    """Everything a worker needs to make the batches that the trainer would make."""
 
     recipe: Recipe
+    """Recipe of the batches."""
     cache: CacheSpec
+    """Settings of the cache."""
     log_level: int
+    """Level of the package's logger."""
 
     @staticmethod
     def of(recipe: Recipe, cache: CacheSpec) -> "Sent":
@@ -41,14 +44,14 @@ class Sent:
 
     @staticmethod
     def read(fd: int) -> "Sent":
-        """Raises: what unpickling raises: modules that are not there, stores that do not open."""
+        """Return the message in this memory. Raises: errors of unpickling (a module or store that does not open)."""
         with os.fdopen(fd, "rb") as file, mmap(file.fileno(), 0, prot=PROT_READ) as data:
             sent: Sent = pickle.loads(data)  # noqa: S301 - from the trainer
         return sent
 
 
 def check_can_be_sent(recipe: Recipe) -> None:
-    """Raises: Unpicklable naming what keeps a recipe in this process; InvalidRuntime where there are no workers."""
+    """Raise Unpicklable naming what keeps a recipe in this process; InvalidRuntime where there are no workers."""
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
             "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'"
@@ -70,7 +73,7 @@ def check_can_be_sent(recipe: Recipe) -> None:
 
 
 def why_not(recipe: Recipe) -> str | None:
-    """Why not to start workers unasked; None where nothing speaks against it."""
+    """Return the reason not to start workers unasked; None where nothing speaks against it."""
     if current_process().daemon:
         return "this process is itself a worker, and starts no others"
     for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
@@ -87,7 +90,7 @@ def why_not(recipe: Recipe) -> str | None:
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
-    """Yield what of a recipe the user made."""
+    """Yield the parts of a recipe that the user made."""
     if recipe.transform is not None:
         yield "transform", recipe.transform
     if isinstance(recipe.decode, Mapping):
@@ -98,8 +101,11 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what is defined in the script itself: a worker does not run the script again, which would start another
-    training where it has no `if __name__ == "__main__"`."""
+    """Refuses classes and functions of the script itself.
+
+    A worker does not run the script again, which would start another training where it has no `if __name__ ==
+    "__main__"`.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":

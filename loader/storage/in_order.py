@@ -1,7 +1,7 @@
 """One of many objects, read by one connection as it comes.
 
 So bytes are still in the processor's cache when they are hashed. Ranges on their way ahead of a reader hide how far
-away a store is. Where many objects are read at once, the others hide it. Ranges fetched ahead are out of the cache
+away a store is. When many objects are read at once, the others hide it. Ranges fetched ahead are out of the cache
 when their turn comes (0.4 s of processor per GiB).
 """
 
@@ -30,7 +30,7 @@ class Answer(Protocol):
     """Size of the object in bytes."""
 
     def all(self) -> bytes:
-        """Return the body. Raises: what obstore raises; Broken."""
+        """Return the body. Raises: as obstore; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with the next bytes, and yield how many came, each time that some came. It may end before `view`.
@@ -88,7 +88,7 @@ class InOrder:
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """Return how many bytes from `at` on `fill` shall read; 0 where another way is better, or the only one."""
+        """Return the number of bytes from `at` on that `fill` shall read; 0 where they are to be read another way."""
         if not self._following.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._following.stop:

@@ -3,9 +3,9 @@
 Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an error that
 names the accepted ones: a misspelt option must not be ignored.
 
-- timeout_s: seconds of one request, connection to last byte (30). Where S3 is read directly: its head, and each wait
+- timeout_s: seconds of one request, connection to last byte (30). If S3 is read directly: its head, and each wait
   for a piece of its body of at most 16 MiB.
-- connect_timeout_s: seconds of a connection's making (5).
+- connect_timeout_s: seconds to make a connection (5).
 - retry_deadline_s: seconds in which a verb is tried again (60).
 - retry_base_s (0.05), retry_cap_s (5): its pauses in seconds.
 - max_concurrency: requests in flight per store before the store throttles (64).

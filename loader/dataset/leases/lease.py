@@ -127,9 +127,8 @@ class Lease:
     """The versions of one root that this process reads. Thread-safe; a forked child has none of its parent's.
 
     `active` is True while the store has it. Without the right to write (Forbidden) there is one warning per root and
-    no
-    lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and the
-    next beat makes it good.
+    no lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and
+    the next beat makes it good.
     """
 
     def __init__(self, store: Store) -> None:
@@ -188,7 +187,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Give the versions back: the object is removed. Where that fails, it stops moving, which a collector sees."""
+        """Give the versions back: the object is removed. If that fails, it stops moving, which a collector sees."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active

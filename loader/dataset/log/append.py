@@ -55,7 +55,7 @@ def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None =
     """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
     An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it to
-    vouch for it: later entries rest on its bytes. Where an entry does not follow the one before it, a repair record
+    vouch for it: later entries rest on its bytes. When an entry does not follow the one before it, a repair record
     may say which one is meant (`repair_records.py`).
 
     coming: entries on their way, if more than one (`threads.Together`).

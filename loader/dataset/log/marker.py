@@ -125,9 +125,9 @@ def check_root(store: Store) -> Mapping[str, Any]:
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
-    """Return the marker after two reads, for a caller that writes another one.
+    """Return the marker after two reads, for a caller that writes another one after it.
 
-    The second would keep a bit that flipped on the way for good.
+    A bit that flipped on the way of a single read would stay in that one for good.
 
     Raises: Transient when the second read differs; as `check_root`.
     """

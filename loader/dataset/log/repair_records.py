@@ -1,4 +1,4 @@
-"""`log/repair-<n>.json`: entry n was written after misread bytes of the entry before it, and the entry that is meant.
+"""`log/repair-<n>.json` names the entry that entry n follows, where n was written after misread bytes of it.
 
 A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the
 next one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries

@@ -232,7 +232,7 @@ def decide_ref(
 
 
 def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
-    """Take down the samples of `targets`, for ever. Where one entry denies all of them already: that entry.
+    """Take down the samples of `targets`, for ever. An entry that denies all of them already is the result.
 
     One salt serves a whole log, so that a writer hashes a name once for all takedowns.
 

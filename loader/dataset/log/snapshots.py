@@ -3,8 +3,7 @@
 A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
 part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content
 depends on the log alone, so it does not matter who writes it, nor how often. In a log of earlier releases no entry
-says a
-checksum: it is read from its start, until the next append.
+says a checksum: it is read from its start, until the next append.
 """
 
 import hashlib

@@ -51,7 +51,7 @@ def apply_denies(
 ) -> Applied:
     """Return the change as it may be committed where the log has takedowns.
 
-    It reads:
+    Reads:
 
     - keys and provenance of the change's own new samples;
     - those of all samples of the parent, where it had not applied the newest takedown;

@@ -1,8 +1,8 @@
 """Shards read by their pages, each held against its SHA-256 when it is first used: `Root(verify="sha256")`.
 
-CRC-32C shows accidents, and no replaced shard, which can have any checksums. So there is a chain of hashes: a shard's
-pages are hashed in its index, the index in the shards table, the table in the manifest. The manifest's hash is the
-version's id.
+CRC-32C shows accidents; a replaced shard can have any checksums. So there is a chain of SHA-256: of a shard's pages
+in its index, of the index in the shards table, of the table in the manifest. That of the manifest is the version's
+id.
 
 Verified pages are remembered by the object's ETag, and with mirrors by the store that served it. An object that was
 put in the place of another is verified anew, or refused where the other is pinned.

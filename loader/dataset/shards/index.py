@@ -196,7 +196,7 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """First byte of a read of all rows: behind the hashes of pages, or of Parquet's first look for the footer."""
+        """First byte of a read of all rows: behind the page hashes, or where Parquet begins to look for the footer."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 

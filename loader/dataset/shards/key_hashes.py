@@ -38,14 +38,14 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""Size in bytes below which a table is read whole, in one request. Of a larger one the footer is read, and the row
+"""Size in bytes below which a table is read whole, in one request. A larger one is read by its footer and the row
 groups that may have a key."""
 MAX_GAP_BYTES = 128 * 2**10
 """Row groups that lie closer are read together: a round trip costs more than these bytes."""
 
 
 def hashes_of(keys: Iterable[str]) -> Int64s:
-    """Return int64 [n], 0 to 2^63 - 1, in the order of the keys: 8 bytes of `key_hash`, without the last bit."""
+    """Return int64 [n], 0 to 2^63 - 1, in the keys' order: the first 8 bytes of `key_hash`, without the last bit."""
     data = b"".join(key_hash(key)[:8] for key in keys)
     return (np.frombuffer(data, "<u8") >> 1).astype(np.int64)
 

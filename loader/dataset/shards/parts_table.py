@@ -283,7 +283,7 @@ def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | No
 
     None, None where every shard is a part's only one.
 
-    Shards of a part stand side by side, unless a group was added later. Where each such run of shards has one group
+    Shards of a part stand side by side, unless a group was added later. If each such run of shards has one group
     in common no part comes twice, and no names need to be kept.
     """
     if n_groups <= 1:

@@ -29,7 +29,7 @@ _END = bytes(2 * BLOCK_BYTES)
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. (The C library refuses memoryviews.)"""
+    """Return the CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. The C library refuses memoryviews."""
     return int(_crc32c(data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
 
 

@@ -153,7 +153,7 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
 
 
 def live_where(version: "Version", predicate: str) -> Bools:
-    """Return bool [len(version)]: the live ordinals for which an SQL expression is true (null counts as false).
+    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null counts as false.
 
     Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
     parser's words.

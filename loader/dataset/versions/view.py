@@ -112,7 +112,7 @@ class View:
         return view
 
     def narrowed(self, predicate: str, members: Bools) -> "View":
-        """Return `where(predicate)` for a caller who has evaluated it. members: bool [len(version)], its result."""
+        """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], its result."""
         view = self.where(predicate)
         if self.first:
             return view  # its table is that of all of the version's samples, which members is not

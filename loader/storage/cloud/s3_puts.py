@@ -1,7 +1,7 @@
 """Putting an object of another store into S3: equal ETags of both take the place of hashing it again.
 
 A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
-takes again. S3's ETag of an object that came in one request is its MD5. Where the source and the target say the same
+takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same
 MD5, the target has the source's bytes, and the signature need not cover them. Everything else is put as ever.
 """
 
@@ -69,7 +69,7 @@ class S3PutStore(RemoteStore):
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
         """Put an object that another store has under `etag`: as whole and as certain as `put` or `put_if_absent`.
 
-        Where the store says another ETag of the bytes that arrived, they are read back. The object is put again where
+        If the store says another ETag of the bytes that arrived, they are read back. The object is put again where
         they are not `data`.
 
         replace: True as `put`; False as `put_if_absent`.

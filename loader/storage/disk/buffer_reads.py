@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ..store import Buffer, Piece
 
 _MAX_GAP_BYTES = 4096
-"""Bytes that are read in excess rather than by another call, which costs more."""
+"""Bytes between two pieces that share a read: reading so much more costs less than another call."""
 _MAX_BUFFERS = 512
 """Buffers of one read; the kernel takes 1,024."""
 _GAP = bytearray(_MAX_GAP_BYTES)  # what lies between pieces: every thread writes here, nobody reads

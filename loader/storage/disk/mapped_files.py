@@ -69,7 +69,7 @@ class MappedFiles:
     def using(self, key: str, etag: str | None) -> Iterator[tuple[Mapped, str] | None]:
         """Yield a file as it is now, and its etag, for the time of the block; None where it is better read.
 
-        It is better read:
+        A file is better read:
 
         - on a file system that is not known to be this machine's alone;
         - where it is empty;

@@ -31,7 +31,7 @@ class MirroredStore:
 
     Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
-    Where all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
+    When all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
     It pickles as its stores do, without secrets.
     """
 

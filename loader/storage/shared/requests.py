@@ -1,4 +1,4 @@
-"""Requests: counted for whoever asked, repeated while a store fails, and made once more where bytes are wrong.
+"""Requests: counted for the caller, repeated while a store fails, and made once more where bytes are wrong.
 
 A store is shared by loaders, threads and tools, and each wants its own numbers. So stores count into the `Traffic` of
 the current context, and nowhere without one. No verb has an argument more, and a store around another need not pass

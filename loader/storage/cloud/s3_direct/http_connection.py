@@ -64,7 +64,7 @@ Keep = Callable[["Wire"], object]
 class Wire:
     """A connection, and the answer that comes over it (`in_order.Answer`): used by one thread at a time.
 
-    `status` is the last answer's. Where it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
+    `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
     has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
 
     A connection that raised an error is closed. So is a connection whose answer nobody reads, by its end.

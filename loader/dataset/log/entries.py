@@ -57,7 +57,7 @@ class Entry:
     state: str = ""
     """Checksum of the folded state before the entry; "" for most."""
     prev_means: str = ""
-    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
+    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair_records.py`)."""
 
     @property
     def follows(self) -> str:

@@ -99,7 +99,7 @@ class View:
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """Return the new samples of this view, of a later version, and removed ones. See `dataset.delta.delta_of`."""
+        """Return the new samples of this view, of a later version, and removed ones. See `delta.delta_of`."""
         from .delta import delta_of
 
         return delta_of(self, old, compare)
@@ -128,13 +128,13 @@ class View:
         return members
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-        """Return label -> the samples of one bucket, as of `loader.bucket(by, edges=)`. See `dataset.split.split`."""
+        """Return label -> the samples of one bucket, as of `loader.bucket(by, edges=)`. See `split.split`."""
         from .split import split
 
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
+        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `pack.packed`."""
         from .pack import packed
 
         return packed(self, asked)

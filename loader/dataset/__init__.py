@@ -1,1 +1,1 @@
-"""What lies under a root: the log, shards and their indexes, parts, manifests, versions and views."""
+"""Content of a root: the log, shards and their indexes, parts, manifests, versions and views."""

@@ -40,7 +40,7 @@ def publish_parts(
     onto: str | None,
     verdict: str,
 ) -> Version:
-    """See `Root.publish`."""
+    """Publish parts as `Root.publish`."""
     txn = check_parts(parts)
     facts = check_producer(producer)
     state = root.log.state
@@ -79,7 +79,7 @@ def publish_group(
     inputs: Sequence[str] | None,
     producer: Producer,
 ) -> Version:
-    """See `Root.add_group`."""
+    """Publish a group as `Root.add_group`."""
     version = root.open(ref)
     facts = check_producer(producer)
     with _transaction(root, version) as txn:
@@ -91,7 +91,7 @@ def publish_group(
 
 
 def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, producer: Producer) -> Annotated:
-    """See `Root.annotate`."""
+    """Publish an annotation as `Root.annotate`."""
     import_polars()  # before the rows are read
     version = root.open(ref)
     facts = check_producer(producer)
@@ -114,7 +114,7 @@ def publish_annotation(root: "Root", ref: str, rows: Any, how: Annotating, produ
 def publish_exclusions(
     root: "Root", ref: str, keys: Sequence[str], reason: str, producer: Producer
 ) -> Version:
-    """See `Root.exclude`."""
+    """Publish exclusions as `Root.exclude`."""
     check_reason("exclude", "these keys", reason)
     version = root.open(ref)
     facts = check_producer(producer)

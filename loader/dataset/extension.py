@@ -1,7 +1,7 @@
 """Published parts extended in one version: groups, other values of columns, and samples left out because of them.
 
-`root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that has computed a feature again:
-no version has the new fields and the old columns, or a sample that the new values leave out.
+It is `root.add_group`, `root.annotate` and `root.exclude` in one log entry, for a pipeline that has computed a
+feature again. No version has the new fields and the old columns, or a sample that the new values leave out.
 """
 
 import secrets
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What published parts get. shards: of new groups, written with the transaction that publishes them.
-
-    rows: how -> rows, as `root.annotate` takes them; exclude: key -> reason, of live samples.
-    """
+    """Additions to published parts."""
 
     shards: Sequence[ShardFile] = ()
+    """Shards of new groups, written with the transaction that publishes them."""
     rows: Sequence[tuple[Annotating, Any]] = ()
+    """(how, rows) of annotations, as `root.annotate` takes them."""
     exclude: Mapping[str, str] = field(default_factory=dict)
+    """Key of a live sample -> reason to leave it out."""
 
 
 def published_part(version: Version, part: str) -> Part:
     """Return a part as the version has it, to be read or extended: no samples table.
 
-    `field_nbytes` tells the fields and no sizes. Costs the row group of each of its shards. Raises: Corrupt for a part
-    that the version does not have.
+    `field_nbytes` tells the fields and no sizes. Costs the row group of each of its shards.
+
+    Raises: Corrupt for a part that the version does not have.
     """
     position = version.parts.position(part)
     shards = []
@@ -56,10 +57,11 @@ def publish_extension(
 ) -> Version:
     """Commit `txn` with an extension of the parts of a version; one that was committed gives its version.
 
-    Costs what `root.annotate` and `root.exclude` of as many samples cost, and one table of shards. Raises: Conflict
-    when somebody gave one of the parts the group, annotated one of the cells or excluded one of the samples since
-    `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out that is not there;
-    Fenced; EmptyVersion.
+    Costs as much as `root.annotate` and `root.exclude` of as many samples, and one table of shards.
+
+    Raises: Conflict when somebody gave one of the parts the group, annotated one of the cells or excluded one of the
+    samples since `version`; FieldMismatch for a column of another type; VersionNotFound for a sample to leave out
+    that is not there; Fenced; EmptyVersion.
     """
     known = root.log.state.committed(txn)
     if known is not None:

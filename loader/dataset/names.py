@@ -1,4 +1,4 @@
-"""What datasets, tags, transactions, sample keys, fields, groups and columns may be called."""
+"""Rules for the names of datasets, tags, transactions, sample keys, fields, groups and columns."""
 
 import hashlib
 import re
@@ -53,7 +53,7 @@ def _key_problem(key: str) -> str | None:
 
 
 def check_field(field: object) -> str:
-    """Return the field name: what a decoder takes, and not one of the names that WebDataset uses itself (`__key__`).
+    """Return the field name: one that a decoder takes, and that WebDataset does not use itself (`__key__`).
 
     Raises: InvalidField.
     """
@@ -68,9 +68,10 @@ def check_field(field: object) -> str:
 def escape_key(text: str) -> str:
     """Return a valid key from any text: '%', '.', control characters and empty components are percent-escaped.
 
-    Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty
-    component is written as a lone "%". Raises: InvalidKey for half of a character (a lone surrogate that stands for no
-    byte of a file name).
+    Different texts give different keys. `urllib.parse.unquote` gives the text back, except that an empty component is
+    written as a lone "%".
+
+    Raises: InvalidKey for half of a character (a lone surrogate that stands for no byte of a file name).
     """
     words = []
     for word in text.split("/"):
@@ -93,7 +94,7 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def member_name(key: str, field: str) -> str:
-    """`<key>.<field>`. Raises: InvalidKey when it is longer than `MAX_MEMBER_BYTES`, or hidden from webdataset."""
+    """Return `<key>.<field>`. Raises: InvalidKey when it is over `MAX_MEMBER_BYTES`, or hidden from webdataset."""
     name = f"{key}.{field}"
     nbytes = len(name.encode())
     if nbytes > MAX_MEMBER_BYTES:
@@ -153,7 +154,7 @@ def check_transaction_name(name: str) -> str:
 
 
 def check_words(what: str, words: str) -> str:
-    """Return what somebody gave as a reason or as a name for people, itself.
+    """Return a reason or a name for people, itself. what: its meaning, for messages.
 
     Raises: InvalidName where it is no UTF-8 text.
     """

@@ -1,4 +1,4 @@
-"""How whoever calls watches long work: `penstock` draws a progress line, the loader itself shows nothing."""
+"""Progress of long work for its caller: `penstock` draws a progress line, the loader itself shows nothing."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
@@ -7,12 +7,16 @@ T = TypeVar("T")
 
 
 class Watch(Protocol):
-    """Yields the items, and may say how much of `total` is done."""
+    """A function that yields the items, and may tell how much of `total` is done."""
 
     def __call__(
         self, items: Iterable[T], what: str, size: Callable[[T], int], total: Callable[[], int]
     ) -> Iterator[T]:
-        """what: to call the work. size: of an item; total: of all, in the same unit, found out where it is shown."""
+        """Yield the items.
+
+        what: name of the work.
+        size: size of an item; total: size of all, in the same unit, called when shown.
+        """
 
 
 def unwatched(

@@ -85,15 +85,12 @@ class Root:
 
     @property
     def mirror_of(self) -> str | None:
-        """The URL of the root that the one at `url` is a mirror of; None of a primary.
-
-        Raises: NotARoot; FormatTooNew; StoreError.
-        """
+        """URL of the primary, if this root is a mirror; else None. Raises: NotARoot; FormatTooNew; StoreError."""
         return self._marker.mirror_of
 
     @property
     def alone(self) -> "Root":
-        """The root at `url` without its mirrors: what it has itself, and its own errors. Itself, where it has none."""
+        """The root at `url` without its mirrors: its own content and errors. Itself, where it has none."""
         store = primary_of(self.store)
         return self if store is self.store else _rebuild(store, self.verify)
 
@@ -113,8 +110,8 @@ class Root:
     def open(self, ref: str) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
-        Leaves a lease, so that a collector sees a reader; with read-only credentials there is none and one
-        warning is logged. Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
+        Leaves a lease, so that a collector sees a reader; with read-only credentials it logs one warning instead.
+        Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
         """
         record = self.record(ref)
         # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
@@ -127,11 +124,11 @@ class Root:
         return version
 
     def datasets(self) -> list[str]:
-        """Names of the datasets that have a version, sorted."""
+        """Return the names of the datasets that have a version, sorted."""
         return sorted(name for name, versions in self.state.datasets.items() if versions)
 
     def versions(self, dataset: str) -> list[VersionRecord]:
-        """Every version of a dataset, oldest first. Raises: VersionNotFound."""
+        """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
         found = list(state.versions(dataset))
         if not found:
@@ -143,7 +140,7 @@ class Root:
         return found
 
     def record(self, ref: str, *, retired: bool = False) -> VersionRecord:
-        """Record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
+        """Return the record of a version in the log, without opening it. Raises: VersionNotFound; VersionRetired."""
         state = self.state
         with mirrors_named(self.store, self._marker, state):
             return resolve(state, ref, retired=retired)
@@ -153,8 +150,7 @@ class Root:
     def create(self) -> None:
         """Make the place a root now, if it is empty; the first write does it too. Again is no change.
 
-        Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is
-        not.
+        Raises: NotARoot when it holds other things; FormatTooNew; InvalidStore when a create-only write there is not.
         """
         self._marker.create()
 
@@ -168,7 +164,7 @@ class Root:
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
     ) -> Writer:
-        """Return a writer whose clean exit publishes the dataset's next version: what is there, and these samples.
+        """Return a writer whose clean exit publishes the dataset's next version: the newest one's samples, and these.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
         `part_samples`. Fields lie in `group`. groups: field -> another group for it.
@@ -188,12 +184,11 @@ class Root:
     ) -> str:
         """Return a transaction for the dataset's next version; its name is what `write_part` and `publish` need.
 
-        parent: the ref that the work is based on (pinned); None is the newest. txn: a name of the caller's for a step
-        that may be retried. Beginning it again gives the same transaction. gated: nobody publishes its parts without a
-        gate's verdict on them.
+        parent: the ref that the work is based on (pinned); None is the newest.
+        txn: a name for a step that may be retried. Beginning it again gives the same transaction.
+        gated: nobody publishes its parts without a gate's verdict on them.
 
-        Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or that was begun without
-        the gate.
+        Raises: InvalidName; VersionRetired; Fenced; Conflict for a txn of another dataset, or begun without the gate.
         """
         self.create()
         state = self._log.state
@@ -223,20 +218,22 @@ class Root:
         verdict: str = "",
         producer: Mapping[str, Any] | None = None,
     ) -> Version:
-        """One version from parts that any number of workers wrote with one transaction.
+        """Publish one version from parts that any number of workers wrote with one transaction.
 
         The parts are laid on the dataset's newest version, also when somebody published meanwhile. Publishing a
-        committed transaction again gives its version. parent: a ref that must exist and not be retired.
+        committed transaction again gives its version.
+
+        parent: a ref that must exist and not be retired.
         exclude: key -> reason, samples of these parts that the version leaves out (a filter's drops).
-        supersede: key -> reason, samples of the newest version that this one leaves out for better ones of these parts.
-        One log entry does both, so that no version has both or neither. onto: id of the version that this must become
-        the next of; "" for none yet. Another newest version is a Conflict. verdict: path of the stage record that let
-        exactly these parts pass. Parts of a gated transaction need it. producer: facts for the manifest (run id, code
-        version).
+        supersede: key -> reason, samples of the newest version to leave out for better ones of these parts. One log
+        entry does both, so that no version has both or neither.
+        onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
+        verdict: path of the stage record that let exactly these parts pass. Parts of a gated transaction need it.
+        producer: facts for the manifest (run id, code version).
 
         Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
-        TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one that is of
-        something else; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
+        TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one of another
+        change; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
         meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
         return self._verifying(
@@ -254,10 +251,11 @@ class Root:
         inputs: Sequence[str] | None = None,
         producer: Mapping[str, Any] | None = None,
     ) -> Version:
-        """New fields for existing samples, in shards of their own: old shards are not touched.
+        """Add fields to existing samples, in shards of their own: old shards are not touched.
 
-        compute: field -> function of the sample (a mapping of its decoded fields, read when asked for). Parts
-        that have the group already are left alone; with `inputs`, so are parts that lack one of these fields.
+        compute: field -> function of the sample (a mapping of its decoded fields, read when asked for).
+        inputs: fields that the functions read, None for all. Parts that lack one, or have the group, are left alone.
+
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer))
@@ -278,17 +276,18 @@ class Root:
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
     ) -> Annotated:
-        """Metadata columns for samples that are there, or other values of columns that they have.
+        """Add metadata columns to samples that are there, or other values of columns that they have.
 
         They are a column group `name` of its own, with author and time. No earlier value is rewritten, and earlier
-        versions keep theirs.
+        versions keep theirs. Rows may have `annotated_by` and `annotated_at_us` of their own.
 
-        rows: the path or URL of a .parquet, .jsonl or .csv file, an Arrow table (or an object that exports one).
-        A mapping key -> values is accepted too, and so are mappings with their key. A row's `key` is looked up in the
-        samples' column `on` ("key", "source_key", "raw_key", "unit_id" ...), where it may name several samples. Rows
-        may have `annotated_by` and `annotated_at_us` of their own. columns: columns to take; None takes all. nulls:
-        "keep" earlier values, or "remove" them. Keys without a sample are counted in `join`, or refused with `strict`.
-        A key given twice is refused, unless `last_wins`.
+        rows: path or URL of a .parquet, .jsonl or .csv file, Arrow table, mapping key -> values, mappings with a key.
+        key: column of the rows that is looked up in the samples' column `on`, where it may name several samples.
+        on: "key", "source_key", "raw_key", "unit_id" ...
+        columns: columns to take; None takes all.
+        nulls: "keep" earlier values, or "remove" them.
+        strict: refuse keys without a sample, which are otherwise counted in `join`.
+        last_wins: take the last row of a key given twice, which is otherwise refused.
         watch: told how far the work is (`loader.dataset.progress`).
 
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
@@ -328,11 +327,11 @@ class Root:
         self._log.retire(record.dataset, record.number, reason)
 
     def tag(self, ref: str, name: str) -> None:
-        """A name that never moves. Raises: Conflict when it names another version; InvalidName."""
+        """Give a version a name that never moves. Raises: Conflict when it names another version; InvalidName."""
         self._ref(ref, name, "tag")
 
     def alias(self, ref: str, name: str) -> None:
-        """A name that may move later. Raises: Conflict when somebody moved it meanwhile; InvalidName."""
+        """Give a version a name that may move later. Raises: Conflict when somebody moved it meanwhile; InvalidName."""
         self._ref(ref, name, "alias")
 
     def hold(self, ref: str, *, by: str, why: str) -> None:
@@ -389,13 +388,13 @@ def _rebuild(store: Store, verify: Verify) -> Root:
 
 
 def _opened(mirror: Mirror) -> Store:
-    """Raises: InvalidStore."""
+    """Open a mirror's store. Raises: InvalidStore."""
     url, options = mirror if isinstance(mirror, tuple) else (mirror, None)
     return open_store(url, options)
 
 
 def _read(root: Root, record: VersionRecord) -> Version:
-    """Return the version, with what whoever reads samples needs next."""
+    """Return the version, with the tables that its readers need next."""
     version = root._verifying(open_record(root.store, record))
     version.prepare()
     return version

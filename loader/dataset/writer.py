@@ -77,7 +77,7 @@ class Writer:
         metadata: Mapping[str, Any] | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
-        """Adds one sample.
+        """Add one sample.
 
         Args:
             key: Key of the sample.

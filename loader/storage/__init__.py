@@ -70,7 +70,7 @@ def open_store(url: str | PathLike[str], options: Mapping[str, object] | None = 
 
 
 def open_spec(spec: StoreSpec) -> Store:
-    """Open what a pickled spec says; credentials are found anew."""
+    """Open the store of a pickled spec; credentials are found anew."""
     return _open(spec.url, spec.options, spec)
 
 

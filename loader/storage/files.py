@@ -11,24 +11,25 @@ from .store import ObjectInfo, Store, unfinished_name
 from .stream import Pieces
 
 READ_BYTES = 256 * 2**10
-"""At once: what is hashed next is still in the processor's cache."""
+"""Bytes that are read at once: they are still in the processor's cache when they are hashed."""
 HELD_BYTES = 64 * 2**20
-"""A larger file is not held to be uploaded."""
+"""Bytes of the largest file that is held in memory to be uploaded."""
 _room = MemoryBudget(2**30, idle=0)
 
 Seen = Callable[[memoryview], object]
-"""Is given every byte in order, a piece at a time, such as a hash's `update`; a piece is good while it is called."""
+"""Called with every byte in order, a piece at a time, such as a hash's `update`; a piece is good while it is called."""
 
 
 def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen | None = None) -> int:
-    """Put the file `path` at `key`, in place of what is there, whole or not at all; its bytes.
+    """Put the file `path` at `key`, in place of the present object, whole or not at all; return its bytes.
 
-    seen: is given what is sent. Of a file above 64 MiB that is read first, and then again by the upload.
+    seen: is given the bytes that are sent. A file above 64 MiB is read first for it, and then again by the upload.
 
-    Memory: such a file's, used again by uploads while any is under way, and 1 GiB for all that a process has under way.
+    Memory: the file's, up to 64 MiB, used again by uploads while any is under way, and 1 GiB for all that a process
+    has under way.
 
-    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile (above
-    64 MiB: where `seen` is given); what `put_file` raises; what `seen` raises.
+    Raises: ObjectNotFound; InvalidStore for a directory; Changed where the file is written to meanwhile (above 64
+    MiB: where `seen` is given); as `put_file` and `seen`.
     """
     source, target = os.fspath(path), f"{store.url}/{key}"
     nbytes = upload_size(source, target)
@@ -54,7 +55,7 @@ def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None =
 
 
 def _read(path: str, target: str, nbytes: int, memory: memoryview, seen: Seen | None) -> tuple[int, ...]:
-    """Read a file into memory, which is used over where it is the shorter; the file's state. Raises: Changed."""
+    """Read a file into memory, which is used over where it is the shorter, and return its state. Raises: Changed."""
     done = 0
     with ExitStack() as stack:
         with _disk("read", path):
@@ -93,16 +94,16 @@ def download(
     info: ObjectInfo | None = None,
     seen: Seen | None = None,
 ) -> ObjectInfo:
-    """Write an object to the file `path`, which is there whole or not at all; what it was.
+    """Write an object to the file `path`, which is there whole or not at all; return the object's info.
 
-    info: what a listing said of the object a moment ago, which saves a request; another one by now is Changed.
+    info: the object's entry in a listing a moment ago, which saves a request; another object by now is Changed.
 
     Requests are of at most 4 MiB, three at once (one for each 4 MiB, and two more); memory: 12 MiB. None is open
-    while `seen` and the disk work. Of more than four objects at once, where S3 is read directly, each is one request
-    for 64 MiB, which stays open meanwhile. Each is tried again under the store's budget.
+    while `seen` and the disk work. Above four objects at once, where S3 is read directly, each is one request for 64
+    MiB, which stays open meanwhile. Each is tried again under the store's budget.
 
-    Raises: ObjectNotFound; Changed where the object is replaced meanwhile; what reading a range raises; what the disk
-    says of writing, as StoreError; what `seen` raises.
+    Raises: ObjectNotFound; Changed where the object is replaced meanwhile; as reads of a range and `seen`; errors of
+    the disk, as StoreError.
     """
     target = os.fspath(path)
     temporary = os.path.join(os.path.dirname(target), unfinished_name())
@@ -129,7 +130,7 @@ def download(
 
 @contextmanager
 def _disk(verb: str, path: str) -> Iterator[None]:
-    """Raises: what the operating system says, in our words."""
+    """Raise the operating system's errors in our words."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,8 @@
-"""One of many objects, read by one connection as it comes: what is hashed next is still in the processor's cache.
+"""One of many objects, read by one connection as it comes.
 
-Ranges on their way ahead of a reader hide how far away a store is. Where many objects are read at once the others do
-that, and what was fetched ahead is out of the cache when its turn comes (0.4 s of processor per GiB).
+So bytes are still in the processor's cache when they are hashed. Ranges on their way ahead of a reader hide how far
+away a store is. When many objects are read at once, the others hide it. Ranges fetched ahead are out of the cache
+when their turn comes (0.4 s of processor per GiB).
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ LOOK_BYTES = 2**19  # what is read of it at once: it stays in the cache of one p
 
 
 class Answer(Protocol):
-    """etag, size: of the object. It is read once."""
+    """An object store's answer to a read, which is read once."""
 
     etag: str
+    """Change token of the object."""
     size: int
+    """Size of the object in bytes."""
 
     def all(self) -> bytes:
-        """Return the body. Raises: what obstore raises; Broken."""
+        """Return the body. Raises: as obstore; Broken."""
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with what comes next; how many bytes came, each time that some came. It may end before `view`.
+        """Fill `view` with the next bytes, and yield how many came, each time that some came. It may end before `view`.
 
         Raises: as `all`.
         """
 
 
 class Following:
-    """Reads of one object that follow each other, up to `stop`: an answer may go on behind what is wanted now, so that
-    the next read asks for nothing. What is hashed then is still in the processor's cache.
+    """Reads of one object that follow each other, up to `stop`.
 
-    Who is slow to go on lets the server wait; when that hangs up, the next read asks for the rest. Not thread-safe.
+    An answer may go on behind the bytes that are wanted now, so the next read asks for nothing. Its bytes are hashed
+    from the processor's cache. A slow reader lets the server wait; when that hangs up, the next read asks for the
+    rest. Not thread-safe.
     """
 
     def __init__(self, stop: int) -> None:
@@ -50,18 +54,18 @@ class Following:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether an answer goes on."""
+        """True while an answer goes on."""
         return self._answer is not None
 
     def begin(self, answer: Answer, at: int, etag: str) -> None:
-        """With an answer whose body begins with the object's byte `at`."""
+        """Begin with an answer whose body starts at the object's byte `at`."""
         self._answer, self._at, self.etag = answer, at, etag
         self._end = at + (getattr(answer, "left", 0))
 
     def into(self, at: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` with what comes of the object from byte `at` on, if an answer goes on there.
+        """Fill `view` with the object's bytes from `at` on, if an answer goes on there.
 
-        How many bytes came, each time that some came. Raises: as the answer's.
+        Yields how many bytes came, each time that some came. Raises: as the answer's.
         """
         answer, self._answer = self._answer, None
         if answer is None or self._at != at:
@@ -78,13 +82,13 @@ class InOrder:
     """One reader of one object, which counts as one of many until it is closed, or gone. Not thread-safe."""
 
     def __init__(self, store: Store, key: str, nbytes: int, *, whole: bool = False) -> None:
-        """nbytes: of the object; whole: by one answer, and no other way."""
+        """nbytes: of the object; whole: read it by one answer, and no other way."""
         self._store, self._key, self._nbytes, self._whole = store, key, nbytes, whole
         self._following = Following(0)
         _readers.add(self)
 
     def next_bytes(self, at: int) -> int:
-        """How many bytes from `at` on `fill` shall read; 0 where another way is better, or the store has none such."""
+        """Return the number of bytes from `at` on that `fill` shall read; 0 where they are to be read another way."""
         if not self._following.is_under_way and not getattr(self._store, "follows", False):
             return 0
         if at >= self._following.stop:
@@ -96,15 +100,15 @@ class InOrder:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the next read asks for nothing."""
+        """True if the next read asks for nothing."""
         return self._following.is_under_way
 
     def fill(self, at: int, view: memoryview, etag: str | None) -> str:
-        """Read so many bytes into `view`; the object's etag. Raises: as `ReadStore.fill`."""
+        """Read bytes to fill `view`, and return the object's etag. Raises: as `ReadStore.fill`."""
         return cast("ReadStore", self._store).fill(self._key, at, view, etag, self._following)
 
     def close(self) -> None:
-        """Leave what is on its way."""
+        """Drop the answer that is on its way."""
         _readers.discard(self)
         self._following = Following(0)
 

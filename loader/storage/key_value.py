@@ -16,21 +16,23 @@ __all__ = ["KeyValueStore", "check_key", "check_prefix"]
 
 
 class KeyValueStore(Opened, ABC):
-    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`, which pass their keys through `check_key`
-    and prefixes through `check_prefix`. A store that can read a part of a value has a `get_range` of its own as well:
-    here a range costs the whole value."""
+    """A store by its `get`, `put`, `put_if_absent`, `list` and `delete_many`.
+
+    These pass their keys through `check_key` and prefixes through `check_prefix`. A range costs the whole value here:
+    a store that can read a part of a value has a `get_range` of its own as well.
+    """
 
     @abstractmethod
     def get(self, key: str) -> Blob:
-        """As `Store.get`."""
+        """Return the whole object, as `Store.get`."""
 
     @abstractmethod
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """As `Store.put`."""
+        """Create or replace the object, as `Store.put`."""
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """As `Store.put_if_absent`."""
+        """Create the object, as `Store.put_if_absent`."""
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
         check_span(key, offset, nbytes)
@@ -67,15 +69,15 @@ class KeyValueStore(Opened, ABC):
         return open_reader(self, key)
 
     def close(self) -> None:
-        """Nothing to release, where a store says no other."""
+        """Do nothing, unless a store overrides it."""
 
     @abstractmethod
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As `Store.list`."""
+        """List, as `Store.list`."""
 
     @abstractmethod
     def delete_many(self, keys: Iterable[str]) -> None:
-        """As `Store.delete_many`."""
+        """Delete, as `Store.delete_many`."""
 
     def _check(self, key: str, blob: Blob, etag: str | None) -> None:
         if etag is not None and etag != blob.etag:

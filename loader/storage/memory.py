@@ -30,7 +30,7 @@ _spaces_lock = Lock()
 
 
 def open_memory(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore for a URL without a name, or an option."""
+    """Open the store of a name in this process. Raises: InvalidStore for a URL without a name, or an option."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise InvalidStore(f"{url!r} has no name; write memory://name or memory://name/prefix")

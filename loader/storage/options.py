@@ -1,15 +1,16 @@
 """Options that every remote store takes, and how a provider's many names for one thing become obstore's.
 
-Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an
-error that names the accepted ones: a misspelt option must not be ignored.
+Each provider module has one table: accepted name -> obstore's name. An option that is in no table is an error that
+names the accepted ones: a misspelt option must not be ignored.
 
-    timeout_s          one request, connection to last byte (30); where S3 is read directly: its head, and each wait for
-                       a piece of its body of at most 16 MiB
-    connect_timeout_s  (5)
-    retry_deadline_s   how long a verb is tried again (60); retry_base_s (0.05), retry_cap_s (5): its pauses
-    max_concurrency    requests in flight per store before the store throttles (64)
-    allow_http         plain http to an endpoint (true for http:// endpoints)
-    proxy_url, root_certificate (PEM)
+- timeout_s: seconds of one request, connection to last byte (30). If S3 is read directly: its head, and each wait
+  for a piece of its body of at most 16 MiB.
+- connect_timeout_s: seconds to make a connection (5).
+- retry_deadline_s: seconds in which a verb is tried again (60).
+- retry_base_s (0.05), retry_cap_s (5): its pauses in seconds.
+- max_concurrency: requests in flight per store before the store throttles (64).
+- allow_http: plain http to an endpoint (true for http:// endpoints).
+- proxy_url, root_certificate (PEM).
 """
 
 import re
@@ -34,7 +35,7 @@ _NUMBERS = {
 _CLIENT = ("allow_http", "proxy_url", "root_certificate")
 RUNTIME_OPTIONS = (*_NUMBERS, *_CLIENT)
 MOST = 1e9
-"""Of any of the numbers: 31 years, and more requests than there are sockets."""
+"""Largest value of any number: 31 years, and more requests than there are sockets."""
 _ADDRESSES = {"endpoint", "base_url", "sts_endpoint", "metadata_endpoint", "msi_endpoint", "authority_host"}
 """obstore's names of options that are addresses of servers; "" is none."""
 _ADDRESS = re.compile(r"https?://(?:\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]\\]+)(?::(\d{1,5}))?(?:/[^\s?#]*)?")
@@ -43,22 +44,29 @@ RETRY_OPTIONS = ("retry_deadline_s", "retry_base_s", "retry_cap_s", "max_concurr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """How a remote store talks; what it says does not depend on it. See the module for the units."""
+    """Transport settings of a remote store; its objects do not depend on them."""
 
     timeout_s: float
+    """Seconds of one request (the option `timeout_s`)."""
     connect_timeout_s: float
+    """Seconds until a connection is made."""
     budget: RetryBudget
+    """Deadline and pauses of retries."""
     max_concurrency: int
+    """Requests in flight, at most."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Options of the HTTP client, under obstore's names."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Secret texts to keep out of messages."""
     part_retries: int = 10
+    """Times that obstore repeats a failed part of an upload."""
 
     def limiter(self) -> Limiter:
         """Return a fresh limiter: one per store."""
         return Limiter(self.max_concurrency)
 
     def client_options(self, endpoint: str | None) -> dict[str, Any]:
-        """Return what obstore calls `client_options`."""
+        """Return obstore's `client_options`."""
         made = {
             "timeout": timedelta(seconds=self.timeout_s),
             "connect_timeout": timedelta(seconds=self.connect_timeout_s),
@@ -69,7 +77,7 @@ class Runtime:
         return made
 
     def retry_config(self, max_retries: int) -> dict[str, Any]:
-        """Return what obstore calls `retry_config`."""
+        """Return obstore's `retry_config`."""
         return {"max_retries": max_retries, "retry_timeout": timedelta(seconds=self.budget.deadline_s)}
 
 
@@ -93,10 +101,12 @@ def runtime_of(url: str, options: Mapping[str, object]) -> Runtime:
 def translate_options(
     url: str, options: Mapping[str, object], names: Mapping[str, str], also: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """`options` under obstore's names; None means not given.
+    """Return `options` under obstore's names; None means not given.
 
-    names: accepted name -> obstore's name; also: names that the caller handles itself, left out here.
-    Raises: InvalidStore for an unknown name, two names of one thing with different values, or what is no address.
+    names: accepted name -> obstore's name.
+    also: names that the caller handles itself, left out here.
+
+    Raises: InvalidStore for an unknown name, two names of one thing with different values, or no address.
     """
     made: dict[str, Any] = {}
     given: dict[str, str] = {}
@@ -121,9 +131,9 @@ def translate_options(
 
 
 def check_address(url: str, what: str, address: object) -> str:
-    """Return the address of a server, which the client would panic over if it could not read it. what: who says so.
+    """Return the address of a server, which the client would panic over if it could not read it.
 
-    Raises: InvalidStore.
+    what: name of the setting, for the message. Raises: InvalidStore.
     """
     text = str(address)
     found = _ADDRESS.fullmatch(text)
@@ -136,7 +146,7 @@ def check_address(url: str, what: str, address: object) -> str:
 
 
 def bucket_and_prefix(url: str) -> tuple[str, str]:
-    """`s3://bucket/some/prefix/` -> ('bucket', 'some/prefix'). Raises: InvalidStore."""
+    """Return ('bucket', 'some/prefix') of `s3://bucket/some/prefix/`. Raises: InvalidStore."""
     from .store import check_key
 
     bucket, _, prefix = url.split("://", 1)[1].partition("/")

@@ -57,7 +57,7 @@ class StoreSpec:
     """Names of secret options that the store was first opened with and that this spec leaves out."""
 
     def open(self) -> Store:
-        """Raises: InvalidStore; MissingDependency."""
+        """Open the store. Raises: InvalidStore; MissingDependency."""
         from . import open_spec
 
         return open_spec(self)
@@ -76,7 +76,7 @@ def spec_of(url: str, options: Mapping[str, object]) -> StoreSpec:
 
 
 def is_secret(name: str) -> bool:
-    """Return True for an option whose value must never be shown, logged or pickled."""
+    """Return whether the value of an option must never be shown, logged or pickled."""
     lowered = name.lower()
     for prefix in PROVIDER_PREFIXES:
         lowered = lowered.removeprefix(prefix)
@@ -86,7 +86,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """Return True for an option that is secret by its name, or by a password in the URL that it is."""
+    """Return whether an option is secret by its name, or by a password in the URL that it is."""
     if isinstance(value, str) and _USERINFO.search(value):
         return True
     return is_secret(name) and not _is_plain(value)
@@ -104,7 +104,7 @@ def secret_values(options: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without the given secrets, passwords in URLs and signatures in queries."""
+    """Return `text` without the given secrets, passwords in URLs and signatures in queries."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _SIGNED.sub(lambda match: f"{match.group(1)}=***", _USERINFO.sub("***@", text))
@@ -134,7 +134,7 @@ class Opened:
 
 
 def _refuse_secrets(url: str) -> None:
-    """Of each URL of a chain, as fsspec has them: 'simplecache::https://host/folder'."""
+    """Refuse secrets in each URL of a chain, as fsspec has them: 'simplecache::https://host/folder'."""
     for one in url.split("::"):
         try:
             parts = urlsplit(one)
@@ -167,12 +167,12 @@ def _without_secrets(options: Mapping[str, object], path: str, dropped: list[str
 
 
 def _is_plain(value: object) -> bool:
-    """Words and file names that gcsfs takes as a `token`: no secrets."""
+    """Return whether a `token` of gcsfs is a word or file name, and no secret."""
     return isinstance(value, str) and (value in ("", "anon", "google_default") or value.endswith(".json"))
 
 
 def _may_travel(value: object) -> bool:
-    """Plain values and functions that pickle by name; a live credential object would carry its secrets."""
+    """Return whether a value is plain, or a function that pickles by name; live credential objects carry secrets."""
     if isinstance(value, FunctionType):
         return "<" not in value.__qualname__
     if isinstance(value, (list, tuple)):

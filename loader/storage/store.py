@@ -61,25 +61,25 @@ class ReadLimits(TypedDict, total=False):
 
 
 class Objects(Protocol):
-    """What reading whole objects needs of a store."""
+    """A store as far as reading whole objects needs one."""
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets."""
+        """Place of the store, without secrets."""
 
     def get(self, key: str) -> Blob:
         """Return the whole object. Raises: ObjectNotFound."""
 
 
 class RangeReader(Protocol):
-    """What reading samples needs of a store, or of a cache before one."""
+    """A store, or a cache before one, as far as reading samples needs it."""
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets: what messages and manifests may show."""
+        """Place of the store, without secrets: messages and manifests may show it."""
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        """Exactly `nbytes` bytes from `offset`.
+        """Return exactly `nbytes` bytes from `offset`.
 
         Raises: ObjectNotFound; Changed when `etag` is given and the object has another; Corrupt when the object is
         shorter than the range.
@@ -88,15 +88,15 @@ class RangeReader(Protocol):
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
     ) -> list[Blob]:
-        """One blob per span, in the order given.
+        """Return one blob per span, in the order given.
 
-        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes (a single larger span is cut into
-        several requests and joined).
+        Spans closer than `max_gap` bytes share a request of at most `max_span` bytes (a single larger span is cut
+        into several requests and joined).
         """
 
 
 class Store(RangeReader, Protocol):
-    """Sync and thread-safe. Every verb raises the `StoreError` leaves of `loader.errors`, nothing else."""
+    """One URL prefix whose verbs are sync and thread-safe, and raise leaves of `StoreError` alone."""
 
     def get(self, key: str) -> Blob:
         """Return the whole object. Raises: ObjectNotFound."""
@@ -107,18 +107,19 @@ class Store(RangeReader, Protocol):
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
         """Create the object.
 
-        Succeeds too when the key already holds exactly these bytes (our own write whose answer was lost). Raises:
-        AlreadyExists when it holds others.
+        Succeeds too when the key already holds exactly these bytes (our own write whose answer was lost).
+
+        Raises: AlreadyExists when it holds others.
         """
 
     def put_file(self, key: str, path: str) -> None:
         """Upload a local file, in parts where the store wants that; visible whole or not at all."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and change token. Raises: ObjectNotFound."""
+        """Return size and change token. Raises: ObjectNotFound."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
+        """Yield the objects whose key starts with `prefix` and sorts after `start_after`, in key order."""
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete; a key that is not there is no error."""
@@ -134,9 +135,9 @@ class Store(RangeReader, Protocol):
 
 
 Buffer = Any
-"""What `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
+"""A buffer that `os.preadv` writes into: a memoryview, a bytearray, a numpy array; C-contiguous and writable."""
 Piece = tuple[int, int, Sequence[Buffer]]
-"""(offset, nbytes, buffers of together so many bytes, to be filled from there on)."""
+"""(offset, nbytes, buffers of `nbytes` together, to be filled from there on)."""
 
 
 class Disk(RangeReader, Protocol):
@@ -144,7 +145,7 @@ class Disk(RangeReader, Protocol):
 
     @property
     def disk(self) -> "Disk | None":
-        """Itself, or None where the nearest store is no folder of this machine."""
+        """This store itself, or None where the nearest store is no folder of this machine."""
 
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
@@ -167,12 +168,12 @@ def disk_of(store: RangeReader) -> Disk | None:
 
 
 def is_local(store: RangeReader) -> bool:
-    """Whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
+    """Return whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
     return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
 
 
 def is_there(store: Store, key: str) -> bool:
-    """Whether there is an object, by one request. Raises: StoreError."""
+    """Return whether there is an object, by one request. Raises: StoreError."""
     try:
         store.head(key)
     except ObjectNotFound:
@@ -181,10 +182,11 @@ def is_there(store: Store, key: str) -> bool:
 
 
 def list_from(store: Store, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-    """As `Store.list`, but a bucket is asked to begin behind `start_after`: O(what is listed), not O(all before).
+    """Yield as `Store.list`, but ask a bucket to begin behind `start_after`: O(listed objects), not O(all before).
 
-    Servers differ in that, so it is for callers who begin anew later or only look for what should not be there, and for
-    nothing that has to be complete. Stores that have no such request list from the beginning. Raises: as `Store.list`.
+    Servers differ in that. So it is for callers who begin anew later or only look for objects that should not be
+    there, and for nothing that has to be complete. Stores that have no such request list from the beginning. Raises:
+    as `Store.list`.
     """
     seeking = cast(Callable[[str, str], Iterator[ObjectInfo]], getattr(store, "list_from", store.list))
     return seeking(prefix, start_after)
@@ -204,7 +206,7 @@ _ACCEPTED = (
 
 
 def unfinished_name() -> str:
-    """Return what a file is called until it is written."""
+    """Return a name for a file that is not yet written."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
@@ -239,7 +241,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_span(key: str, offset: int, nbytes: int) -> None:
-    """Raises: InvalidStore when the range is not one that any object could have."""
+    """Raise InvalidStore when the range is not one that any object could have."""
     if offset < 0 or nbytes < 0:
         raise InvalidStore(f"{key}: range [{offset}, +{nbytes}) is negative; offset and nbytes are 0 or more")
 

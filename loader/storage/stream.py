@@ -1,9 +1,9 @@
 """Reading an object from front to back through bounded ranges.
 
-A native response stream that is consumed slowly dies (its timeout covers the whole body); bounded ranges
-fetched at full speed into memory do not, and each can be retried alone. While a reader works on one range the next
-two are on their way: a store far away answers several requests faster than one after the other.
-Of many objects at once each is read by one connection instead (`in_order.py`).
+A native response stream that is consumed slowly dies (its timeout covers the whole body). Bounded ranges fetched at
+full speed into memory do not, and each can be retried alone. While a reader works on one range the next two are on
+their way: a store far away answers several requests faster than one after the other. When many objects are read at
+once, each is read by one connection instead (`in_order.py`).
 """
 
 import io
@@ -28,7 +28,7 @@ class Filling(Protocol):
     """A store that reads into memory of the caller's: without a copy more, and without new memory."""
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` (bytes) from `offset`; the object's etag. Raises: as `get_range`."""
+        """Fill `view` (bytes) from `offset`, and return the object's etag. Raises: as `get_range`."""
 
 
 class Pieces:
@@ -39,7 +39,7 @@ class Pieces:
     """
 
     def __init__(self, store: Store, key: str, info: ObjectInfo | None = None) -> None:
-        """info: what a listing or a head said of it a moment ago; None asks. Raises: ObjectNotFound."""
+        """info: the object's entry in a listing or a head a moment ago; None asks. Raises: ObjectNotFound."""
         self._born = fork.token()
         self._store, self._key = store, key
         self.info = store.head(key) if info is None else info
@@ -54,7 +54,7 @@ class Pieces:
     def next(self) -> memoryview:
         """Return the next piece; empty at the end. Asked again after an error it begins where that was.
 
-        Raises: Changed; Corrupt; ForkedStore; what reading a range raises.
+        Raises: Changed; Corrupt; ForkedStore; as a read of a range.
         """
         fork.check(self._born, self._store.url)
         if self._given:
@@ -70,7 +70,7 @@ class Pieces:
         return piece
 
     def close(self) -> None:
-        """Leave what is on its way."""
+        """Drop the reads that are on their way."""
         self._in_order.close()
         if self._pool is not None:
             self._pool.dismiss()
@@ -162,7 +162,7 @@ def open_reader(store: Store, key: str) -> BinaryIO:
 
 
 def fill_from(store: Store, key: str, offset: int, view: memoryview, etag: str | None) -> str:
-    """Fill `view` with bytes of an object, by the least work that its store offers; the etag.
+    """Fill `view` with bytes of an object, by the least work that its store offers, and return the etag.
 
     Raises: as `get_range`.
     """

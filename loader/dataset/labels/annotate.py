@@ -158,7 +158,7 @@ class _Spool:
             self._file.close()
 
     def add(self, table: pa.Table) -> None:
-        """Raises: FieldMismatch when a column's type does not go with that of earlier batches."""
+        """Add a batch. Raises: FieldMismatch when a column's type does not go with that of earlier batches."""
         self.schema = concat([self.schema.empty_table(), table.schema.empty_table()], "the rows").schema
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -171,7 +171,7 @@ class _Spool:
         self.n_rows += table.num_rows
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield what was added, in order, each with all columns and their types."""
+        """Yield the batches in order, each with all columns and their types."""
         self._file.seek(0)
         for size in self._sizes:
             table = pa.ipc.open_stream(self._file.read(size)).read_all()
@@ -186,7 +186,10 @@ def _scratch() -> AbstractContextManager[None]:
 def _read(
     source: RowSource, how: Annotating, spool: _Spool, types: Mapping[str, str]
 ) -> tuple[pa.ChunkedArray, Int64s]:
-    """Every row into the spool; the keys, and the numbers of their lines. types: column -> type in the dataset."""
+    """Read every row into the spool; return the keys, and the numbers of their lines.
+
+    types: column -> type in the dataset.
+    """
     keys: list[pa.ChunkedArray] = []
     numbers = [np.zeros(0, np.int64)]
     there: set[str] = set()
@@ -211,7 +214,7 @@ def _read(
 
 
 def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
-    """Return the columns to store: values, who and when where the rows say so, and what they remove."""
+    """Return the columns to store: values, author and time where the rows have them, and the columns they remove."""
     there = [column for column in batch.table.column_names if column != how.key]
     wanted = (
         [column for column in there if column not in (BY, AT_US)]
@@ -233,7 +236,10 @@ def _values(batch: RowBatch, how: Annotating, name: str) -> pa.Table:
 
 
 def _check_types(table: pa.Table, types: Mapping[str, str], source: RowSource, numbers: Int64s) -> None:
-    """Raises: FieldMismatch for values of another type than their column has in the dataset, with the first of them."""
+    """Check that values have their column's type in the dataset.
+
+    Raises: FieldMismatch, with the first value of another type.
+    """
     for name in table.column_names:
         column = {name: types[name]} if name in types else {}
         try:
@@ -264,7 +270,7 @@ def _own(values: pa.ChunkedArray, column: str, kind: pa.DataType, name: str) -> 
 
 
 def _nulls(table: pa.Table) -> list[list[str]]:
-    """Per row the columns that are null."""
+    """Return per row the columns that are null."""
     out: list[list[str]] = [[] for _ in range(table.num_rows)]
     for name in table.column_names:
         for row in np.flatnonzero(np.asarray(table[name].is_null())).tolist():
@@ -313,7 +319,7 @@ def _write(
 
 
 def _saying(table: pa.Table) -> pa.Table:
-    """Return the rows that say something of at least one column."""
+    """Return the rows that give a value to at least one column, or remove one."""
     says = pa.array(np.zeros(table.num_rows, bool))
     for name in table.column_names[2:]:
         if name == REMOVED:

@@ -1,5 +1,7 @@
-"""Rows of labels as they are read from any source, and which of their columns are looked at: others may be of any name
-and kind."""
+"""Rows of labels as they are read from any source, and the columns to take.
+
+Other columns may be of any name and kind.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,9 +37,9 @@ class Taken:
     """Columns beside the key; None for all."""
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Those of these names that are taken, in their order, without the key."""
+        """Return the names that are taken, in their order, without the key."""
         return [name for name in names if name != self.key and (self.columns is None or name in self.columns)]
 
     def left(self, names: Iterable[str]) -> frozenset[str]:
-        """Those that are not."""
+        """Return the names that are not taken."""
         return frozenset() if self.columns is None else frozenset(names) - self.columns - {self.key}

@@ -12,7 +12,7 @@ from .batch import RowBatch, Taken
 
 
 def parquet_tables(path: str, name: str, taken: Taken, batch_rows: int) -> Iterator[RowBatch]:
-    """As `arrow_tables`, of a file. Raises: InvalidSample for one that is not whole."""
+    """Yield the rows of a file as `arrow_tables`. Raises: InvalidSample for one that is not whole."""
     return arrow_tables(_parquet_batches(path, name, batch_rows), name, taken, batch_rows)
 
 
@@ -27,7 +27,7 @@ def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.Recor
 
 
 def n_parquet_rows(path: str) -> int:
-    """0 of a file that is none; whoever reads it says so."""
+    """Return the number of rows; 0 of a file that is no Parquet, which its reader reports."""
     try:
         return int(pq.read_metadata(path).num_rows)
     except UNREADABLE:
@@ -37,7 +37,9 @@ def n_parquet_rows(path: str) -> int:
 def arrow_tables(
     batches: Iterable[pa.RecordBatch], name: str, taken: Taken, batch_rows: int
 ) -> Iterator[RowBatch]:
-    """At most `batch_rows` rows each in the kinds of a samples table, numbered from 1 on. name: for messages.
+    """Yield at most `batch_rows` rows each in the kinds of a samples table, numbered from 1 on.
+
+    name: for messages.
 
     Raises: FieldNotFound without a column of keys; InvalidSample for a row without a key, or two columns of one name;
     InvalidField.
@@ -60,7 +62,7 @@ def arrow_tables(
 
 
 def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedArray:
-    """As int64, double, string, bool, UTC microseconds, or a list of these.
+    """Return the column as int64, double, string, bool, UTC microseconds, or a list of these.
 
     Raises: InvalidField for any other kind, and for numbers and times that these do not hold.
     """
@@ -74,10 +76,7 @@ def plain_column(values: pa.ChunkedArray, column: str, name: str) -> pa.ChunkedA
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the kind that a samples table has for an Arrow type.
-
-    Raises: ArrowTypeError for one that it has none for.
-    """
+    """Return the kind that a samples table has for an Arrow type. Raises: ArrowTypeError where it has none."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)

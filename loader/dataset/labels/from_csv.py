@@ -1,8 +1,8 @@
 """Tables of labels from CSV (RFC 4180, UTF-8, a first line of names), whose text becomes values.
 
-A column that the dataset has is read as that column's type. Of another all values decide, in a pass of its own: whole
-numbers, else floats, else true and false, else text. What a number would not give back as it stands (007, twenty
-digits) is text. An empty cell is a null.
+A column that the dataset has is read as that column's type. Another column's type is decided by all its values, in a
+pass of its own: whole numbers, else floats, else true and false, else text. Text that a number would not give back as
+it stands (007, twenty digits) stays text. An empty cell is a null.
 
 Arrow reads the values, and `csv` the lines. `pyarrow.csv` would take the lines behind a quote that nobody closed for
 text, and does not say on which line a row is.
@@ -39,10 +39,12 @@ _TEXTS = {
 def csv_tables(
     path: str, name: str, taken: Taken, types: Mapping[str, str], batch_rows: int
 ) -> Iterator[RowBatch]:
-    """At most `batch_rows` rows each, with the lines that they end on. types: column -> Arrow type in the dataset.
+    """Yield at most `batch_rows` rows each, with the lines that they end on.
+
+    Reads the file twice, O(batch) memory. types: column -> Arrow type in the dataset.
 
     Raises: FieldNotFound without a column of keys; InvalidSample for a line that is not CSV or has no key;
-    FieldMismatch for text that is not of its column's type. Reads the file twice, O(batch) memory.
+    FieldMismatch for text that is not of its column's type.
     """
     header = _header(path, name, taken.key)
     wanted = taken.of(header)
@@ -106,7 +108,7 @@ def _texts(
 
 
 def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]:
-    """column -> the first Arrow type that all its texts are values of."""
+    """Return column -> the first Arrow type that all its texts are values of."""
     left = {column: ["null", "int64", "double", "bool", "string"] for column in columns}
     for texts, _ in batches:
         for column, values in texts.items():
@@ -115,7 +117,7 @@ def _guessed(batches: Iterable[Texts], columns: Iterable[str]) -> dict[str, str]
 
 
 def _column(texts: pa.Array, kind: str, column: str, name: str, numbers: Int64s) -> pa.Array:
-    """Raises: FieldMismatch, with the first line whose text is not of the column's type."""
+    """Return a column's values. Raises: FieldMismatch, with the first line whose text is not of its type."""
     values = _cast(texts, kind)
     if values is not None:
         return values

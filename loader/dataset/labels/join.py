@@ -1,4 +1,4 @@
-"""Which samples given keys name: a join of somebody's rows with a version's key columns."""
+"""Join of given keys with a version's key columns: the samples that they name."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,9 +52,11 @@ def match_keys(
 ) -> Matches:
     """Return the live samples whose column `on` is one of these keys (strings, no nulls).
 
-    A key names one sample; a value of a provenance column may name many. at: given row -> what to call it. Costs the
-    key files of the version and, beyond the keys, 24 bytes per sample found. Raises: DuplicateKey for a key given
-    twice, unless the last is to win; FieldNotFound for a column that names no samples; InvalidKey when no key does.
+    A key names one sample; a value of a provenance column may name many. Costs the key files of the version and,
+    beyond the keys, 24 bytes per sample found. at: given row -> its name in messages.
+
+    Raises: DuplicateKey for a key given twice, unless the last is to win; FieldNotFound for a column that names no
+    samples; InvalidKey when no key does.
     """
     values, code = codes(keys)
     last = np.zeros(len(values), np.int64)
@@ -119,7 +121,7 @@ def _found(
 
 
 def _live(version: "Version") -> tuple[Int64s, Bools]:
-    """(int64 [parts]: where each part's rows begin, bool [rows of the version])."""
+    """Return (int64 [parts]: first row of each part, bool [rows of the version]: True for a live one)."""
     parts = version.parts
     start = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     live = np.ones(int(start[-1]), bool)

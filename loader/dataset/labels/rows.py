@@ -1,6 +1,6 @@
 """Rows of labels as Arrow batches: from a Parquet, JSON lines or CSV file, an Arrow table, or Python mappings.
 
-Every row has the number by which its source knows it - of its line, or of its row - so that what is wrong is named.
+Every row has the number by which its source knows it - of its line, or of its row - so that errors name it.
 """
 
 import json
@@ -31,25 +31,25 @@ from .from_csv import csv_tables
 
 BATCH_ROWS = 65_536
 GIVEN = "the rows given"
-"""What rows are called that no file has."""
+"""Name of rows that no file has, for messages."""
 _QUERY = re.compile(r"(?<=\S)\?[^\s'\"]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSource:
-    """Where rows come from.
-
-    `batches` is called once. name: for messages; word: what it counts, "line" or "row"; n_rows: about how many there
-    are, 0 where nobody knows, found out when it is called.
-    """
+    """A source of rows."""
 
     name: str
+    """Name of the source, for messages."""
     word: str
+    """Unit of its numbers: "line" or "row"."""
     batches: Callable[[], Iterator[RowBatch]]
+    """Yields the rows; called once."""
     n_rows: Callable[[], int] = lambda: 0
+    """About how many rows there are, found out when it is called; 0 where nobody knows."""
 
     def at(self, number: int) -> str:
-        """How a row is named to people: 'line 17 of labels.jsonl'."""
+        """Return the name of a row for people: 'line 17 of labels.jsonl'."""
         return f"{self.word} {number} of {self.name}"
 
 
@@ -57,13 +57,14 @@ class RowSource:
 def open_rows(
     rows: Any, key: str, types: Mapping[str, str], columns: Collection[str] | None = None
 ) -> Iterator[RowSource]:
-    """Yield the rows that somebody gave. key: their column of keys.
+    """Yield the rows that somebody gave.
 
-    types: column -> Arrow type in the dataset, by which the text of a CSV file is read; columns: those to take, None
-    for all.
+    key: their column of keys.
+    types: column -> Arrow type in the dataset, by which the text of a CSV file is read.
+    columns: those to take, None for all.
 
-    Raises: InvalidSample for what is no source of rows; ObjectNotFound for a URL. Reading raises InvalidSample,
-    InvalidField and FieldNotFound, with file and line.
+    Raises: InvalidSample for a value that is no source of rows; ObjectNotFound for a URL. Reading raises
+    InvalidSample, InvalidField and FieldNotFound, with file and line.
     """
     taken = Taken(key, None if columns is None else frozenset(columns))
     if isinstance(rows, str | PathLike):
@@ -90,7 +91,7 @@ def open_rows(
 def _address(place: str) -> tuple[str, str]:
     """Return a path or URL as messages may name it, and the query of a signed URL.
 
-    Raises: InvalidSample for the query of a URL of anything else.
+    Raises: InvalidSample for the query of any other URL.
     """
     scheme = place.partition("://")[0].lower() if "://" in place else "file"
     if scheme in ("file", "local"):
@@ -128,7 +129,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
 
 @contextmanager
 def _unsigned() -> Iterator[None]:
-    """Errors without queries of URLs: a client names what it asked for, whatever a provider calls its signature."""
+    """Raise errors without queries of URLs: clients name their URL, whatever a provider calls its signature."""
     try:
         yield
     except StoreError as error:
@@ -152,7 +153,7 @@ def _file(path: str, name: str, taken: Taken, types: Mapping[str, str]) -> RowSo
 
 
 def _count(path: str, name: str) -> int:
-    """Return the rows of a Parquet file; the lines of another. name: that it has where it came from."""
+    """Return the number of rows of a Parquet file, or of lines of another. name: its name where it came from."""
     if name.lower().endswith(".parquet"):
         return n_parquet_rows(path)
     with open(path, "rb") as file:
@@ -171,7 +172,7 @@ def _json_lines(path: str, name: str) -> Iterator[tuple[int, Any]]:
 
 
 def _by_key(rows: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Any]]:
-    """Rows of a mapping key -> values, each with its key."""
+    """Yield the rows of a mapping key -> values, each with its key."""
     for number, (name, row) in enumerate(rows.items(), 1):
         try:
             values = {**row, key: name}

@@ -2,8 +2,8 @@
 
     heartbeats/<txn>.json      {"beat": 17, "holder": "..."}      an open transaction is worked on
 
-A collector compares what it saw with what it sees later, on its own clock: no writer's clock is trusted. So a
-beat that cannot be written is logged and never fatal; `Fenced` at the commit is what protects the data.
+A collector compares two readings on its own clock: no writer's clock is trusted. So a beat that cannot be written is
+logged and never fatal; `Fenced` at the commit is what protects the data.
 """
 
 import logging
@@ -29,14 +29,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """One sign of life. Moved means: another `beat` or another `holder` than the one seen before."""
+    """One sign of life. It has moved when its `beat` or its `holder` is another than before."""
 
     beat: int
+    """Number of the beat."""
     holder: str
+    """Name of the process (`new_holder`)."""
 
 
 def new_holder() -> str:
-    """Return a name for this process that no other has: for people the host and process id, then chance."""
+    """Return a name for this process that no other has: host, process id and random digits."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60].strip("-") or "host"
     return f"{host}-{os.getpid()}-{secrets.token_hex(8)}"
 
@@ -111,7 +113,7 @@ class Heartbeat:
 
 
 def heartbeat_key(txn: str) -> str:
-    """Where a transaction's heartbeat lies. Raises: InvalidName."""
+    """Return the store key of a transaction's heartbeat. Raises: InvalidName."""
     return f"heartbeats/{check_transaction_name(txn)}.json"
 
 

@@ -4,9 +4,9 @@ One thread renews all leases of a process, as long as there are any.
 
     leases/<holder>.json    {"beat": 17, "holder": "...", "host": "...", "versions": ["v-...", ...]}
 
-One object of each root that a process reads, whatever the number of its versions: renewing them is one request. A
-collector sees on its own clock whether the counter moves. Whoever opened a version renews its lease, for the workers
-that it sends the version to as well.
+There is one object for each root that a process reads, whatever the number of its versions: renewing them is one
+request. A collector sees on its own clock whether the counter moves. The process that opened a version renews its
+lease, for the workers that it sends the version to as well.
 """
 
 import logging
@@ -28,23 +28,23 @@ from ..log.entries import DAMAGED, canonical
 from .heartbeat import new_holder
 
 RENEW_EVERY_S = 300.0
-"""At most so long lies between two renewals: twelve an hour and process, where a collector waits for days."""
+"""Seconds between two renewals, at most: twelve an hour and process, where a collector waits for days."""
 JOIN_S = 1.0
-"""What giving the last lease back waits for the thread, which may be in a request."""
+"""Seconds that giving the last lease back waits for the thread, which may be in a request."""
 # Of the operating system: ranks that seed `random` alike must not all renew in one moment.
 _chance = random.SystemRandom()
 _log = logging.getLogger(__name__)
 
 
 class Renewed(Protocol):
-    """What is renewed."""
+    """An object with a beat to renew."""
 
     def beat(self) -> object:
-        """Once; logs what goes wrong, and raises nothing."""
+        """Beat once; log any error, and raise nothing."""
 
 
 class Renewal:
-    """Beats for whoever was added, in a daemon thread that is there while somebody is."""
+    """Beats for the objects added, in a daemon thread that is there while there are any."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -52,7 +52,7 @@ class Renewal:
         ends_with_the_process(self)
 
     def begin_anew(self) -> None:
-        """Nobody is renewed, and there is no thread: as in a forked child."""
+        """Forget all objects and the thread, as in a forked child."""
         self._lock = threading.RLock()  # reentrant: see `Lease`
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,7 +69,7 @@ class Renewal:
                 self._stop, self._thread = stop, thread
 
     def remove(self, one: Renewed) -> None:
-        """No longer; with the last one the thread ends."""
+        """Stop beating for it; with the last one the thread ends."""
         with self._lock:
             self._renewed.pop(id(one), None)
             if self._renewed or self._thread is None:
@@ -98,7 +98,7 @@ class Renewal:
                     self._beat(one)
 
     def _beat(self, one: Renewed) -> None:
-        """Whatever goes wrong with one ends nothing for the others, nor its own next beat."""
+        """Beat for one, and log any error: it ends nothing for the others, nor its own next beat."""
         try:
             one.beat()
         except Exception:  # noqa: BLE001 - it is logged
@@ -114,7 +114,7 @@ def renew_in_background(one: Renewed) -> None:
 
 
 def stop_renewing(one: Renewed) -> None:
-    """No longer beat for it."""
+    """Stop beating for it."""
     _RENEWAL.remove(one)
 
 
@@ -124,11 +124,11 @@ READ_AHEAD = 32
 
 
 class Lease:
-    """What one root of this process reads. Thread-safe; a forked child has none of its parent's versions.
+    """The versions of one root that this process reads. Thread-safe; a forked child has none of its parent's.
 
-    `active`: whether the store has it. Without the right to write (Forbidden) there is one warning per root and no
-    lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and the
-    next beat makes it good.
+    `active` is True while the store has it. Without the right to write (Forbidden) there is one warning per root and
+    no lease: such readers are protected by the collector's grace and by holds only. Any other failure is logged, and
+    the next beat makes it good.
     """
 
     def __init__(self, store: Store) -> None:
@@ -137,7 +137,7 @@ class Lease:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """In a forked child: what stands in the store is the parent's."""
+        """Begin anew in a forked child: the lease in the store is the parent's."""
         # Reentrant: in the middle of a beat the garbage collector may find the root that has this lease, and close it.
         self._lock = RLock()
         self._forget()
@@ -149,13 +149,13 @@ class Lease:
 
     @property
     def key(self) -> str:
-        """Where it lies; "leases/.json" before the first version."""
+        """Store key of the lease; "leases/.json" before the first version."""
         return f"{FOLDER}{self._holder}.json"
 
     def add(self, version_id: str) -> bool:
-        """Claim a version as well; False when the store has it claimed already.
+        """Claim a version as well, by one request; False when the store has it claimed already.
 
-        One request. Raises: RuntimeError where no thread can be started to renew it; asked again, it tries again.
+        Raises: RuntimeError where no thread can be started to renew it; asked again, it tries again.
         """
         with self._lock:
             known = version_id in self._versions and (self.active or self._read_only)
@@ -187,7 +187,7 @@ class Lease:
             return True
 
     def close(self) -> None:
-        """Give the versions back: the object is removed. One that cannot be stops moving, which a collector sees."""
+        """Give the versions back: the object is removed. If that fails, it stops moving, which a collector sees."""
         stop_renewing(self)
         with self._lock:
             key, there = self.key, self.active
@@ -210,23 +210,26 @@ def _warn_read_only(url: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A lease that is in the store: `holder`, a process on `host`, reads `versions` (ids).
-
-    Moved means: another `beat`. etag: of the object, which changes with it.
-    """
+    """A lease that is in the store. It has moved when its `beat` is another than before."""
 
     key: str
+    """Store key."""
     holder: str
+    """Name of the process."""
     host: str
+    """Host of the process."""
     beat: int
+    """Number of the beat."""
     versions: tuple[str, ...]
+    """Ids of the versions that it reads."""
     etag: str
+    """Change token of the object."""
 
 
 class Leases:
     """The leases of a root, read again at little cost: a listing, and those that moved or are not listed any more.
 
-    That one was given back no listing says: it is asked for.
+    A listing does not say that a lease was given back: such a lease is asked for.
     """
 
     def __init__(self, store: Store) -> None:
@@ -234,7 +237,7 @@ class Leases:
         self._known: dict[str, LeaseRecord] = {}
 
     def read(self, also: Iterable[str] = ()) -> list[LeaseRecord]:
-        """Every lease there is, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
+        """Return every lease, by key. also: keys of some that were seen before this was made. Raises: StoreError."""
         there = {info.key: info.etag for info in self._store.list(FOLDER) if info.key.endswith(".json")}
         unlisted = {*self._known, *also}.difference(there)
         new = [*(key for key, etag in there.items() if not self._holds(key, etag)), *unlisted]
@@ -260,9 +263,10 @@ class Leases:
 
 
 def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
-    """Return a lease's bytes. What is not one is read as beat 0 of no version, and logged: it never moves, and goes.
+    """Return the lease of an object; one that is no lease is logged and read as beat 0 of no version.
 
-    `leases/<version id>/<holder>.json`, without `versions`, is how an earlier penstock claims one version.
+    It never moves, and goes. An earlier penstock claims one version by `leases/<version id>/<holder>.json`, without
+    `versions`.
     """
     older, _, name = key.removeprefix(FOLDER).rpartition("/")
     holder = name.removesuffix(".json")
@@ -279,5 +283,5 @@ def parse_lease(key: str, data: bytes, etag: str) -> LeaseRecord:
 
 
 def list_leases(store: Store) -> Iterator[LeaseRecord]:
-    """Every lease in the store, by key. A listing, and a request for each. Raises: StoreError."""
+    """Yield every lease in the store, by key: a listing, and a request for each. Raises: StoreError."""
     yield from Leases(store).read()

@@ -1,11 +1,11 @@
 """The one primitive that changes a root: append.
 
-A writer that has read every entry up to n creates entry n+1, create-only, one PUT, with a nonce. Taken: it
-reads what came first, decides again, tries the next. Any error: it reads again; its own nonce there means
-success. Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
+A writer that has read every entry up to n creates entry n+1, create-only, one PUT, with a nonce. Taken: it reads the
+entry that came first, decides again, tries the next. Any error: it reads again; its own nonce there means success.
+Nothing else in penstock needs concurrency control: no swap, no listing for truth, no clock.
 
-Before its first create it lists what lies behind entry n. An entry there that n+1 does not lead to says that n+1 was
-lost: one written in its place would part the history from what followed, for good.
+Before its first create it lists the entries behind entry n. An entry there that n+1 does not lead to says that n+1
+was lost. An entry written in its place would part the history from its continuation, for good.
 
 The log is read forward by probing n+1, n+2 ... until there is no such entry. No listing decides that; a listing may
 only forbid it: entries that it shows behind the end mean that one was lost, and not that the log ends.
@@ -52,13 +52,14 @@ _log = logging.getLogger(__name__)
 
 
 def read_tail(store: Objects, after: int, coming: int = 1, *, prev: str | None = None) -> Iterator[Entry]:
-    """Entries after+1, after+2 ... in order, up to the first that does not exist. coming: how many are on their way, if
-    more than one (`threads.Together`); prev: sha256 of entry `after`, None where the caller does not hold the
-    first entry against it.
+    """Yield entries after+1, after+2 ... in order, up to the first that does not exist.
 
-    An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it that
-    would say what it was: what is appended rests on its bytes. Where an entry does not follow the one before it,
-    a repair record may say which one is meant (`repair_records.py`).
+    An entry that is damaged is read once more. So is the last one, where it has no checksum and nothing follows it to
+    vouch for it: later entries rest on its bytes. When an entry does not follow the one before it, a repair record
+    may say which one is meant (`repair_records.py`).
+
+    coming: entries on their way, if more than one (`threads.Together`).
+    prev: sha256 of entry `after`; None where the caller does not hold the first entry against it.
 
     Raises: Corrupt when an entry is missing in the middle or is not one, or gave other bytes when it was read again;
     FormatTooNew; StoreError.
@@ -116,10 +117,10 @@ def _entries(store: Objects, after: int, coming: int) -> Iterator[Entry]:
 
 
 def check_end(store: Store, n: int) -> None:
-    """That a log whose entry n + 1 is not there ends with entry n.
+    """Check that a log whose entry n + 1 is not there ends with entry n.
 
-    One listing from there on, where the store has such a request, else of the log. Credentials that may not list do
-    without.
+    It takes one listing from there on, where the store has such a request, else of the log. Credentials that may not
+    list do without.
 
     Raises: Corrupt, naming the entries that are missing before the first later one; StoreError.
     """
@@ -139,7 +140,7 @@ def check_end(store: Store, n: int) -> None:
 
 
 def _get(store: Objects, n: int) -> Entry | PenstockError | None:
-    """Return the entry, None when there is none; an error only counts when its turn comes."""
+    """Return the entry, None when there is none, or an error, which only counts when its turn comes."""
     try:
         return retry_corrupt(lambda: parse(n, store.get(entry_key(n)).data))
     except ObjectNotFound:
@@ -159,23 +160,23 @@ _jitter = random.SystemRandom()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an append came to. state: right after `entry`.
-
-    Entry None: nothing had to be appended, `value` is what `Done` carried and `state` is what was decided on.
-    """
+    """Result of an append."""
 
     state: State
+    """State right after `entry`; without an entry, the state that was decided on."""
     entry: Entry | None
+    """The appended entry; None where nothing had to be appended."""
     value: object = None
+    """Value of `Done`; None with an entry."""
     before: State | None = None
-    """What the log said before `entry`, where the entry says the checksum of that (`snapshots.py`)."""
+    """State before `entry`, where the entry says its checksum (`snapshots.py`); else None."""
 
 
 def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
-    """Return what became of a write of `mine` that did not plainly succeed. tail: the entries from its place on.
+    """Return the verdict on a write of `mine` that did not plainly succeed. tail: the entries from its place on.
 
-    A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the
-    place is empty a delayed write may still land there, so the place is never left before it is taken.
+    A write may be stored although its answer was an error, or a conflict: only the nonce tells. While the place is
+    empty a delayed write may still land there, so the place is never left before it is taken.
     """
     if not tail:
         return "absent"
@@ -185,7 +186,7 @@ def settle(mine: Entry, tail: Sequence[Entry]) -> Verdict:
 def append(store: Store, state: State, decide: Decide) -> Outcome:
     """Append the entry that `decide` asks for to a log that said `state` when it was last read.
 
-    Raises: what `decide` raises; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
+    Raises: as `decide`; Corrupt for a body that readers would refuse or a log with a missing entry (nothing is
     written), or as `read_tail`; StoreError when the store fails for good - its note says what is known.
     """
     nonce = secrets.token_hex(16)  # one for all tries: whichever of them lands is ours, and only one can

@@ -1,10 +1,12 @@
-"""Which samples a takedown denies: keyed hashes in the log, tested against what samples tables say of a sample.
+"""Takedowns of samples: keyed hashes in the log, tested against values in the samples tables.
 
     HMAC-SHA256(key = the entry's salt, message = kind NUL dataset NUL value), hex
 
-kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject). dataset: the one
-that it is of, "" for all. The salt stands in the entry: every writer has to be able to test, so whoever may read the
-root can try names that he guesses, and cannot read any.
+kind: raw (tested against raw_key, raw_uri, raw_sha256), sample (key, source_key), subject (subject).
+dataset: the one that it is of, "" for all.
+
+The salt stands in the entry: every writer has to be able to test. So a reader of the root can try names that he
+guesses, and cannot read any.
 """
 
 import hmac
@@ -27,7 +29,7 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "sample": ("key", "source_key"),
     "subject": ("subject",),
 }
-"""What can be denied, and the columns that it is compared with."""
+"""Kind of target -> the columns that it is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Target:
 
 
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
-    """64 hex. salt: hex, "" for the empty key."""
+    """Return the hash as 64 hex. salt: hex, "" for the empty key."""
     message = "\0".join((kind, dataset, value)).encode()
     return hmac.digest(bytes.fromhex(salt), message, "sha256").hex()
 
@@ -75,7 +77,7 @@ class DenyList:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that tell whether a sample is denied."""
+        """Columns that tell whether a sample is denied."""
         return sorted({name for names in TESTED.values() for name in names})
 
     def entry_of(self, kind: str, value: str) -> int:
@@ -87,7 +89,10 @@ class DenyList:
         return 0
 
     def entries(self, keys: pa.Table) -> Int64s:
-        """int64 per row of a table with some of `columns`: the log entry that denies the sample, 0 for none."""
+        """Return int64 [rows of `keys`]: the log entry that denies the sample, 0 for none.
+
+        keys: a table with some of `columns`.
+        """
         out = np.zeros(keys.num_rows, np.int64)
         for kind, names in TESTED.items():
             for name in names:
@@ -105,9 +110,13 @@ class DenyList:
 
 
 def placeholder(salt: str, key: str, taken: set[str]) -> str:
-    """Return what stands for the key of a sample that was taken down: as many bytes, its '/' where they were, so that
-    no byte of a shard moves; letters and digits, other characters where none of these is left; the same whenever it is
-    asked for, and neither the key nor one of `taken`. Raises: InvalidKey where every key of that length is taken."""
+    """Return a placeholder for the key of a sample that was taken down; the same whenever it is asked for.
+
+    It has as many bytes, and its '/' at the same places, so that no byte of a shard moves. It is made of letters and
+    digits, or of other characters where none of these is left. It is neither the key nor one of `taken`.
+
+    Raises: InvalidKey where every key of that length is taken.
+    """
     raw = key.encode()
     for characters in _CHARACTERS:
         for attempt in range(_TRIES):

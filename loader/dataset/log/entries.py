@@ -1,16 +1,16 @@
-"""One entry of the root's log as bytes: what is written, how it is read back, how an edit is noticed.
+"""One entry of the root's log as bytes: its writing, its reading, and the detection of edits.
 
 An entry is `log/<n>.json` (n has 12 digits, from 1), canonical JSON of one object:
 
-    format   1
-    n        its own number, so that a copied or renamed entry is noticed
-    nonce    hex, drawn once per append: how a writer recognises its own write after a lost answer
-    prev     sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
-    at_us    UTC microseconds, for people; nothing is ever decided on it
-    kind     begin gated commit abort retire ref deny hold mirror primary
-    checksum sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
-    state    in one entry of 256 or so: the checksum of the folded state before it (`snapshots.py`)
-    ...      the kind's own fields; unknown further fields are kept and ignored
+- format: 1
+- n: its own number, so that a copied or renamed entry is noticed
+- nonce: hex, drawn once per append: how a writer recognises its own write after a lost answer
+- prev: sha256 hex of the previous entry's bytes, "" for n = 1: the history is one chain
+- at_us: UTC microseconds, for people; nothing is ever decided on it
+- kind: begin gated commit abort retire ref deny hold mirror primary
+- checksum: sha256 hex of the entry's canonical JSON without this field; entries of earlier releases have none
+- state: in one entry of 256 or so: the checksum of the folded state before it (`snapshots.py`)
+- ...: the kind's own fields; unknown further fields are kept and ignored
 
 Canonical JSON: UTF-8, sorted keys, no spaces, no floats. Bytes that are not canonical were not written by us.
 """
@@ -37,22 +37,27 @@ class Entry:
     """One log entry."""
 
     n: int
+    """Number of the entry, from 1."""
     nonce: str
+    """Nonce of the append, hex."""
     prev: str
+    """Sha256 hex of the previous entry's bytes; "" for n = 1."""
     at_us: int
+    """Time of writing, UTC microseconds; nothing is decided on it."""
     kind: str
+    """Kind of the entry."""
     body: Mapping[str, object]
     """The kind's own fields."""
     data: bytes
     """The stored bytes."""
     sha256: str
-    """Of the stored bytes."""
+    """Sha256 hex of the stored bytes."""
     checksum: str = ""
-    """What the entry says of itself; "" for an entry of an earlier release."""
+    """Checksum that the entry holds; "" for an entry of an earlier release."""
     state: str = ""
     """Checksum of the folded state before the entry; "" for most."""
     prev_means: str = ""
-    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair.py`)."""
+    """The sha256 that a repair record puts in the place of `prev`; "" without such a record (`repair_records.py`)."""
 
     @property
     def follows(self) -> str:
@@ -61,10 +66,10 @@ class Entry:
 
 
 canonical = canonical_json
-"""Bytes of everything that the log, and what stands beside it, stores as JSON."""
+"""Bytes of all JSON in the log and beside it."""
 
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a small JSON object of ours raises, whatever its bytes are: also `int` of 1e999, and many brackets."""
+"""Errors of reading a small JSON object of ours, whatever its bytes are: also `int` of 1e999, and many brackets."""
 
 
 def entry_key(n: int) -> str:
@@ -73,18 +78,18 @@ def entry_key(n: int) -> str:
 
 
 def entry_number(key: str) -> int | None:
-    """Return the entry that has this store key; None for the key of anything else."""
+    """Return the number of the entry with this store key; None for any other key."""
     found = _KEY.fullmatch(key)
     return int(found[1]) if found else None
 
 
 def gaps(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of the entries left out between those of these numbers, which ascend."""
+    """Yield (first, last) of the entries left out between those of these numbers, which ascend."""
     return ((before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1)
 
 
 def missing(first: int, last: int) -> str:
-    """Return what to say of missing entries that a later one follows."""
+    """Return the message about missing entries that a later one follows."""
     which = f"log entry {entry_key(first)} is"
     if last > first:
         which = f"log entries {entry_key(first)} to {entry_key(last)} are"
@@ -97,9 +102,10 @@ def missing(first: int, last: int) -> str:
 def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], *, state: str = "") -> Entry:
     """Return the entry that would stand at n after the entry whose sha256 is `prev`.
 
-    `body` has "kind" and the kind's own fields; state: the checksum of the state before it, where the entry is to say
-    it. Raises: Corrupt when it is not a body a reader would accept;
-    TypeError when it is not canonical JSON.
+    `body` has "kind" and the kind's own fields. state: the checksum of the state before it, where the entry is to
+    hold it.
+
+    Raises: Corrupt when it is not a body a reader would accept; TypeError when it is not canonical JSON.
     """
     taken = (_ENVELOPE - {"kind"}) & body.keys()
     if taken:
@@ -110,7 +116,7 @@ def seal(n: int, prev: str, nonce: str, at_us: int, body: Mapping[str, object], 
 
 
 def checksum_of(value: Mapping[str, object]) -> str:
-    """SHA-256 hex of the canonical JSON of `value` without its `checksum`. Raises: TypeError; UnicodeEncodeError."""
+    """Return the SHA-256 hex of `value`'s canonical JSON without `checksum`. Raises: TypeError; UnicodeEncodeError."""
     return hashlib.sha256(canonical({k: v for k, v in value.items() if k != "checksum"})).hexdigest()
 
 
@@ -170,9 +176,9 @@ def _is_canonical(value: object, data: bytes) -> bool:
 def edited(entries: Sequence[Entry]) -> list[int]:
     """Return the numbers of the entries that were changed after they were written, from the chain alone.
 
-    `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; one
-    that touches its `prev` breaks the link before it as well. Each broken link is explained by the fewest
-    edits. Nothing stands after the last entry to vouch for it, except for its own `prev`.
+    `entries` are consecutive. An edit of entry k that leaves its `prev` alone breaks one link, k to k+1; an edit of
+    its `prev` breaks the link before it as well. Each broken link is explained by the fewest edits. Nothing stands
+    after the last entry to vouch for it, except for its own `prev`.
     """
     numbers: list[int] = []
     for left, right in pairwise(entries):

@@ -1,7 +1,7 @@
 """The log's entries, folded into one immutable `State`: the reader's side of the rules.
 
-An entry is accepted only if the rules hold up to it, so a history that was edited, truncated in the middle
-or written by a foreign tool is noticed by every reader, not only by a checker. Nothing here touches a store.
+An entry is accepted only if the rules hold up to it. So every reader, not only a checker, notices a history that was
+edited, truncated in the middle or written by a foreign tool. Nothing here touches a store.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
 """The history of a root: read, checked, and appended to by typed verbs.
 
-`append.py` has the protocol, `rules.py` the rules, `fold.py` what a reader makes of the entries.
+`append.py` has the protocol, `rules.py` the rules, `fold.py` the state that a reader makes of the entries.
 """
 
 import secrets
@@ -29,10 +29,11 @@ _CHUNK = 16 * HINT_EVERY  # entries folded at a time: bounds memory, and how oft
 
 
 class Log:
-    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only what is new.
+    """The log of the root in `store`. Thread-safe; keeps the state it has read and reads only new entries.
 
-    check: called when the log is opened, beside its listing; what it raises comes first. writable: called before
-    something is appended."""
+    check: called when the log is opened, beside its listing; its error comes first.
+    writable: called before an entry is appended.
+    """
 
     def __init__(
         self,
@@ -51,8 +52,11 @@ class Log:
         return self._known
 
     def resume(self, earlier: State) -> None:
-        """Begin behind what an earlier `Log` of this root has `known`: two requests where nothing is new, however long
-        the log. Like a hint it is believed when its last entry has the bytes that it was folded from."""
+        """Begin behind the state that an earlier `Log` of this root has `known`.
+
+        That is two requests where nothing is new, however long the log. Like a hint it is believed when its last
+        entry has the bytes that it was folded from.
+        """
         self._earlier = earlier
 
     @property
@@ -61,7 +65,7 @@ class Log:
         return self.refresh()
 
     def refresh(self) -> State:
-        """Read what was appended since, and give the state.
+        """Read the entries appended since, and return the state.
 
         Raises: Corrupt, naming the root, the entry and what to do, when the history is not one that penstock wrote;
         FormatTooNew; StoreError.
@@ -81,10 +85,10 @@ class Log:
         return state
 
     def _open(self) -> tuple[State, State | None]:
-        """Return (the state after the newest entry, the one whose hint is missing).
+        """Return (the state after the newest entry, the state whose hint is missing).
 
-        Two round trips, where what is listed is all there is: the listing, and everything that it names from the newest
-        hint on. On a disk names are listed once more.
+        It takes two round trips, where the listing shows all there is: the listing, and everything that it names from
+        the newest hint on. On a disk names are listed once more.
         """
         earlier, self._earlier = self._earlier, None
         if earlier is not None and earlier.n:
@@ -123,8 +127,9 @@ class Log:
     def append(self, decide: Decide) -> Outcome:
         """Append the entry that `decide` asks for: {"kind": ..., its fields}.
 
-        `decide(state)` is called with the newest state, and again whenever another writer's entry came first;
-        it returns a body, or `Done(value)` for nothing to append, or raises.
+        `decide(state)` is called with the newest state, and again whenever another writer's entry came first. It
+        returns a body, or `Done(value)` for nothing to append, or raises.
+
         Raises: Conflict where the root was moved elsewhere; as `refresh` and `append.append`.
         """
         self._writable()
@@ -148,10 +153,11 @@ class Log:
     def begin(
         self, dataset: str, parent: str | None = LATEST, txn: str | None = None, *, gated: bool = False
     ) -> Txn:
-        """Begin a transaction on the version id `parent` (None: on nothing.
+        """Begin a transaction on a parent version.
 
-        "latest": on the newest version, or on nothing when there is none). A given `txn` may be begun again, by a
-        retry: it is the same one. gated: its commit has to name a verdict.
+        parent: a version id; None for nothing; "latest" for the newest version, or nothing when there is none.
+        txn: may be begun again, by a retry: it is the same one.
+        gated: its commit has to name a verdict.
 
         Raises: InvalidName; VersionNotFound; VersionRetired; Fenced; Conflict; as `append`.
         """
@@ -167,10 +173,11 @@ class Log:
     def commit(self, txn: str, build: Callable[[State], CommitBody]) -> VersionRecord:
         """Commit `txn`; a transaction that was committed, by whichever attempt, gives its version.
 
-        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`,
-        uploads the manifest and describes it. It is called again when another version or takedown came
-        first, and raises Conflict where the changes do not go together.
-        Raises: TransactionNotFound; Fenced; Conflict; what `build` raises; as `append`.
+        `build(state)` lays the transaction's parts on `state.newest(dataset)`, applies `state.denies`, uploads the
+        manifest and describes it. It is called again when another version or takedown came first, and raises Conflict
+        where the changes do not go together.
+
+        Raises: TransactionNotFound; Fenced; Conflict; as `build` and `append`.
         """
         body: CommitBody | None = None
 
@@ -197,23 +204,30 @@ class Log:
         return state.versions(dataset)[number - 1]
 
     def deny(self, targets: Sequence[Target], reason: str, by: str) -> Deny:
-        """Take down what `targets` name: every later commit applies it.
+        """Take down the samples of `targets`: every later commit applies it.
 
-        It cannot be undone. Denying it again gives the entry that there is. Raises: InvalidName; as `append`.
+        It cannot be undone. Denying it again gives the entry that there is.
+
+        Raises: InvalidName; as `append`.
         """
         outcome = self.append(lambda state: rules.decide_deny(state, targets, reason, by))
         return outcome.value if isinstance(outcome.value, Deny) else outcome.state.denies[-1]
 
     def mirror(self, url: str, upto: int) -> int:
-        """Say that a mirror holds what the log said up to an entry (again: no change); the number of the newest entry.
+        """Note that a mirror holds the log up to an entry (again: no change); return the newest entry's number.
 
         Raises: as `append`.
         """
         return self.append(lambda state: rules.decide_mirror(state, url, upto)).state.n
 
     def move(self, url: str) -> Primary:
-        """Close this root: behind this entry the history goes on at `url` alone, once that place's marker has its token
-        (`penstock.migrate.promote`). Whoever appends here from now on is refused. Raises: as `append`."""
+        """Close this root: behind this entry the history goes on at `url` alone.
+
+        It does so once that place's marker has the token (`penstock.migrate.promote`). Every later append here is
+        refused.
+
+        Raises: as `append`.
+        """
         moved = self.append(lambda _: rules.decide_primary(url, self._store.url)).state.primary
         assert moved is not None
         return moved
@@ -246,8 +260,10 @@ def _to_do(url: str) -> str:
 
 
 def _catch_up(state: State, entries: Iterator[Entry]) -> tuple[State, State | None]:
-    """Return (the state after all entries, the one before the last entry that says the checksum of the state before
-    it)."""
+    """Return (the state after all entries, an earlier state).
+
+    The earlier one is the state before the last entry that says the checksum of the state before it.
+    """
     at_hint = None
     while chunk := list(islice(entries, _CHUNK)):
         whole = max((i for i, entry in enumerate(chunk) if entry.state), default=-1)

@@ -1,4 +1,4 @@
-"""`penstock.json`: what makes a place a root, created once and checked before anything is read."""
+"""`penstock.json`: the marker that makes a place a root, created once and checked before anything is read."""
 
 import logging
 import secrets
@@ -22,13 +22,13 @@ MIRROR_OF = "mirror_of"
 PRIMARY = "primary"
 """In the marker of a root that was moved here: the token of the log entry that did it."""
 PROBES = "heartbeats/probe-"
-"""What keys of probes begin with: a place that holds nothing else is empty."""
+"""Prefix of keys of probes: a place that holds nothing else is empty."""
 
 
 class Marker:
     """The marker of the root in `store`, looked at until it was found good.
 
-    Of several stores any may say which root it is; who may write to it, the primary alone.
+    With several stores any may say which root it is; the primary alone says who may write to it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,12 +37,12 @@ class Marker:
         self._of_primary: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """Raises: as `check_root`."""
+        """Check that the store is a root. Raises: as `check_root`."""
         if self._good is None:
             self._good = check_root(self._store)
 
     def create(self) -> None:
-        """Raises: as `create_root`; as `writable`."""
+        """Make the place a root. Raises: as `create_root`; as `writable`."""
         if self._good is None:
             self._good = create_root(self._store)
         self.writable()
@@ -63,7 +63,10 @@ class Marker:
         return None if primary is None else str(primary)
 
     def writable(self) -> None:
-        """Raises: Conflict where the root is a mirror: its history is that of its primary."""
+        """Check that the root may be written to.
+
+        Raises: Conflict where the root is a mirror: its history is that of its primary.
+        """
         if self.mirror_of is not None:
             self._good = self._of_primary = None  # it may have become the primary since
         primary = self.mirror_of
@@ -75,9 +78,10 @@ class Marker:
 
 
 def is_primary(store: Store, state: State) -> bool:
-    """Whether the history that says `state` goes on in this store. A request, for a root that was moved.
+    """Return whether the history that says `state` goes on in this store. A request, for a root that was moved.
 
-    Raises: as `check_root`."""
+    Raises: as `check_root`.
+    """
     store = primary_of(store)  # which alone is written to; another one may be the primary by now
     if state.primary is None:
         return MIRROR_OF not in check_root(store)
@@ -86,7 +90,10 @@ def is_primary(store: Store, state: State) -> bool:
 
 
 def check_primary(store: Store, state: State) -> None:
-    """Before each append. Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`."""
+    """Check before each append that the history goes on here.
+
+    Raises: Conflict where the history that says `state` goes on elsewhere; as `check_root`.
+    """
     moved = state.primary
     if moved is not None and not is_primary(store, state):
         raise Conflict(
@@ -118,9 +125,11 @@ def check_root(store: Store) -> Mapping[str, Any]:
 
 
 def check_root_twice(store: Store) -> Mapping[str, Any]:
-    """Return the marker for who writes another one after it, which would keep a bit that flipped on the way for good.
+    """Return the marker after two reads, for a caller that writes another one after it.
 
-    Raises: Transient when the second read says something else; as `check_root`.
+    A bit that flipped on the way of a single read would stay in that one for good.
+
+    Raises: Transient when the second read differs; as `check_root`.
     """
     first, second = check_root(store), check_root(store)
     if first != second:
@@ -143,7 +152,7 @@ def _bytes_of_marker(store: Store) -> bytes:
 
 
 def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
-    """Raises: NotARoot; FormatTooNew."""
+    """Return the marker of these bytes. Raises: NotARoot; FormatTooNew."""
     name = f"{store.url}/{MARKER}"
     try:
         marker = parse_json_object(data)
@@ -180,7 +189,7 @@ def create_root(store: Store) -> Mapping[str, Any]:
 
 
 def prove_create_only(store: Store) -> None:
-    """Some servers accept a second create of one key and would lose history: refuse to write there.
+    """Check that a second create of one key fails: a server that accepts one would lose history.
 
     Raises: InvalidStore.
     """

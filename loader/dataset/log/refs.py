@@ -1,10 +1,10 @@
-"""What a person types to mean one version.
+"""References to one version, as a person types them.
 
-photos               photos@latest
-photos@latest        the newest version that is not retired
-photos@3             version 3
-photos@prod          a tag or an alias
-v-<8 to 64 hex>      the version's identity, or a beginning of it that no other version shares
+- photos: photos@latest
+- photos@latest: the newest version that is not retired
+- photos@3: version 3
+- photos@prod: a tag or an alias
+- v-<8 to 64 hex>: the version's identity, or a beginning of it that no other version shares
 """
 
 import re
@@ -22,8 +22,11 @@ from .state import State, VersionRecord
 
 @contextmanager
 def mirrors_named(store: Store, marker: Marker, state: State) -> Iterator[None]:
-    """Yield a VersionNotFound that is raised inside says that a mirror was asked, up to which log entry that is copied,
-    and what brings it up to date; where the primary was asked it stays as it is. No request."""
+    """Raise a VersionNotFound of the block with a note where a mirror was asked. No request.
+
+    The note says up to which log entry the mirror is copied, and how to bring it up to date. The error of a primary
+    stays as it is.
+    """
     try:
         yield
     except VersionNotFound as error:
@@ -73,7 +76,7 @@ class ParsedRef:
 
 
 def parse_ref(text: str) -> ParsedRef:
-    """Return what `text` names; nothing is looked up. Raises: InvalidName."""
+    """Return the parts of a reference; nothing is looked up. Raises: InvalidName."""
     if not isinstance(text, str):
         raise InvalidName(
             f"{text!r} is a {type(text).__name__}; a version is named by a str such as 'photos@3', 'photos@latest' or "
@@ -97,7 +100,8 @@ def parse_ref(text: str) -> ParsedRef:
 def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> VersionRecord:
     """Return the version that `ref` names in this state.
 
-    retired: give a version that was retired too (for those who explain or collect it).
+    retired: give a version that was retired too (to explain or collect it).
+
     Raises: InvalidName; VersionNotFound, listing what there is; VersionRetired, with the reason.
     """
     parsed = ref if isinstance(ref, ParsedRef) else parse_ref(ref)
@@ -112,7 +116,7 @@ def resolve(state: State, ref: str | ParsedRef, *, retired: bool = False) -> Ver
 
 
 def what_there_is(state: State, dataset: str) -> str:
-    """One line for messages: 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
+    """Return one line for messages: 'photos has versions 1..12 (retired 3), tags 2026.11.20, aliases prod'."""
     versions = state.versions(dataset)
     if not versions:
         return f"datasets here: {_listed(sorted(state.datasets))}"

@@ -1,8 +1,8 @@
-"""`log/repair-<n>.json`: entry n was written after misread bytes of the entry before it, and which entry is meant.
+"""`log/repair-<n>.json` names the entry that entry n follows, where n was written after misread bytes of it.
 
-A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the next
-one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries are
-never replaced: a repair record, created once, lets readers go on, and says who looked at it and why.
+A release without checksums in its entries read the newest entry once and wrote the SHA-256 of these bytes into the
+next one. A bit that flipped on the way broke the chain for good, with both entries as they were acknowledged. Entries
+are never replaced: a repair record, created once, lets readers go on, and says who looked at it and why.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,12 @@ from .entries import DAMAGED, FOLDER, Entry, canonical, checksum_of
 
 FORMAT = 1
 REPAIRS = f"{FOLDER}repair-"
-"""What keys of repair records begin with: links of the chain, and entries that were restored (`penstock repair`)."""
+"""Prefix of keys of repair records: links of the chain, and entries that were restored (`penstock repair`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a repair record says of a broken link of the chain."""
+    """A repair record of a broken link of the chain."""
 
     n: int
     """The entry whose `prev` is wrong."""
@@ -32,12 +32,12 @@ class Link:
     at_us: int
     """UTC microseconds when the record was made."""
     by: str
-    """Who made it."""
+    """Author of the record."""
     why: str
-    """What was found, in words."""
+    """Findings, in words."""
 
     def dump(self) -> bytes:
-        """Canonical JSON, with a checksum of its own."""
+        """Return canonical JSON, with a checksum of its own."""
         value = {
             "format": FORMAT,
             "n": self.n,
@@ -71,7 +71,7 @@ def linked(store: Objects, entry: Entry, prev: str | None) -> Entry:
 
 
 def _parse(data: bytes) -> Mapping[str, Any]:
-    """Return what a record says; nothing, where it is damaged: the link stays broken, and readers say so."""
+    """Return the fields of a record; {} where it is damaged: the link stays broken, and readers say so."""
     try:
         value = parse_json_object(data)
         sound = canonical(value) == data and value["checksum"] == checksum_of(value)

@@ -1,7 +1,7 @@
-"""What may be appended to a log that says `state`: the writer's side of the rules, as pure functions.
+"""Rules of appending to a log that says `state`: the writer's side, as pure functions.
 
-Each gives the body of the entry to append, or `Done(value)` when the log says already what was wanted (so
-that every append can be repeated), or raises. `Log.append` asks again whenever another writer came first.
+Each gives the body of the entry to append, or `Done(value)` when the log has it already (so that every append can be
+repeated), or raises. `Log.append` asks again whenever another writer came first.
 """
 
 import re
@@ -31,23 +31,26 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T_co]):
-    """Nothing to append: the log says it already, and this is what it says."""
+    """Nothing to append: the log has it already."""
 
     value: T_co
+    """The result, as the log has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The manifest has to be built (again) on `newest`, the dataset's newest version that is not retired."""
+    """The manifest has to be built (again) on the dataset's newest version."""
 
     newest: VersionRecord | None
+    """Newest version that is not retired; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyDenies:
-    """The manifest has to be built again with these takedowns applied to it."""
+    """The manifest has to be built again with takedowns applied to it."""
 
     denies: tuple[Deny, ...]
+    """The takedowns to apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,7 @@ def decide_commit(
     """Commit `txn` with the manifest `body`; None asks what to build it on.
 
     A transaction that was committed, by whichever attempt, gives its version.
+
     Raises: TransactionNotFound; Fenced when it was aborted; StageNotPublished when it is gated and the manifest comes
     without a verdict; Conflict when the id is another version's.
     """
@@ -145,10 +149,11 @@ def decide_commit(
 def commit_or_build(
     state: State, txn: str, body: CommitBody | None, build: Callable[[State], CommitBody]
 ) -> tuple[Body | Done[VersionRecord], CommitBody | None]:
-    """Return (what `decide_commit` says, the manifest it says it of): `body`, or the one that `build(state)` makes when
-    `body` does not fit this state.
+    """Return (decision of `decide_commit`, its manifest).
 
-    Raises: as `decide_commit`; what `build` raises; Conflict when it did not build on the state given.
+    The manifest is `body`, or the one that `build(state)` makes when `body` does not fit this state.
+
+    Raises: as `decide_commit`; as `build`; Conflict when it did not build on the state given.
     """
     decision = decide_commit(state, txn, body)
     if isinstance(decision, Rebase | ApplyDenies):
@@ -160,7 +165,7 @@ def commit_or_build(
 
 
 def decide_abort(state: State, txn: str, reason: str) -> Body | Done[Txn]:
-    """Abort `txn`: whoever still works on it can no longer commit.
+    """Abort `txn`: nobody can commit it any more.
 
     Raises: TransactionNotFound; Conflict when it was committed (retire the version instead); InvalidName for a reason
     that is no text.
@@ -192,10 +197,10 @@ def decide_ref(
 ) -> Body | Done[Ref]:
     """Let `name` mean version `number`.
 
-    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet). Naming what it
-    names already is done.
+    A tag never moves; an alias moves if it still names version `was` (None: it does not exist yet). A name that means
+    the version already is done.
 
-    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, saying what the name means now.
+    Raises: InvalidName; VersionNotFound; VersionRetired; Conflict, with the name's present meaning.
     """
     check_ref_name(name)
     if ref_kind not in ("tag", "alias"):
@@ -227,9 +232,10 @@ def decide_ref(
 
 
 def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -> Body | Done[Deny]:
-    """Take down what `targets` name, for ever. All of it denied by one entry already: that entry.
+    """Take down the samples of `targets`, for ever. An entry that denies all of them already is the result.
 
     One salt serves a whole log, so that a writer hashes a name once for all takedowns.
+
     Raises: InvalidName without targets, reason or name, and where these say in plain text what the entry hides.
     """
     if not (targets and reason and by):
@@ -253,9 +259,9 @@ def decide_deny(state: State, targets: Sequence[Target], reason: str, by: str) -
 
 
 def decide_hold(state: State, dataset: str, number: int, by: str, why: str) -> Body | Done[Hold]:
-    """Hold a version that is not retired: what is retired may be deleted at any time.
+    """Hold a version that is not retired: a retired one may be deleted at any time.
 
-    Somebody who holds it already keeps the first reason.
+    A holder who has it already keeps the first reason.
 
     Raises: VersionNotFound; VersionRetired; InvalidName without `by` or `why`.
     """
@@ -285,9 +291,9 @@ def decide_release(state: State, dataset: str, number: int, by: str) -> Body | D
 
 
 def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
-    """Say that the mirror at `url` holds what the log said up to an entry.
+    """Note that the mirror at `url` holds the log's content up to an entry.
 
-    Done where that was said, and nothing but mirrors was written since.
+    Done where that was noted, and nothing but mirrors was written since.
     """
     said = [_upto(one) for one in state.mirrors if one["url"] == url]
     since = max(said, default=-1)
@@ -297,8 +303,10 @@ def decide_mirror(state: State, url: str, upto: int) -> Body | Done[None]:
 
 
 def decide_primary(url: str, was: str, *, gone: bool = False) -> Body:
-    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`), also where that is
-    the place in which it is written now. gone: the one before cannot be asked."""
+    """Move the root: behind this entry its history goes on at `url` alone (`marker.check_primary`).
+
+    `url` may be the place in which it is written now. gone: the former root cannot be asked.
+    """
     body = {"kind": "primary", "url": url, "was": was, "token": secrets.token_hex(16)}
     return {**body, "gone": True} if gone else body
 
@@ -348,7 +356,7 @@ def _fenced(txn: Txn) -> Fenced:
 
 
 def ungated(txn: str, why: str) -> StageNotPublished:
-    """Return the error of whoever commits a gated transaction without its verdict."""
+    """Return the error for a commit of a gated transaction without its verdict."""
     return StageNotPublished(
         f"the parts of transaction {txn} wait for their gate: {why}. The release job of their dataset judges and "
         "publishes them; `penstock approve` lets pass what it stops"

@@ -1,9 +1,9 @@
 """`log/state-<n>.json`: the folded state after entry n, every 256 entries, so that opening a root is cheap.
 
 A hint may be missing, stale, broken or forged: then more entries are read. A hint is used when entry n + 1, which is
-part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content depends
-on the log alone, so it does not matter who writes it, nor how often. Of a log that earlier releases wrote no entry says
-so: it is read from its start, until the next append.
+part of the chain and never replaced, says the checksum of that state and follows the same entry n. Its content
+depends on the log alone, so it does not matter who writes it, nor how often. In a log of earlier releases no entry
+says a checksum: it is read from its start, until the next append.
 """
 
 import hashlib
@@ -24,9 +24,9 @@ from .state import Deny, Hold, Primary, Ref, State, Txn, VersionRecord
 
 HINT_EVERY = 256
 FORMAT, FORMAT_MOVED = 1, 2
-"""Of a hint, and of one of a root that was moved: a package that does not know moves must not miss one."""
+"""Formats of a hint, and of a hint of a root that was moved: a package that does not know moves must not miss one."""
 MOST_COMING = 4 * HINT_EVERY
-"""Entries asked for at once at most: of a log without hints. Bounds what is in memory."""
+"""Entries asked for at once at most, in a log without hints. Bounds the memory."""
 _FOLDER = "log/"
 _PREFIX = f"{_FOLDER}state-"
 _TRIED = 8  # newest hints looked at before the log is read from its first entry
@@ -46,7 +46,10 @@ def dump_state(state: State) -> bytes:
 
 
 def state_checksum(state: State) -> str:
-    """SHA-256 hex of the state's JSON in a hint: what the entry behind it says. O(transactions) of time and memory."""
+    """Return the SHA-256 hex of the state's JSON in a hint, as the entry behind it says it.
+
+    O(transactions) of time and memory.
+    """
     return hashlib.sha256(_state_json(state)).hexdigest()
 
 
@@ -77,7 +80,7 @@ def _plain(rows: Iterable[object], kind: type) -> list[dict[str, object]]:
 
 
 def _without_false(txn: dict[str, object]) -> dict[str, object]:
-    """Of a log without gates the hints are what they were before there were any."""
+    """Return the transaction without `gated` where it is False: hints of a log without gates stay as they were."""
     return {name: value for name, value in txn.items() if name != "gated" or value}
 
 
@@ -124,12 +127,12 @@ def _load(body: dict[str, Any]) -> State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What a listing of `log/` shows. It decides nothing, but what is asked for at once.
-
-    hints: numbers of the hints, ascending; last: of the newest entry, 0 where none is listed."""
+    """A listing of `log/`. It decides nothing, but how much is asked for at once."""
 
     hints: tuple[int, ...]
+    """Numbers of the hints, ascending."""
     last: int
+    """Number of the newest entry; 0 where none is listed."""
 
     @property
     def after(self) -> int:
@@ -138,23 +141,22 @@ class Listed:
 
     @property
     def coming(self) -> int:
-        """How many entries from `after` + 1 on to ask for at once: those that are listed, and the one that may be there
-        by now."""
+        """Entries from `after` + 1 on to ask for at once: the listed ones, and the one that may be there by now."""
         return min(max(self.last - self.after, 0) + 1, MOST_COMING)
 
     @property
     def keys(self) -> Iterator[str]:
-        """What opening the log reads, unless the newest hint is of no use."""
+        """Keys that opening the log reads, unless the newest hint is of no use."""
         if self.hints:
             yield hint_key(self.after)
         yield from map(entry_key, range(self.after + 1, self.after + 1 + self.coming))
 
 
 def listed(store: Store) -> Listed:
-    """Nothing, where the store lists nothing: the log is then read from its start.
+    """Return the listing of the log; an empty one where the store lists nothing: the log is then read from its start.
 
-    A store over a network lists a page per 1,000 entries. On a disk only hints are looked at, one per 256 entries: each
-    file costs a look, as much as reading it, and the few entries behind the newest hint are soon found by asking.
+    A store over a network lists a page per 1,000 entries. On a disk only hints are looked at, one per 256 entries: a
+    look at a file costs as much as reading it. The few entries behind the newest hint are soon found by asking.
     """
     try:
         names = [info.key for info in store.list(_PREFIX if is_local(store) else _FOLDER)]
@@ -171,8 +173,10 @@ def _numbers(keys: Iterable[str], prefix: str) -> list[int]:
 
 
 def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
-    """Return (the newest state that can be believed, the number of the newest hint that must not be replaced: that one,
-    or a newer package's). (State(), 0) without any."""
+    """Return (the newest state that can be believed, the number of the newest hint that must not be replaced).
+
+    That hint is the state's, or a newer package's. (State(), 0) without any.
+    """
     kept = 0
     for n in islice(reversed(hints), _TRIED):
         try:
@@ -189,9 +193,9 @@ def newest_hint(store: Together, hints: Sequence[int]) -> tuple[State, int]:
 
 
 def _vouched(store: Together, n: int, checksum: str) -> bool:
-    """Whether entry n + 1 says this checksum of the state before it.
+    """Return whether entry n + 1 says this checksum of the state before it; False where there is no such entry.
 
-    Raises: Corrupt; StoreError; False where there is no such entry.
+    Raises: Corrupt; StoreError.
     """
     try:
         return parse(n + 1, store.peek(entry_key(n + 1)).data).state == checksum
@@ -200,10 +204,11 @@ def _vouched(store: Together, n: int, checksum: str) -> bool:
 
 
 def belongs(store: Objects, state: State) -> bool:
-    """Whether the log in the store has the entry that the state ends with, byte for byte.
+    """Return whether the log in the store has the entry that the state ends with, byte for byte.
 
-    As each entry has the hash of the one before it, it has all of them. Raises: StoreError; False where there is no
-    such entry.
+    As each entry has the hash of the one before it, it has all of them. False where there is no such entry.
+
+    Raises: StoreError.
     """
     try:
         return hashlib.sha256(store.get(entry_key(state.n)).data).hexdigest() == state.prev
@@ -220,6 +225,6 @@ def write_hint(store: Store, state: State) -> None:
 
 
 def old_hints(store: Store, keep: int = 4) -> list[ObjectInfo]:
-    """All but the newest `keep` hints: what a collector may delete. Raises: StoreError."""
+    """Return all but the newest `keep` hints, which a collector may delete. Raises: StoreError."""
     there = [info for info in store.list(_PREFIX) if _numbers([info.key], _PREFIX)]
     return there[: max(len(there) - keep, 0)]

@@ -1,4 +1,4 @@
-"""What the log says, as values: transactions, versions, refs, takedowns, and the `State` that holds them.
+"""The log's content as values: transactions, versions, refs, takedowns, and the `State` that holds them.
 
 `fold.py` makes a state of the log's entries, `rules.py` says what may be appended to it.
 """
@@ -60,7 +60,7 @@ class VersionRecord:
 
     @property
     def name(self) -> str:
-        """What a person types: 'photos@3'."""
+        """Reference as a person types it: 'photos@3'."""
         return f"{self.dataset}@{self.number}"
 
 
@@ -161,11 +161,11 @@ class State:
         return self.denies[-1].n if self.denies else 0
 
     def versions(self, dataset: str) -> tuple[VersionRecord, ...]:
-        """Every version of the dataset, retired ones too; empty for a dataset that has none."""
+        """Return every version of the dataset, retired ones too; empty for a dataset that has none."""
         return self.datasets.get(dataset, ())
 
     def version(self, dataset: str, number: int) -> VersionRecord | None:
-        """Version `number` of the dataset, retired or not, or None."""
+        """Return version `number` of the dataset, retired or not, or None."""
         versions = self.versions(dataset)
         return versions[number - 1] if 1 <= number <= len(versions) else None
 
@@ -178,7 +178,7 @@ class State:
         return self.version(*self.ids[version_id]) if version_id in self.ids else None
 
     def holds_of(self, dataset: str, number: int) -> tuple[Hold, ...]:
-        """Who holds the version, oldest first; empty for nobody."""
+        """Return the holds of a version, oldest first; empty for none."""
         return tuple(one for one in self.holds if (one.dataset, one.number) == (dataset, number))
 
     def committed(self, txn: str) -> VersionRecord | None:

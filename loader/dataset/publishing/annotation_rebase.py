@@ -1,5 +1,8 @@
-"""An annotation laid on the newest version: nobody may have said something else of its cells meanwhile, and the
-statistics of a column that was there already are made anew, because a minimum cannot be taken back."""
+"""An annotation laid on the newest version.
+
+Nobody may have given its cells another value meanwhile. The statistics of a column that was there already are made
+anew, because a minimum cannot be taken back.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,16 +25,18 @@ if TYPE_CHECKING:
 
 
 class SameCells:
-    """Checks that of the cells of an annotation nobody said something else since the version it was made from."""
+    """Checks that nobody gave the cells of an annotation another value since the version it was made from."""
 
     def __init__(self, version: "Version", files: Sequence[SamplesFile]) -> None:
         self._version, self._files = version, [file.to_json() for file in files]
 
     def __call__(self, parent: "Version | None") -> None:
-        """Raises: Conflict.
+        """Check the newest version.
 
-        Free while the version is the newest; else it costs the parts that the annotation is of, and the files of the
-        columns that others annotated.
+        Free while that is the version it was made from; else it costs the parts that the annotation is of, and the
+        files of the columns that others annotated.
+
+        Raises: Conflict.
         """
         if parent is None or parent.id != self._version.id:
             parent = still_there(parent, self._parts())
@@ -74,11 +79,12 @@ class SameCells:
 
 
 def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Change:
-    """Return an annotation with the statistics that its columns have once it is laid on a version, uploaded under
-    `prefix`.
+    """Return an annotation with the statistics of its columns once it is laid on a version, uploaded under `prefix`.
 
-    A column that it does not have is counted alone. One that it has is counted whole, as it is from now on. Costs the
-    files of each such column, one column in memory at a time. Raises: FieldMismatch.
+    A column that the version does not have is counted alone. One that it has is counted whole, as it is from now on.
+    Costs the files of each such column, one column in memory at a time.
+
+    Raises: FieldMismatch.
     """
     assert parent is not None, "an annotation is of samples that a version has"
     ours = [file.to_json() for file in change.samples]
@@ -90,7 +96,7 @@ def with_statistics(parent: "Version | None", prefix: str, change: Change) -> Ch
 def annotation_stats(
     store: Store, before: Sequence[Entry], ours: Sequence[Entry], columns: Mapping[str, Any]
 ) -> pa.Table:
-    """Statistics of the columns of an annotation's files, laid on these samples files. columns: of the manifest."""
+    """Return the statistics of an annotation's columns, laid on these samples files. columns: of the manifest."""
     rows = []
     for name in _names(ours):
         there = any(name in entry["columns"] for entry in before)

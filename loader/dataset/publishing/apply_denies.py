@@ -1,7 +1,8 @@
-"""Takedowns applied to a change before its commit: what it brings is redacted, what its parent still has is left out.
+"""Takedowns applied to a change before its commit: its denied samples are redacted, its parent's are left out.
 
-A commit that says `denies: 17` has every takedown up to log entry 17 applied. The bytes of samples of earlier versions
-stay until `penstock takedown run` rewrites their shards; those of the change itself never get into a version.
+A commit that says `denies: 17` has every takedown up to log entry 17 applied. The bytes of samples of earlier
+versions stay until `penstock takedown run` rewrites their shards; those of the change itself never get into a
+version.
 """
 
 import secrets
@@ -30,18 +31,18 @@ Rows = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """before: laid on the parent first, leaves out its samples that are denied (None: it has none).
-
-    change: redacted; n_dropped: its own samples that are left out.
-    """
+    """A change with takedowns applied."""
 
     before: Change | None
+    """Change to lay on the parent first, which leaves out its samples that are denied; None where it has none."""
     change: Change
+    """The change, redacted."""
     n_dropped: int = 0
+    """Number of the change's own samples that are left out."""
 
 
 def reason_of(entry: int) -> str:
-    """Why a sample is excluded: what a reader of the version sees."""
+    """Return the reason of the exclusion, as a reader of the version sees it."""
     return f"taken down (log entry {entry})"
 
 
@@ -50,9 +51,13 @@ def apply_denies(
 ) -> Applied:
     """Return the change as it may be committed where the log has takedowns.
 
-    Reads the keys and provenance of the change's own new samples, and where the parent had not applied the newest
-    takedown those of all of its samples; and, for each of its shards or columns for samples of the parent, their keys
-    and the shard's index. Raises: Corrupt; StoreError.
+    Reads:
+
+    - keys and provenance of the change's own new samples;
+    - those of all samples of the parent, where it had not applied the newest takedown;
+    - the keys and the shard's index, for each shard or column of the change for samples of the parent.
+
+    Raises: Corrupt; StoreError.
     """
     prefix = f"data/{txn}/{secrets.token_hex(8)}"
     own = own_denied(store, state.denies, dataset, change)
@@ -87,7 +92,7 @@ def parent_denied(parent: Version | None, denies: Sequence[Deny]) -> Rows:
 
 
 def denied_rows(version: Version, denies: Sequence[Deny]) -> Rows:
-    """All samples of a version, live or not, that these takedowns deny. Reads the keys of every run."""
+    """Return all samples of a version, live or not, that these takedowns deny. Reads the keys of every run."""
     files = [entry for entry in version.manifest["samples"] if entry["group"] == "keys"]
     return denied_files(version.store, denies, version.dataset, files)
 
@@ -119,13 +124,16 @@ def denied_files(
 
 
 def new_keys(store: Store, denies: Sequence[Deny], rows: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return what the keys of these rows of a change become."""
+    """Return part id -> row -> the placeholder of its key, for these rows of a change."""
     files = [file.file for file in change.samples if file.group == "keys"]
     return renamed(denies, rows, get_tables(store, files, ["part", "row", "key"]))
 
 
 def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[int, str]]:
-    """Return what the keys of these rows become. tables: with part, row, key; every key of a part is in one of them."""
+    """Return part id -> row -> the placeholder of its key, for these rows.
+
+    tables: with part, row, key; every key of a part is in one of them.
+    """
     salts = {deny.n: deny.salt for deny in denies}
     out: dict[str, dict[int, str]] = {}
     for table in tables:
@@ -140,8 +148,10 @@ def renamed(denies: Sequence[Deny], rows: Rows, tables: Any) -> dict[str, dict[i
 
 
 def _not_live(store: Store, parent: Version, denied: Rows, change: Change) -> dict[str, dict[int, str]]:
-    """Return the samples of the parent's parts, of those that the change brings something for, that are not live: with
-    what it calls them by now. Whatever was made of them meanwhile is not to be kept."""
+    """Return the samples of the parent that are not live, in the parts that the change has shards or columns for.
+
+    They come with their present keys. Fields made of them meanwhile are not to be kept.
+    """
     touched = _touched(store, change) & set(parent.parts.ids.to_pylist())
     rows: dict[str, set[int]] = {}
     for part in sorted(touched):
@@ -206,7 +216,7 @@ def _shards_of(change: Change) -> TableFile:
 
 
 def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
-    """These rows, but for those that the change leaves out anyway: a row is excluded once."""
+    """Return these rows without those that the change leaves out anyway: a row is excluded once."""
     if not rows or change.exclusions is None:
         return rows
     out = {part: dict(members) for part, members in rows.items()}
@@ -217,7 +227,7 @@ def _without_own_exclusions(store: Store, rows: Rows, change: Change) -> Rows:
 
 
 def _grouped(rows: Rows) -> dict[tuple[str, str], list[int]]:
-    """(part id, reason) -> rows."""
+    """Return (part id, reason) -> rows."""
     out: dict[tuple[str, str], list[int]] = {}
     for part, members in rows.items():
         for row, entry in members.items():

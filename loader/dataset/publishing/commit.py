@@ -1,7 +1,7 @@
 """One change becomes one version: checks against the newest version, a manifest, an entry in the log.
 
-The log calls `build` with the state it is about to append to; when somebody else was quicker it calls again, and
-the same change is laid on the newer version (a rebase): parts are named by id, so only the manifest is rewritten.
+The log calls `build` with the state it is about to append to. When somebody else was quicker it calls again, and the
+same change is laid on the newer version (a rebase). Parts are named by id, so only the manifest is rewritten.
 """
 
 import hashlib
@@ -37,16 +37,22 @@ Check = Callable[[Version | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A change whose files are uploaded and that waits for its log entry. complete: what is added to it once it is
-    known which version it is laid on, and what is left of it there; verdict: path of the record that lets it pass."""
+    """A change whose files are uploaded and that waits for its log entry."""
 
     dataset: str
+    """Name of the dataset."""
     txn: str
+    """Name of the transaction."""
     prefix: str
+    """Folder of its files in the root."""
     change: Change
+    """The change."""
     producer: Mapping[str, Any]
+    """Facts about its maker."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
+    """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
     verdict: str = ""
+    """Path of the record that lets it pass; "" for none."""
 
 
 def open_record(store: Store, record: VersionRecord) -> Version:
@@ -59,7 +65,7 @@ def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> V
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Facts about who made a version. Raises: InvalidSample for what canonical JSON does not hold."""
+    """Return the facts about a version's maker. Raises: InvalidSample for values that canonical JSON does not hold."""
     try:
         canonical(dict(producer or {}))
     except (TypeError, UnicodeEncodeError) as error:
@@ -70,11 +76,13 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
-    """Publish what passes every check.
+    """Publish a change that passes every check.
+
+    Samples that were taken down are left out, and `taken_down` in the version's producer says how many of the
+    change's own were.
 
     Raises: Fenced when the transaction was aborted; Conflict, DuplicateKey, FieldMismatch when the change does not go
-    onto the newest version; as `apply_denies`. Samples that were taken down are left out, and `taken_down` in the
-    version's producer says how many of the change's own were.
+    onto the newest version; as `apply_denies`.
     """
     applied: dict[tuple[str, int], Applied] = {}
     done: Done = {}
@@ -152,7 +160,10 @@ class NewKeys:
         self._clashes: dict[str, pa.Table] = {}
 
     def __call__(self, parent: Version | None) -> None:
-        """Raises: DuplicateKey. Costs what `key_hashes.known` does of the tables that were not asked before."""
+        """Check the newest version. Costs `key_hashes.known` of the tables that were not asked before.
+
+        Raises: DuplicateKey.
+        """
         if parent is None or (covered(parent.manifest) and not self._were_there(parent)):
             return
         runs = [
@@ -181,7 +192,7 @@ class Onto:
         self._id = id
 
     def __call__(self, parent: Version | None) -> None:
-        """Raises: Conflict."""
+        """Check the newest version. Raises: Conflict."""
         found = parent.id if parent else ""
         if found != self._id:
             raise Conflict(
@@ -193,13 +204,14 @@ class Onto:
 class FreeGroup:
     """Checks that nobody else gave these parts this group, or changed the parts, since we began.
 
-    began: the version that the group was computed for, whose excluded samples have empty fields in it."""
+    began: the version that the group was computed for, whose excluded samples have empty fields in it.
+    """
 
     def __init__(self, group: str, parts: list[str], began: Version) -> None:
         self._group, self._parts, self._began = group, parts, began
 
     def __call__(self, parent: Version | None) -> None:
-        """Raises: Conflict."""
+        """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._parts)
         taken = parent.parts.has_group(self._group)
         ids = {part: position for position, part in enumerate(parent.parts.ids.to_pylist())}
@@ -213,7 +225,7 @@ class FreeGroup:
             self._check_excluded(parent, ids)
 
     def _check_excluded(self, parent: Version, ids: Mapping[str, int]) -> None:
-        """A retirement may bring back what was excluded, and was not computed. Raises: Conflict."""
+        """Refuse samples that a retirement brought back, and that were not computed. Raises: Conflict."""
         before, ours = self._began.parts, set(self._parts)
         for position in before.with_exclusions:
             part = before.id(position)
@@ -228,7 +240,7 @@ class FreeGroup:
 
 
 def _refuse_live(parent: Version, clashes: pa.Table) -> None:
-    """Raises: DuplicateKey when one of these rows (part, row, key) is live in the version."""
+    """Raise DuplicateKey when one of these rows (part, row, key) is live in the version."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]

@@ -1,8 +1,8 @@
-"""Keeps a manifest's lists short: a publish writes one table in place of many small ones that came before it.
+"""Short lists in a manifest: a publish writes one table in place of many small ones that came before it.
 
-Tables are merged as a log-structured tree merges its runs, by size: up to 7 of each of four sizes stay, and those that
-are larger for good. Ten thousand publishes leave some tens of tables to read, and each row was written again a few
-times. Only neighbours in a list are merged, in their order: what a version holds, and its ordinals, stay as they are.
+Tables are merged as a log-structured tree merges its runs, by size. Up to 7 of each of four sizes stay, and larger
+ones stay for good. Ten thousand publishes leave some tens of tables to read, and each row was written again a few
+times. Only neighbours in a list are merged, in their order: a version's content, and its ordinals, stay as they are.
 The old tables stay too, for the manifests that name them.
 """
 
@@ -26,7 +26,7 @@ SIZES = tuple(32 * 2**10 * FAN_IN**level for level in range(4))
 RUN_GROUPS = ("keys", "metadata")
 """Column groups of the samples table that every publish of parts writes."""
 MOST_BYTES = 4 * SIZES[-1]
-"""Of tables merged at once: bounds the memory of a publish."""
+"""Bytes of tables merged at once: bounds the memory of a publish."""
 
 File = Mapping[str, Any]
 Merge = Callable[[Store, str, Sequence[File], Mapping[str, Any]], dict[str, Any]]
@@ -51,9 +51,10 @@ def compacted(store: Store, prefix: str, manifest: Mapping[str, Any], done: Done
 
 
 def to_merge(nbytes: Sequence[int]) -> slice:
-    """Which neighbours of a list of tables are to become one; an empty slice where none are.
+    """Return the neighbours of a list of tables that are to become one; an empty slice where none are.
 
-    Of the smallest level that the list ends with too many tables of, or of smaller ones: the oldest that go together.
+    They are the oldest that go together, of the smallest level that the list ends with too many tables of, or of
+    smaller levels.
     """
     n = len(nbytes)
     for level, below in enumerate(SIZES):
@@ -86,9 +87,10 @@ def _shortened_runs(
 ) -> dict[str, list[File]]:
     """Return the lists of samples and stats.
 
-    Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: what lies in one folder
-    is of one run. Column groups that came later, and theirs, stay as they are. Raises: Corrupt when keys would not stay
-    in the order of the parts.
+    Keys, metadata and statistics of neighbouring runs become tables of a folder of their own: all tables of one
+    folder are of one run. Column groups that came later, and theirs, stay as they are.
+
+    Raises: Corrupt when keys would not stay in the order of the parts.
     """
     samples, stats = list(manifest["samples"]), list(manifest["stats"])
     counted: dict[str, list[File]] = {}
@@ -124,8 +126,8 @@ def _shortened_runs(
 def _runs(samples: Sequence[File]) -> list[dict[str, File]]:
     """Return the runs that may be merged, in their order: group -> its table, which stand side by side.
 
-    Where an annotation has said something of a column that was there, its statistics stand for those before it, and
-    nothing moves across: only those behind it.
+    The statistics of an annotation of an earlier column stand for those before it. Nothing is merged across them:
+    only runs behind them are.
     """
     runs: list[dict[str, File]] = []
     seen: set[str] = set()
@@ -145,7 +147,7 @@ def _folder(file: File) -> str:
 
 
 def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]) -> list[File]:
-    """Return the list with the merged files where the first of those that are gone stood."""
+    """Return the list with the merged files where the first of those in `gone` stood."""
     at = next((number for number, file in enumerate(files) if file["path"] in gone), len(files))
     return [*files[:at], *merged, *(file for file in files[at:] if file["path"] not in gone)]
 
@@ -153,10 +155,12 @@ def _replaced(files: Sequence[File], gone: Sequence[str], merged: Sequence[File]
 def _check_order(
     before: Sequence[File], after: Sequence[File], gone: Sequence[str], merged: Mapping[str, File]
 ) -> None:
-    """That the keys tables after a merge are those before it, in their order, with the merged one as those that are
-    gone. No table is read: whether those before it were in the order of the parts is not asked.
+    """Check that the keys tables keep their order in a merge, with the merged one in the place of those in `gone`.
 
-    Raises: Corrupt."""
+    No table is read, nor is the order of the tables before the merge checked.
+
+    Raises: Corrupt.
+    """
     was, now = ([file["path"] for file in files if file["group"] == "keys"] for files in (before, after))
     stands_for = {merged["keys"]["path"]: gone} if "keys" in merged else {}
     found = [path for one in now for path in stands_for.get(one, (one,))]
@@ -197,7 +201,7 @@ def _merge_hashes(store: Store, prefix: str, files: Sequence[File], _: Mapping[s
 def _merge_samples(
     store: Store, prefix: str, files: Sequence[File], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Columns take the type that the manifest says, as they do for whoever reads them all."""
+    """Return the merged tables as one file; columns take the type in the manifest, as for every reader of them all."""
     kinds = {name: body["type"] for name, body in manifest["columns"].items() if body["type"] != "null"}
     kind = f"samples-{files[0]['group']}"
     table = concat([fit_types(table, kinds) for table in _tables(store, files)], "the samples table")
@@ -207,10 +211,7 @@ def _merge_samples(
 
 
 def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[File]:
-    """Return the tables of hashes of all keys.
-
-    A dataset of an older release has none: they are made once, from its keys.
-    """
+    """Return the tables of hashes of all keys; a dataset of an older release gets them once, from its keys."""
     if covered(manifest):
         return list(manifest["key_hashes"])
     files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]

@@ -1,9 +1,9 @@
-"""Gated transactions: parts that wait for a gate, and what has to be shown to publish them.
+"""Gated transactions: parts that wait for a gate, and the verdict that publishes them.
 
-`root.begin(gated=True)` writes into the log that this transaction's commit names a verdict: the record of a gate under
-`stages/` (`penstock.stages` writes those), whose `body` tells in `publishes` what it let pass, and in `against`
-the versions that it was compared with. The log refuses a commit that names none; `root.publish` reads what is named,
-and refuses everything that it is not of.
+`root.begin(gated=True)` writes into the log that this transaction's commit names a verdict. The verdict is the record
+of a gate under `stages/` (`penstock.stages` writes those). Its `body` has in `publishes` the digest of the change
+that it let pass, and in `against` the versions that it was compared with. The log refuses a commit that names none;
+`root.publish` reads the record, and refuses every other change.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.j
 
 
 def digest_of(parts: Sequence[Part], exclude: Mapping[str, str], supersede: Mapping[str, str]) -> str:
-    """sha256 hex of what a publish adds and leaves out: what a verdict is of."""
+    """Return the sha256 hex of a publish's additions and omissions, which a verdict is of."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
     return hashlib.sha256(canonical([bodies, dict(exclude), dict(supersede)])).hexdigest()
 
@@ -37,12 +37,12 @@ def check_verdict(
     exclude: Mapping[str, str],
     supersede: Mapping[str, str],
 ) -> list[Onto]:
-    """Return what else a publish in an open transaction has to keep to that is gated or shows this verdict.
+    """Return the further checks of a publish in an open transaction that is gated or shows this verdict.
 
-    "" shows none. Costs two requests.
+    verdict: "" shows none. Costs two requests.
 
-    Raises: StageNotPublished for a verdict that is not there, was not `published` or is of something else, and for none
-    where the transaction is gated; Conflict where a later verdict stands; Corrupt.
+    Raises: StageNotPublished for a verdict that is not there, was not `published` or is of another change, and for
+    none where the transaction is gated; Conflict where a later verdict stands; Corrupt.
     """
     if not verdict:
         raise ungated(txn.txn, "no verdict was given")

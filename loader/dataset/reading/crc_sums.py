@@ -2,8 +2,8 @@
 
 The delivered digest covers one sum per sample, made of its fields' sums.
 
-A CRC of messages of one length is affine in their bits, so it is an XOR of what each bit adds. Four tables of 256, one
-per byte of a checksum, look up what a whole checksum adds.
+A CRC of messages of one length is affine in their bits: an XOR of one term for each bit. Four tables of 256, one per
+byte of a checksum, look up the term of a whole checksum.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ U32 = NDArray[np.uint32]
 
 
 def table_of(adds: Callable[[int], int]) -> U32:
-    """uint32 [4, 256]: what a byte at that place of a 32-bit number adds. adds: bit -> what it adds by itself."""
+    """Return uint32 [4, 256]: the term of a byte at that place of a 32-bit number. adds: bit -> its term."""
     table = np.zeros((4, 256), np.uint32)
     for bit in range(32):
         byte, low = divmod(bit, 8)
@@ -30,18 +30,21 @@ def table_of(adds: Callable[[int], int]) -> U32:
 
 
 def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
-    """uint32, of any shape: what each of these 32-bit numbers adds."""
+    """Return uint32, of the shape of `numbers`: the term of each of these 32-bit numbers."""
     first, *others = (table[byte][(numbers >> (8 * byte)) & 0xFF] for byte in range(4))
     return reduce(np.bitwise_xor, others, first)
 
 
 def moved_crc(crc: int, nbytes: int) -> np.uint32:
-    """Return what crc(A) adds to crc(A + B), where B has so many bytes, at least one: crc(A + B) is that XOR crc(B)."""
+    """Return the term of crc(A) in crc(A + B), where B has so many bytes, at least one.
+
+    crc(A + B) is this term XOR crc(B).
+    """
     return np.uint32(looked_up(_moved(nbytes), np.array([crc], np.uint32))[0])
 
 
 def joined_crcs(crcs: U32, nbytes: int) -> U32:
-    """uint32 [m]: the CRC-32C of n messages of `nbytes` bytes each, one behind the other, out of the CRC-32C of each.
+    """Return uint32 [m]: the CRC-32C of n messages of `nbytes` bytes each, joined, out of the CRC-32C of each.
 
     crcs: uint32 [m, n]; n and nbytes are at least 1. O(m * n); keeps tables of 4 KiB * n for (n, nbytes).
     """
@@ -53,7 +56,7 @@ def joined_crcs(crcs: U32, nbytes: int) -> U32:
 
 @lru_cache(maxsize=64)
 def _joined(n: int, nbytes: int) -> U32:
-    """uint32 [n * 4 * 256]: what the CRC-32C of each of n messages adds to that of all, byte by byte."""
+    """Return uint32 [n * 4 * 256]: the term of the CRC-32C of each of n messages in that of all, byte by byte."""
     tables = [table_of(lambda bit: 1 << bit)]  # of the last: itself
     while len(tables) < n:
         tables.append(looked_up(_moved(nbytes), tables[-1]))
@@ -62,7 +65,7 @@ def _joined(n: int, nbytes: int) -> U32:
 
 @lru_cache(maxsize=1024)
 def _moved(nbytes: int) -> U32:
-    """uint32 [4, 256]: what a CRC-32C adds to that of a message with so many bytes more. O(log nbytes)."""
+    """Return uint32 [4, 256]: the term of a CRC-32C in that of a message with so many bytes more. O(log nbytes)."""
     if nbytes == 1:
         blank = extend(0, b"\0")
         return table_of(lambda bit: extend(1 << bit, b"\0") ^ blank)
@@ -72,11 +75,13 @@ def _moved(nbytes: int) -> U32:
 
 
 def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
-    """int64 [n]: CRC-32C over (field name, zero byte, CRC-32C of its bytes as little-endian uint32) of a sample's
-    fields, by name. crcs: field -> int64 [n].
+    """Return int64 [n]: one CRC-32C per sample over its fields, by name.
 
-    That of the message with zeros for all checksums, XOR what each checksum adds (`joined_crcs`). O(fields) operations
-    on arrays.
+    The message is, for each field: name, zero byte, CRC-32C of its bytes as little-endian uint32. Its CRC is that of
+    the message with zeros for all checksums, XOR the term of each checksum (`joined_crcs`). O(fields) operations on
+    arrays.
+
+    crcs: field -> int64 [n].
     """
     names = sorted(crcs)
     blank, tables = _tables(tuple(names))
@@ -88,7 +93,7 @@ def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
 
 @lru_cache(maxsize=256)
 def _tables(names: tuple[str, ...]) -> tuple[int, tuple[U32, ...]]:
-    """Return the CRC of the message with zeros for all checksums; per name, what its checksum adds to it."""
+    """Return the CRC of the message with zeros for all checksums; per name, the table of its checksum's term."""
     stretches = [name.encode() + bytes(5) for name in names]
     message = b"".join(stretches)
     blank, ends = crc32c(message), accumulate(map(len, stretches))

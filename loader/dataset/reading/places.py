@@ -1,6 +1,6 @@
-"""Where the samples of a batch lie, as arrays: an object per sample is made only when somebody asks for it.
+"""Places of a batch's samples, as arrays: an object per sample is made only when somebody asks for it.
 
-Samples of several versions are looked up in one go: what a version costs is a stretch of its index.
+Samples of several versions are looked up in one go: each version costs a stretch of its index.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class FieldPlaces:
     """int64 [n]: CRC-32C of the bytes."""
 
     def address(self, field: str, number: int) -> FieldAddress:
-        """Of one sample."""
+        """Return the address of one sample's field."""
         shard = self.shards[self.shard[number]]
         return FieldAddress(
             field=field,
@@ -62,10 +62,7 @@ class FieldPlaces:
         )
 
     def shares(self, numbers: Int64s | None = None) -> tuple[Int64s, list["Share"]]:
-        """Return the numbers of all samples, or of those in `numbers`, ascending too, shard by shard.
-
-        And the shards' shares.
-        """
+        """Return the numbers of all samples, or of `numbers`, ascending too, shard by shard; and the shards' shares."""
         shard = self.shard if numbers is None else self.shard[numbers]
         if len(self.shards) == 1:
             ordered = np.arange(len(shard)) if numbers is None else numbers
@@ -81,18 +78,21 @@ class FieldPlaces:
         return order if numbers is None else numbers[order], shares
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
-        """(shard, the numbers of its samples, ascending), of all samples or of those in `numbers`, ascending too."""
+        """Yield (shard, the numbers of its samples, ascending), of all samples or of `numbers`, ascending too."""
         ordered, shares = self.shares(numbers)
         for shard, start, stop in shares:
             yield shard, ordered[start:stop]
 
 
 class Share(NamedTuple):
-    """Samples [start, stop), in the order of `FieldPlaces.shares`, lie in one shard."""
+    """Samples of one shard, in the order of `FieldPlaces.shares`."""
 
     shard: Shard
+    """The shard."""
     start: int
+    """First sample."""
     stop: int
+    """Sample behind the last."""
 
 
 def members(which: Int64s, n: int) -> Iterator[tuple[int, Int64s]]:
@@ -142,7 +142,7 @@ class SamplePlaces:
         return [keys[which][at] for which, at in zip(self.stretch.tolist(), local.tolist(), strict=True)]
 
     def address(self, number: int) -> SampleAddress:
-        """One sample's address, with its fields in the order in which they were asked for."""
+        """Return one sample's address, with its fields in the order in which they were asked for."""
         version = self.versions[int(self.of[number])]
         return SampleAddress(
             key=self.key(number),
@@ -155,26 +155,28 @@ class SamplePlaces:
         )
 
     def at(self, number: int) -> "SampleAt":
-        """One sample, whose address is made when an error or a metric asks for it."""
+        """Return one sample, whose address is made when an error or a metric asks for it."""
         return SampleAt(self, number)
 
     def addresses(self) -> list[SampleAddress]:
-        """Every sample's address."""
+        """Return every sample's address."""
         return [self.address(number) for number in range(len(self))]
 
 
 class SampleAt(NamedTuple):
-    """One sample of those that `places` has."""
+    """One sample of some `SamplePlaces`."""
 
     places: SamplePlaces
+    """The places."""
     number: int
+    """Number of the sample in them."""
 
     def address(self) -> SampleAddress:
-        """Its address."""
+        """Return its address."""
         return self.places.address(self.number)
 
     def describe(self, field: str | None = None) -> str:
-        """As `SampleAddress.describe`."""
+        """Describe it as `SampleAddress.describe`."""
         return self.address().describe(field)
 
 
@@ -182,18 +184,20 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """Runs a function over items, in order: the built-in `map`, or a thread pool's."""
 
 Layout = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-"""Per group: the fields of it that are asked for, and all that it has, which are the columns of its index."""
+"""Per group: its fields that are asked for, and all its fields, which are the columns of its index."""
 
 
 class Stretch(NamedTuple):
-    """Index rows of the shard at `path`."""
+    """Index rows of one shard."""
 
     rows: IndexRows
+    """The rows."""
     path: str
+    """Path of the shard."""
 
 
 def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]:
-    """Group -> those of the fields that it holds; groups in order of name. Raises: FieldNotFound."""
+    """Return group -> those of the fields that it holds; groups in order of name. Raises: FieldNotFound."""
     out: dict[str, list[str]] = {}
     for field in fields:
         out.setdefault(version.group_of(field), []).append(field)
@@ -201,7 +205,7 @@ def groups_of(version: "Version", fields: Sequence[str]) -> dict[str, list[str]]
 
 
 def layout_of(version: "Version", fields: Sequence[str]) -> Layout:
-    """How fields lie in a version's groups, whatever these are called. Raises: FieldNotFound."""
+    """Return the layout of fields in a version's groups, whatever these are called. Raises: FieldNotFound."""
     return tuple(
         (tuple(asked), tuple(sorted(version.manifest["groups"][group]["field_nbytes"])))
         for group, asked in groups_of(version, fields).items()
@@ -222,12 +226,17 @@ class Lookup:
         self._parts = _joined([None] * len(versions))
 
     def places(self, of: Int64s, ordinals: Int64s, run: Map = map) -> SamplePlaces:
-        """Where the fields of live ordinals lie, in the order given. of: int64 [n], the number of each one's version.
+        """Return the places of the fields of live ordinals, in the order given.
 
-        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. `run` may be a thread
-        pool's map. Beside that O(n log n) in a few calls of numpy, whatever the number of versions, and for each
-        stretch that occurs one look-up and one copy. Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample
-        without such a field; InvalidRuntime for an ordinal out of range.
+        Costs one index row group per distinct (group, 2,048-row stretch) that is not in memory. Beside that O(n log
+        n) in a few calls of numpy, whatever the number of versions, and for each stretch that occurs one look-up and
+        one copy.
+
+        of: int64 [n], the number of each one's version.
+        run: may be a thread pool's map.
+
+        Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an
+        ordinal out of range.
         """
         parts = self._with_parts_of(of, run)
         part, row = parts.locate(of, ordinals)
@@ -276,7 +285,7 @@ class Lookup:
         )
 
     def _stretches(self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map) -> list[Stretch]:
-        """Index rows by (version, part, number of the stretch in it).
+        """Return index rows by (version, part, number of the stretch in it).
 
         A pool costs more than it brings for those that need not be read.
         """
@@ -294,10 +303,7 @@ class Lookup:
         return [one for one in found if one is not None]
 
     def _with_parts_of(self, of: Int64s, run: Map) -> "_Parts":
-        """Return the parts of these versions, and of all that were asked for before.
-
-        Raises: what `Version.parts` does.
-        """
+        """Return the parts of these versions, and of all that were asked for before. Raises: as `Version.parts`."""
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
         if new:
@@ -309,25 +315,27 @@ class Lookup:
 
 
 class _Parts(NamedTuple):
-    """The parts of versions, those of one behind those of another; of a version that is listed twice once.
-
-    tables: by the versions' numbers, None for those not `known`, bool [versions]. int64 [versions]: n_live, samples of
-    each; first_ordinal, first_part: samples and parts before its own; first_name: the number of its first part where
-    every listed version has numbers of its own. first: int64 [parts + 1], samples before each part; live_rows: of the
-    parts with exclusions.
-    """
+    """The parts of versions, those of one behind those of another; of a version that is listed twice once."""
 
     tables: Sequence[PartsTable | None]
+    """By the versions' numbers; None for those not `known`."""
     known: Bools
+    """bool [versions]: True where `tables` has the version's."""
     n_live: Int64s
+    """int64 [versions]: samples of each."""
     first_ordinal: Int64s
+    """int64 [versions]: samples before its own."""
     first_part: Int64s
+    """int64 [versions]: parts before its own."""
     first_name: Int64s
+    """int64 [versions]: the number of its first part where every listed version has numbers of its own."""
     first: Int64s
+    """int64 [parts + 1]: samples before each part."""
     live_rows: Mapping[int, SelectTable]
+    """Part -> live rows, of the parts with exclusions."""
 
     def locate(self, of: Int64s, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """(part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length.
+        """Return (part, as its version numbers it, and row in it) of live ordinals; int64 arrays of the same length.
 
         Raises: InvalidRuntime for an ordinal that its version does not have.
         """
@@ -341,7 +349,7 @@ class _Parts(NamedTuple):
 
 
 def _joined(tables: Sequence[PartsTable | None]) -> _Parts:
-    """O(versions + parts)."""
+    """Join tables. O(versions + parts)."""
     each = list(dict.fromkeys(table for table in tables if table is not None))
     at = {table: number for number, table in enumerate(each)}
     which = np.array([-1 if table is None else at[table] for table in tables], np.int64)

@@ -27,28 +27,32 @@ _Shard = tuple[int, str]
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
-    """The `OnCorrupt` that stops at the first corrupt sample."""
+    """Raise the error: the `OnCorrupt` that stops at the first corrupt sample."""
     raise error
 
 
 class FieldPart(NamedTuple):
-    """Bytes [offset, offset + nbytes) of a field's payload, and the checksum that a table of it says they have."""
+    """A part of a field's payload, as a table of the payload names it."""
 
     offset: int
+    """First byte in the field."""
     nbytes: int
+    """Number of bytes."""
     crc32c: int
+    """CRC-32C of the bytes."""
 
 
 class PartsOfField(NamedTuple):
-    """What to read of one field: runs of parts, ascending.
-
-    A run is read from its first to its last byte. said_by: who says what the parts' checksums are, for errors.
-    """
+    """Parts to read of one field."""
 
     address: SampleAddress
+    """Address of the sample."""
     field: str
+    """Name of the field."""
     runs: Sequence[Sequence[FieldPart]]
+    """Runs of parts, ascending. A run is read from its first to its last byte."""
     said_by: str = "its packet table"
+    """Source of the parts' checksums, for errors."""
 
 
 def read_fields(
@@ -61,13 +65,16 @@ def read_fields(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[dict[str, bytes]]:
-    """Per sample, field -> its bytes. Fields of one shard that lie close together share a request.
+    """Return per sample, field -> its bytes. Fields of one shard that lie close together share a request.
 
-    pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed. `run` may be
-    a thread pool's map. on_refetch: called before each read that is repeated. on_corrupt: told of each sample with a
-    field whose checksum is wrong twice, or which the shard ends before, in the order of `addresses`; such a sample is
-    {}. The error has its full address. on_read: told of each shard's share, in the thread that read it. Raises: what
-    on_corrupt does, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
+    pins: shard path -> ETag seen at its first read; a shard that was replaced since raises Changed.
+    run: may be a thread pool's map.
+    on_refetch: called before each read that is repeated.
+    on_corrupt: told, in the order of `addresses`, of each sample with a field whose checksum is wrong twice, or that
+    lies behind the shard's end. Such a sample is {}. The error has its full address.
+    on_read: told of each shard's share, in the thread that read it.
+
+    Raises: as on_corrupt, by default Corrupt; Changed; ObjectNotFound; Transient, Throttled past the retry budget.
     """
     by_shard: dict[_Shard, list[_Wanted]] = {}
     for number, address in enumerate(addresses):
@@ -89,9 +96,9 @@ def read_fields(
 def read_places(
     reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
 ) -> list[tuple[int, str, bytes | Corrupt]]:
-    """Return (number, field, its bytes or why it has none) of these samples of these fields, shard by shard.
+    """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
 
-    As `read_fields`, whose errors it raises. numbers: field -> numbers of the samples.
+    numbers: field -> numbers of the samples. Raises: as `read_fields`.
     """
     by_shard: dict[_Shard, list[_Wanted]] = {}
     for field, some in numbers.items():
@@ -115,10 +122,10 @@ def read_parts(
     on_corrupt: OnCorrupt = raise_corrupt,
     on_read: OnRead = lambda _: None,
 ) -> list[list[bytes | memoryview]]:
-    """Per item of `wanted`, the bytes of its parts, run after run.
+    """Return per item of `wanted` the bytes of its parts, run after run.
 
-    One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. What is between the
-    parts of a run is read and not looked at.
+    One request per run; runs of one shard that lie at most 64 KiB apart share one, as fields do. Bytes between the
+    parts of a run are read and not looked at.
 
     A part whose checksum is wrong is read once more. Arguments and errors as those of `read_fields`; a corrupt item
     is [].
@@ -164,7 +171,7 @@ def _read_shards(
 
 
 def _blocks(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
-    """In parts of so many bytes that what was read is still in the processor's cache when it is verified."""
+    """Yield blocks so small that their bytes are still in the processor's cache when they are verified."""
     start, nbytes = 0, 0
     for i, (_, _, _, more, _) in enumerate(wanted):
         if nbytes + more > CACHED_BYTES and i > start:

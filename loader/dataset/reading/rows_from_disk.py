@@ -17,36 +17,41 @@ from .shard_read import Reading, ReadingOf, ShardRead, extent
 
 
 class RowsOfField(NamedTuple):
-    """Where one field's values go: bytes `head`, which all of them begin with, are compared and dropped.
-
-    The rest of sample `numbers[i]` fills row `rows[i]` of `memory`, uint8 [any, nbytes], contiguous. numbers: int64,
-    ascending.
-    """
+    """Memory for the values of one field."""
 
     field: str
+    """Name of the field."""
     head: bytes
+    """Bytes that all values begin with; they are compared and dropped."""
     numbers: Int64s
+    """int64 [n], ascending: numbers of the samples."""
     rows: Int64s
+    """int64 [n]: row of `memory` that the rest of each sample fills."""
     memory: np.ndarray
+    """uint8 [any, nbytes], contiguous."""
 
     def part(self, numbers: Int64s) -> "RowsOfField":
-        """For some of the samples."""
+        """Return the rows for some of the samples."""
         return self._replace(numbers=numbers, rows=self.rows[np.searchsorted(self.numbers, numbers)])
 
 
 class NotInRow(NamedTuple):
-    """A sample whose row is not filled: all bytes of its field, where they begin otherwise, or why it has none."""
+    """A sample whose row is not filled."""
 
     number: int
+    """Number of the sample."""
     field: str
+    """Name of the field."""
     data: bytes | Corrupt
+    """All bytes of its field, where they do not begin with `head`; or the error."""
 
 
 def read_rows(reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]) -> list[NotInRow]:
-    """Fill the rows from disks, verified; what is not told of lies in its row.
+    """Fill the rows from disks, verified; return the samples that do not lie in their row.
 
-    A field of another size than its head and row raises nothing here: it must not be asked for. Raises: Changed;
-    ObjectNotFound; Transient.
+    A field of another size than its head and row raises nothing here: it must not be asked for.
+
+    Raises: Changed; ObjectNotFound; Transient.
     """
     heads = [np.empty((len(one.numbers), len(one.head)), np.uint8) for one in wanted]
     by_shard: dict[tuple[int, str], list[_Piece]] = {}
@@ -104,9 +109,9 @@ def _filled(
     pieces: list[_Piece],
     out: list[NotInRow],
 ) -> float | None:
-    """Sort one shard's pieces and fill their buffers.
+    """Sort one shard's pieces and fill their buffers; return the seconds.
 
-    Seconds; None where the shard ends too early for one of them, when each was asked for by itself, to know for which.
+    None where the shard ends too early for one of them: each was then asked for by itself, to know for which.
     """
     disk = disk_of(reading.store)
     assert disk is not None  # of others nothing is read into rows

@@ -23,14 +23,16 @@ from .rows_from_disk import NotInRow, RowsOfField
 from .shard_read import CACHED_BYTES, MAPPED_BYTES, Reading, ReadingOf, ShardRead
 
 ROWS_AT_ONCE = 64
-"""Of a block at most: the tables that say what its checksum shall be take 4 KiB a row."""
+"""Rows of a block, at most: the tables of its expected checksum take 4 KiB a row."""
 
 
 class RowChecks:
     """Takes rows as they are filled, block by block, while they are in the processor's cache.
 
-    memory: uint8 [any, nbytes], contiguous. crcs: uint32 [n], of the rows in the order in which `add` is told of them.
-    A block whose checksum is right is wrong with a probability of 2^-32, as a row by itself would be.
+    memory: uint8 [any, nbytes], contiguous.
+    crcs: uint32 [n], of the rows in the order of their `add`.
+
+    A wrong block passes with a probability of 2^-32, as a row by itself would.
     """
 
     def __init__(self, memory: np.ndarray, crcs: U32) -> None:
@@ -41,7 +43,7 @@ class RowChecks:
         self._wrong: list[int] = []
 
     def add(self, rows: Int64s) -> None:
-        """The next rows, ascending: those are filled. Quick where they are neighbours, and most blocks of one size."""
+        """Take the next filled rows, ascending. Quick where they are neighbours, and most blocks of one size."""
         first, low, high = self._n, int(rows[0]), int(rows[-1]) + 1
         self._n += len(rows)
         if high - low == len(rows):
@@ -50,7 +52,7 @@ class RowChecks:
             self._check_each(first, rows.tolist())
 
     def wrong(self) -> Int64s:
-        """Of those added so far, counted from 0, the ones that are not as they shall be."""
+        """Return the wrong rows, as int64 numbers counted from 0 in the order of `add`."""
         for n, blocks in self._sums.items():
             crcs = self._crcs[np.add.outer([first for first, *_ in blocks], np.arange(n))]
             for wanted, (first, row, found) in zip(
@@ -77,7 +79,7 @@ GATHERED_BYTES = 2048
 def map_rows(
     reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]
 ) -> tuple[list[NotInRow], list[RowsOfField]]:
-    """Fill the rows of shards that are mapped, verified: (what is not in its row, what is to be read instead).
+    """Fill the rows of shards that are mapped, verified; return (samples not in their row, rows to be read instead).
 
     Raises: as `read_rows`.
     """
@@ -96,10 +98,11 @@ def map_rows(
 def map_bytes(
     reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
 ) -> tuple[dict[int, bytes | Corrupt], Int64s]:
-    """Return (number of a sample -> its bytes, verified, or why it has none; the numbers of those to be read instead).
+    """Return (number of a sample -> its verified bytes, or the error; numbers of the samples to be read instead).
 
-    Raises: as `read_rows`. What a shard costs is a look at its file: what can be worked out of all shards is, in one
-    go.
+    A shard costs a look at its file: all else is computed for all shards in one go.
+
+    Raises: as `read_rows`.
     """
     at, found, left = places.fields[field], dict[int, bytes | Corrupt](), list[Int64s]()
     ordered, shares = at.shares(numbers)
@@ -150,25 +153,26 @@ def map_bytes(
 
 
 class _Shard(NamedTuple):
-    """Samples of a field that lie in one mapped shard. mine: int64, their numbers, ascending.
-
-    begin: int64, where the field of each begins in `whole`, uint8; opened_s: seconds.
-    """
+    """Samples of a field that lie in one mapped shard."""
 
     reading: Reading
     path: str
     whole: np.ndarray
+    """uint8: bytes of the shard."""
     mine: Int64s
+    """int64, ascending: numbers of the samples."""
     begin: Int64s
+    """int64: first byte of each sample's field in `whole`."""
     opened_s: float
+    """Seconds of opening the shard."""
 
 
 def _mapped(
     reading_of: ReadingOf, places: SamplePlaces, one: RowsOfField, held: ExitStack
 ) -> tuple[list[_Shard], list[Int64s]]:
-    """Return a field's shards, mapped as long as `held` is.
+    """Return a field's shards, mapped as long as `held` is, and the numbers of the other samples.
 
-    And the numbers of the samples of those that are not mapped, or that end too early for one of them.
+    Those lie in shards that are not mapped, or that end too early for one of them.
     """
     at, nbytes = places.fields[one.field], len(one.head) + one.memory.shape[1]
     shards, unmapped = list[_Shard](), list[Int64s]()
@@ -196,7 +200,7 @@ def _mapped(
 
 
 def _filled(places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]) -> list[NotInRow]:
-    """Fill the rows of these shards. What is not in its row."""
+    """Fill the rows of these shards, and return the samples that are not in their row."""
     start, at, n_row = perf_counter(), places.fields[one.field], one.memory.shape[1]
     numbers = np.concatenate([shard.mine for shard in shards])
     same = np.concatenate([_begin_with(one.head, shard) for shard in shards])
@@ -237,7 +241,7 @@ def _filled(places: SamplePlaces, one: RowsOfField, shards: Sequence[_Shard]) ->
 
 
 def _begin_with(head: bytes, shard: _Shard) -> NDArray[np.bool_]:
-    """Whether each sample's field begins with `head`."""
+    """Return bool [samples of the shard]: whether each field begins with `head`."""
     words = np.uint64 if len(head) % 8 == 0 else np.uint8  # an eighth of the comparisons
     found = _windows(shard.whole, len(head))[shard.begin].view(words)
     same: NDArray[np.bool_] = (found == np.frombuffer(head, words)).all(axis=1)
@@ -247,7 +251,7 @@ def _begin_with(head: bytes, shard: _Shard) -> NDArray[np.bool_]:
 def _copier(
     wholes: Sequence[np.ndarray], which: Int64s, begin: Int64s, memory: np.ndarray, rows: Int64s
 ) -> Callable[[slice], None]:
-    """Copies, of some of the rows, the bytes of `wholes[which]` from each `begin` on."""
+    """Return a function that copies, for a slice of the rows, the bytes of `wholes[which]` from each `begin` on."""
     n_row = memory.shape[1]
 
     def gather(block: slice) -> None:
@@ -270,11 +274,11 @@ def _copier(
 
 
 def _as_slice(rows: Int64s) -> slice | Int64s:
-    """Ascending rows as a slice where they are neighbours, which numpy is quicker with."""
+    """Return ascending rows as a slice where they are neighbours, which numpy is quicker with."""
     low, high = int(rows[0]), int(rows[-1]) + 1
     return slice(low, high) if high - low == len(rows) else rows
 
 
 def _windows(data: np.ndarray, nbytes: int) -> np.ndarray:
-    """uint8 [len(data) - nbytes + 1, nbytes]: row i is data[i : i + nbytes], without a copy."""
+    """Return uint8 [len(data) - nbytes + 1, nbytes]: row i is data[i : i + nbytes], without a copy."""
     return np.ndarray((len(data) - nbytes + 1, nbytes), np.uint8, buffer=data, strides=(1, 1))

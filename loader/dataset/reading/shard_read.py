@@ -1,4 +1,4 @@
-"""What every read of shards shares: pinned ETags, errors with the sample's address, a second read, and timing."""
+"""Common parts of all reads of shards: pinned ETags, errors with the sample's address, a second read, and timing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ from ..shards.shard import crc32c
 from .verified_store import Int64s, VerifiedStore
 
 MAPPED_BYTES = 128 * 2**10
-"""Of a span at most, on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
+"""Bytes of a span, at most on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
 
 CACHED_BYTES = 256 * 2**10
-"""Copied out of a map before they are verified, which finds them in the processor's cache."""
+"""Bytes copied out of a map before they are verified, which finds them in the processor's cache."""
 
 AddressOf = Callable[[int], SampleAddress]
-"""Number of a sample in the list at hand -> its address; asked only when something has to be told of it."""
+"""Number of a sample in the list at hand -> its address; called only for a message about it."""
 
 
 class ShardRead(NamedTuple):
@@ -61,7 +61,7 @@ class Reading(NamedTuple):
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
     ) -> list[bytes]:
-        """Return the bytes of (offset, nbytes) spans, in order. first, field: what is wanted first, for errors.
+        """Return the bytes of (offset, nbytes) spans, in order. first, field: of the first span, for errors.
 
         Raises: Corrupt when the shard ends too early; the other leaves with that address.
         """
@@ -81,7 +81,7 @@ class Reading(NamedTuple):
     def _mapped(
         self, path: str, spans: Sequence[tuple[int, int]], etag: str | None
     ) -> tuple[list[bytes], str] | None:
-        """Small spans out of a map, and the etag; None where reading is better."""
+        """Return small spans out of a map, and the etag; None where reading is better."""
         if self.maps is None or sum(nbytes for _, nbytes in spans) > len(spans) * MAPPED_BYTES:
             return None
         with self.maps.using(path, etag) as mapped:
@@ -96,8 +96,11 @@ class Reading(NamedTuple):
     def is_verified(
         self, path: str, mapped: tuple[Mapped, str], offset: Int64s, nbytes: Int64s | int
     ) -> bool:
-        """Whether ranges of a mapped shard may be used as far as its SHA-256 goes, looked at now where they were not
-        before; always where nobody asks for it. Else a read says for which sample they may not."""
+        """Return whether ranges of a mapped shard may be used as far as its SHA-256 goes.
+
+        Pages that were not looked at before are looked at now. Always True where nobody asks for SHA-256. After False
+        a read says for which sample they may not.
+        """
         if not isinstance(self.store, VerifiedStore):
             return True
         each = np.broadcast_to(np.asarray(nbytes, np.int64), offset.shape)
@@ -105,7 +108,7 @@ class Reading(NamedTuple):
 
     @contextmanager
     def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:
-        """Errors of the store get the address of what was wanted first; Corrupt does not say for whom it is true."""
+        """Give errors of the store the address of the first sample; a Corrupt does not say for which one it is true."""
         try:
             yield
         except ObjectNotFound as error:
@@ -117,7 +120,7 @@ class Reading(NamedTuple):
             raise
 
     def pin(self, path: str, etag: str) -> None:
-        """Raises: Changed."""
+        """Pin a shard's ETag. Raises: Changed."""
         if self.pins.setdefault(path, etag) != etag:
             raise Changed(
                 f"{self.store.url}/{path} was replaced while it was being read; shards are immutable: find out who "
@@ -125,9 +128,9 @@ class Reading(NamedTuple):
             )
 
     def again(self, address: SampleAddress, place: FieldAddress, said_by: str = "its index") -> bytes:
-        """Return a flipped bit on the way is cured by a second read.
+        """Return the field's bytes by a second read, which cures a bit that flipped on the way.
 
-        One on the disk is not, unless a mirror has the shard. Raises: Corrupt; Changed.
+        A bit that flipped on the disk is not cured, unless a mirror has the shard. Raises: Corrupt; Changed.
         """
         self.on_refetch()
         return retry_corrupt(partial(self._again, address, place, said_by), again=0)
@@ -150,7 +153,7 @@ class Reading(NamedTuple):
         return blob.data
 
     def again_or_error(self, address: SampleAddress, field: str) -> bytes | Corrupt:
-        """Return a whole field of a sample, by a second read."""
+        """Return a whole field of a sample by a second read, or the error."""
         try:
             return self.again(address, address.fields[field])
         except Corrupt as error:
@@ -158,10 +161,10 @@ class Reading(NamedTuple):
 
 
 ReadingOf = Callable[[int], Reading]
-"""Number of a version -> how its shards are read."""
+"""Number of a version -> the `Reading` of its shards."""
 
 
 def extent(spans: Sequence[tuple[int, int]]) -> Span:
-    """From the first byte of all (offset, nbytes) spans to the last."""
+    """Return the span from the first byte of all (offset, nbytes) spans to the last."""
     low = min((offset for offset, _ in spans), default=0)
     return Span(low, max((offset + nbytes for offset, nbytes in spans), default=0) - low)

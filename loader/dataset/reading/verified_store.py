@@ -1,9 +1,11 @@
 """Shards read by their pages, each held against its SHA-256 when it is first used: `Root(verify="sha256")`.
 
-CRC-32C shows accidents: whoever may replace a shard can give another one any checksums. The hashes of its pages stand
-in its index, that of the index in the shards table, that of the table in the manifest, and that of the manifest is the
-version's id. What was verified is remembered by the object's ETag, and of mirrors by the store that served it: an
-object that was put in the place of another is verified anew, or refused where the other is pinned.
+CRC-32C shows accidents; a replaced shard can have any checksums. So there is a chain of SHA-256: of a shard's pages
+in its index, of the index in the shards table, of the table in the manifest. That of the manifest is the version's
+id.
+
+Verified pages are remembered by the object's ETag, and with mirrors by the store that served it. An object that was
+put in the place of another is verified anew, or refused where the other is pinned.
 """
 
 import os
@@ -26,16 +28,16 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 KEPT_SHARDS = 16_384
-"""Shards of which it is remembered what was verified: those used last. 33 bytes a page: 132 KiB of 256 MiB."""
+"""Shards whose verified pages are remembered: those used last. 33 bytes a page: 132 KiB of 256 MiB."""
 
 KEPT_OBJECTS = 4
-"""Of one shard: its copies in mirrors, and what was put in its place."""
+"""Objects of one shard that are remembered: its copies in mirrors, and replacements."""
 
 HashesOf = Callable[[str], PageHashes]
 """Path of a shard -> the hashes of its pages. Raises: Corrupt; InvalidRuntime for one that has none."""
 
 Identity = tuple[str | int, ...]
-"""Which object bytes were of: its ETag, and of several stores the number of the one that gave them."""
+"""Identity of the object that bytes came from: its ETag, and with several stores the number of the store."""
 
 _MAPPED = -1
 
@@ -46,9 +48,9 @@ ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
 class VerifiedStore:
     """A store of shards whose bytes are verified before anybody has them.
 
-    What lies in pages that were not used yet is read with the rest of these. Thread-safe; a disk where `origin` is one.
+    Pages that were not used yet are read whole. Thread-safe; a disk where `origin` is one.
 
-    Raises, beside what `origin` does: Corrupt where a page is not what its hash says.
+    Raises: as `origin`; also Corrupt where a page does not have its hash.
     """
 
     def __init__(self, origin: RangeReader, hashes_of: HashesOf) -> None:
@@ -62,7 +64,7 @@ class VerifiedStore:
 
     @property
     def disk(self) -> "VerifiedStore | None":
-        """See `store.disk_of`."""
+        """This store itself, or None: see `store.disk_of`."""
         return None if disk_of(self._origin) is None else self
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
@@ -89,7 +91,7 @@ class VerifiedStore:
     def read_each(
         self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
     ) -> tuple[list[bytes], str]:
-        """As the disk does."""
+        """Return the bytes of spans, as the disk does."""
         disk = self._disk
 
         def read(some: Sequence[Span], pinned: str | None) -> tuple[list[bytes], str]:
@@ -98,7 +100,7 @@ class VerifiedStore:
         return self._read(key, [Span(*span) for span in spans], etag, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        """As the disk does; what lies in pages that were not used yet is copied there."""
+        """Fill buffers, as the disk does; bytes of pages that were not used yet are copied there."""
         spans = [piece[:2] for piece in pieces]
         shard, columns = self._shard(key, spans), _columns(spans)
         if not shard.unverified(shard.guess(etag), *columns).any():
@@ -116,17 +118,20 @@ class VerifiedStore:
         return found
 
     def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
-        """As the disk does."""
+        """Return a file's state, as the disk does."""
         return self._disk.state(key, etag)
 
     def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """As the disk does: what is in the file is for `is_verified` to say."""
+        """Return the file, as the disk does: `is_verified` says whether its bytes are right."""
         return self._disk.open_same(key, etag)
 
     def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, data: np.ndarray) -> bool:
-        """Whether bytes [offset, offset + nbytes) of a shard that is in memory are right, looked at now where they were
-        not before. offset, nbytes: int64 [n]; data: uint8, all of the shard that has this ETag. Raises: as reading its
-        index does."""
+        """Return whether bytes [offset, offset + nbytes) of a shard that is in memory are right.
+
+        Pages that were not looked at before are looked at now.
+
+        offset, nbytes: int64 [n]; data: uint8, all of the shard that has this ETag. Raises: as reading its index.
+        """
         shard = self._shard(key)
         # Of several stores a map is of the nearest, which other reads do not tell.
         identity = (etag, _MAPPED) if isinstance(self._origin, MirroredStore) else (etag,)
@@ -144,7 +149,10 @@ class VerifiedStore:
         return cast(Disk, self._origin)
 
     def _shard(self, key: str, spans: Sequence[tuple[int, int]] = ()) -> "_Shard":
-        """Raises: Corrupt, also for a range behind the end of the shard; InvalidRuntime."""
+        """Return a shard's verified pages.
+
+        Raises: Corrupt, also for a range behind the end of the shard; InvalidRuntime.
+        """
         with self._lock:
             found = self._shards.get(key)
             if found is not None:
@@ -177,7 +185,7 @@ class VerifiedStore:
         read: ReadSpans,
         expected: Identity | None,
     ) -> tuple[list[bytes], str]:
-        """As `_read`. expected: what will be read, where that is known."""
+        """Read as `_read`. expected: identity of the object that will be read, where that is known."""
         columns = _columns(spans)
         new = shard.unverified(expected, *columns)
         runs = shard.runs(new, *columns)
@@ -202,12 +210,12 @@ class VerifiedStore:
 
 
 def _identity(etag: str, serving: set[int]) -> Identity | None:
-    """None where nobody knows which of several stores gave which bytes: then nothing of them is remembered."""
+    """Return the identity; None where it is unknown which of several stores gave which bytes: nothing is kept then."""
     return (etag, *serving) if len(serving) < 2 else None
 
 
 class _Shard:
-    """What was verified of one shard. Thread-safe."""
+    """Verified pages of one shard. Thread-safe."""
 
     def __init__(self, hashes: PageHashes) -> None:
         self.hashes = hashes
@@ -217,16 +225,16 @@ class _Shard:
         self._whole: set[Identity] = set()
 
     def guess(self, etag: str | None) -> Identity | None:
-        """Return what a read will find, as far as that is known: what the last one found."""
+        """Return the identity that a read will find, as far as that is known: that of the last read."""
         with self._lock:
             return next((one for one in reversed(self._left) if etag in (None, one[0])), None)
 
     def is_whole(self, identity: Identity | None) -> bool:
-        """Whether all of the object was verified."""
+        """Return whether all of the object was verified."""
         return identity in self._whole
 
     def unverified(self, identity: Identity | None, offset: Int64s, nbytes: Int64s) -> Bools:
-        """bool [n]: which ranges lie in a page that was not verified yet."""
+        """Return bool [n]: True for a range that lies in a page that was not verified yet."""
         if self.is_whole(identity):
             return np.zeros(len(offset), bool)
         left = self._none if identity is None else self._left.get(identity, self._none)
@@ -250,7 +258,7 @@ class _Shard:
         return [self._span(low, high) for low, high in zip(edges[::2], edges[1::2], strict=True)]
 
     def verify(self, identity: Identity | None, run: Span, data: memoryview) -> list[Span]:
-        """Look at the pages of a run that were not verified yet; those that are wrong."""
+        """Look at the pages of a run that were not verified yet; return those that are wrong."""
         size, wrong, good = self.hashes.page_bytes, list[Span](), list[int]()
         left = self._none if identity is None else self._left.get(identity, self._none)
         for page in range(run.offset // size, -(-(run.offset + run.nbytes) // size)):

@@ -1,1 +1,1 @@
-"""Shards: tar files, their indexes and parts, and where the bytes of a sample lie."""
+"""Shards: tar files, their indexes and parts, and the places of a sample's bytes."""

@@ -1,4 +1,4 @@
-"""Where a sample lies: what `explain` prints and errors about stored data carry."""
+"""Address of a sample: `explain` prints it, and errors about stored data carry it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Described(Protocol):
     """Something stored that an error can name."""
 
     def describe(self, field: str | None = None) -> str:
-        """Where it lies, with the place of a field where one is named."""
+        """Return its place, with that of a field where one is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class SampleAddress:
     """Field name -> its place; empty where no field was asked for."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: key, version, version_id, part, row, ordinal, and of each field its place."""
+        """Return plain JSON: key, version, version_id, part, row, ordinal, and the place of each field."""
         return {
             **{name: getattr(self, name) for name in _SAMPLE},
             "fields": {
@@ -74,7 +74,7 @@ class SampleAddress:
         return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)
 
     def describe(self, field: str | None = None) -> str:
-        """`photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` when one is named."""
+        """Return `photos@12/<part> media[1048576:1310720] sample 'ep_31/0120'`, with `.field` when one is named."""
         if field is None or field not in self.fields:
             return f"{self.version}/{self.part} row {self.row} sample {self.key!r}"
         at = self.fields[field]

@@ -11,12 +11,12 @@ BLOCK_BITS = 4096
 
 
 def pack(members: Bools) -> bytes:
-    """Bit i of the result (least significant first) is `members[i]`."""
+    """Return bytes whose bit i (least significant first) is `members[i]`."""
     return np.packbits(members, bitorder="little").tobytes()
 
 
 def unpack(data: bytes, n: int) -> Bools:
-    """bool [n], the inverse of `pack`."""
+    """Return bool [n], the inverse of `pack`."""
     return np.unpackbits(np.frombuffer(data, np.uint8), count=n, bitorder="little").astype(bool)
 
 
@@ -41,13 +41,13 @@ class SelectTable:
         return self._bytes[: -(-self._n // 8)].tobytes()
 
     def rank(self, n: int) -> int:
-        """How many members are less than n."""
+        """Return the number of members less than n."""
         block, bits = divmod(n, BLOCK_BITS)
         row = self._bytes.reshape(-1, BLOCK_BITS // 8)[block : block + 1]
         return int(self._before[block]) + int(np.unpackbits(row, bitorder="little")[:bits].sum())
 
     def select(self, x: Int64s) -> Int64s:
-        """int64 members: the x-th smallest, 0 <= x < len(self)."""
+        """Return int64 members: the x-th smallest, 0 <= x < len(self)."""
         if not len(x):
             return np.zeros(0, np.int64)
         block = np.searchsorted(self._before, x, side="right") - 1

@@ -2,9 +2,9 @@
 
 A Parquet reader of a remote index is given a window of it as if it were the file.
 
-Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded, row groups of at
-most 2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group, not the
-whole file. In front stand the hashes of the shard's pages, which only those read who prove shards by them.
+Columns: `key`, then per field f (int64) `f_offset`, `f_nbytes`, `f_crc32c`; delta encoded. Row groups have at most
+2,048 rows, so that one cold sample of a shard of small samples costs a footer and one row group. In front stand the
+hashes of the shard's pages, which are read only to prove shards by them.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class Window(io.RawIOBase):
 
 ROW_GROUP_ROWS = 2048
 WHOLE_BELOW_BYTES = 512 * 2**10
-"""A smaller index is read whole in one request; a larger one by its footer and then by row group."""
+"""Size in bytes below which an index is read whole in one request; a larger one by its footer and then by row group."""
 TAIL_BYTES = 64 * 2**10
 
 Int64s = npt.NDArray[np.int64]
@@ -104,7 +104,7 @@ class IndexRows:
     """Field -> int64 [rows], a column of `places`."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
-        """Where a field of row `first_row + local` lies in the shard at `path`."""
+        """Return the place of a field of row `first_row + local` in the shard at `path`."""
         return FieldAddress(
             field=field,
             group=group,
@@ -118,8 +118,8 @@ class IndexRows:
 def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
     """Return the index file.
 
-    `fields[f]` is int64 [rows, 3]: offset, nbytes, crc32c of field f in each row; pages: what `shard.hash_pages` gives
-    of the shard.
+    fields: field -> int64 [rows, 3]: offset, nbytes, crc32c in each row.
+    pages: hashes of the shard's pages, by `shard.hash_pages`.
     """
     columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
     encoding = {"key": "DELTA_BYTE_ARRAY"}
@@ -140,20 +140,27 @@ def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Where an index lies, and what its bytes are held against before Parquet reads them: a damaged footer can crash a
-    reader. footer_crc32c, footer_sha256: of the last `footer_nbytes`; pages_nbytes: of the hashes in front. Indexes of
-    earlier releases have neither hashes nor a footer_sha256 ("")."""
+    """Place of an index, and checksums of its bytes.
+
+    They are checked before Parquet reads the bytes: a damaged footer can crash a reader.
+    """
 
     path: str
+    """Path relative to the root."""
     nbytes: int
+    """Size in bytes."""
     crc32c: int
+    """CRC-32C of the whole index."""
     footer_crc32c: int
+    """CRC-32C of the last bytes, the footer."""
     footer_sha256: str = ""
+    """Sha256 hex of the last bytes, the footer; "" in indexes of earlier releases."""
     pages_nbytes: int = 0
+    """Bytes of the page hashes in front; 0 in indexes of earlier releases."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
-        """From a row of the shards table."""
+        """Return the place in a row of the shards table."""
         return IndexPlace(
             path=shard["index_path"],
             nbytes=shard["index_nbytes"],
@@ -165,7 +172,7 @@ class IndexPlace:
 
     @staticmethod
     def measure(path: str, data: bytes, pages_nbytes: int = 0) -> "IndexPlace":
-        """Of the bytes that are to lie at `path`, so many of them the hashes of pages."""
+        """Return the place of bytes that are to lie at `path`. pages_nbytes: size of the hashes of pages in front."""
         footer = data[len(data) - footer_nbytes(data) :]
         return IndexPlace(
             path=path,
@@ -177,7 +184,7 @@ class IndexPlace:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return what a row of the shards table says of it."""
+        """Return its columns of a row of the shards table."""
         return {
             "index_path": self.path,
             "index_nbytes": self.nbytes,
@@ -189,14 +196,13 @@ class IndexPlace:
 
     @property
     def start(self) -> int:
-        """The first byte that whoever asks for all rows reads: behind the hashes of pages, or where Parquet begins to
-        look for the footer."""
+        """First byte of a read of all rows: behind the page hashes, or where Parquet begins to look for the footer."""
         behind = MAGIC_BYTES + self.pages_nbytes if self.footer_sha256 else 0
         return max(0, min(behind, self.nbytes - TAIL_BYTES))
 
 
 class IndexFile:
-    """An open index: reads what is asked for, keeps nothing but the footer, or what is small. Thread-safe.
+    """An open index, which keeps nothing but the footer, or a small index. Thread-safe.
 
     whole: all rows are wanted, so that they are read at once, however many.
     """
@@ -224,15 +230,15 @@ class IndexFile:
         return f"{self._store.url}/{self._path}"
 
     def row_group_of(self, row: int) -> int:
-        """Which row group holds a row."""
+        """Return the number of the row group that holds a row."""
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_row_group(self, group: int) -> IndexRows:
-        """One row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
+        """Return one row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
         return retry_corrupt(partial(self._read_row_group, group))
 
     def column(self, name: str) -> Int64s:
-        """One column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
+        """Return one column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
         try:
             reader = pq.ParquetFile(
                 Window(self._nbytes, self._place.start, self._held), page_checksum_verification=True
@@ -277,7 +283,7 @@ class IndexFile:
         return rows
 
     def _open(self, whole: bool) -> tuple[pq.ParquetFile, bytes, PartHashes | None]:
-        """Return the footer, what was read to have it, and what it says of the rest. Raises: Corrupt; FormatTooNew."""
+        """Return the footer, the bytes read to have it, and the hashes that it has. Raises: Corrupt; FormatTooNew."""
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
@@ -294,7 +300,7 @@ class IndexFile:
         return reader, held, hashes
 
     def _read_whole(self) -> bytes:
-        """Return what is behind the hashes of pages."""
+        """Return the bytes behind the hashes of pages."""
         held = self._read(self._place.start, self._nbytes - self._place.start)
         if self._place.footer_sha256:
             self._check_footer(held)

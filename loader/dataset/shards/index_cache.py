@@ -45,7 +45,7 @@ class IndexCache:
         return found
 
     def page_hashes(self, place: IndexPlace, shard_nbytes: int) -> PageHashes | None:
-        """See `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
+        """Return the page hashes as `IndexFile.page_hashes`. Raises: Corrupt; ObjectNotFound."""
         return self._file(place).page_hashes(shard_nbytes)
 
     def _read_group(self, place: IndexPlace, key: tuple[str, int]) -> IndexRows:

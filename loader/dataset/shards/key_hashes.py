@@ -1,7 +1,8 @@
-"""Which keys a dataset has ever had, as sorted tables of 63-bit hashes: what a publish asks, and not the keys.
+"""Keys that a dataset has ever had, as sorted tables of 63-bit hashes, which a publish asks before the keys.
 
-One int64 column, ascending, in row groups whose smallest value is in the footer: a key that is not there costs the row
-group that its hash would be in, whatever the table holds. A hash that is there proves nothing: the keys are compared.
+A table has one int64 column, ascending, in row groups whose smallest value is in the footer. A key that is not there
+costs the row group that its hash would be in, whatever the table's size. A hash that is there proves nothing: the
+keys are compared.
 """
 
 import hashlib
@@ -37,19 +38,20 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 KIND = "key-hashes"
 ROW_GROUP_ROWS = 4096
 WHOLE_BELOW_BYTES = 256 * 2**10
-"""A smaller table is read whole, in one request; of a larger one the footer and the row groups that may have a key."""
+"""Size in bytes below which a table is read whole, in one request. A larger one is read by its footer and the row
+groups that may have a key."""
 MAX_GAP_BYTES = 128 * 2**10
 """Row groups that lie closer are read together: a round trip costs more than these bytes."""
 
 
 def hashes_of(keys: Iterable[str]) -> Int64s:
-    """int64 [n], 0 to 2^63 - 1, in the order of the keys: the first 8 bytes of `key_hash`, without the last bit."""
+    """Return int64 [n], 0 to 2^63 - 1, in the keys' order: the first 8 bytes of `key_hash`, without the last bit."""
     data = b"".join(key_hash(key)[:8] for key in keys)
     return (np.frombuffer(data, "<u8") >> 1).astype(np.int64)
 
 
 def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
-    """Write a table of these hashes, in any order, under `prefix`. Returns what a manifest says of it."""
+    """Write a table of these hashes, in any order, under `prefix`, and return its entry for a manifest."""
     data = hashed_table_bytes(
         pa.table({"hash": pa.array(np.sort(hashes))}),
         KIND,
@@ -64,12 +66,12 @@ def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
-    """Whether the manifest's tables of hashes are of all its keys: those of older releases have none."""
+    """Return whether the manifest's tables of hashes are of all its keys: those of older releases have none."""
     return sum(int(file["n_rows"]) for file in manifest.get("key_hashes", ())) == int(manifest["n_rows"])
 
 
 def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> list[Bools]:
-    """Per table, bool [n]: which of these hashes, ascending, it has.
+    """Return per table bool [n]: whether it has each of these hashes, which ascend.
 
     A small table costs a request; a large one a request for its footer and one per stretch of row groups that a hash
     falls into. `READ_AHEAD` tables at a time. Raises: Corrupt; ObjectNotFound; FormatTooNew.
@@ -112,7 +114,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
 
 
 def _check_footer(footer: bytes, file: Mapping[str, Any], name: str) -> None:
-    """Tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
+    """Check a footer; tables of earlier releases have a CRC-32C alone. Raises: Corrupt."""
     if "footer_sha256" in file:
         _check("its footer", footer, file["footer_sha256"], "the manifest", name)
     elif (found := crc32c(footer)) != file["footer_crc32c"]:
@@ -131,9 +133,9 @@ def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None
 
 
 def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
-    """Numbers of the row groups that one of the hashes may be in, ascending.
+    """Return the numbers of the row groups that one of the hashes may be in, ascending.
 
-    One that begins a group may also end the group before it, but then it is in both.
+    A hash that begins a group may also end the group before it, but then it is in both.
     """
     at = np.searchsorted(smallest, hashes, side="right") - 1
     found: list[int] = np.unique(at[at >= 0]).tolist()
@@ -141,7 +143,7 @@ def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
 
 
 def _among(hashes: Int64s, table: Int64s) -> Bools:
-    """bool [n]: which of the hashes are in the table; both ascending."""
+    """Return bool [n]: whether each of the hashes is in the table; both ascending."""
     if not len(table):
         return np.zeros(len(hashes), bool)
     at = np.minimum(np.searchsorted(table, hashes), len(table) - 1)

@@ -1,4 +1,4 @@
-"""A part: a fixed run of samples, one shard per group of fields. What one writer hands to the publisher."""
+"""A part: a fixed run of samples, one shard per group of fields. One writer hands it to the publisher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Part:
     """Samples table of the part; None for a group added to a part that already has one."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready, for handing parts between processes; what an earlier release's shards lack is left out."""
+        """Return plain JSON, to hand parts between processes, without columns that an earlier release's shards lack."""
         shards = [
             {name: value for name in ShardFile.__slots__ if (value := getattr(shard, name)) is not None}
             for shard in self.shards

@@ -1,10 +1,10 @@
-"""The parts of a version in order: which part and row an ordinal is, and where each group's shard lies.
+"""The parts of a version in order: the part and row of an ordinal, and the place of each group's shard.
 
-Arrays, not objects: of a million shards 25 MB and their tables' bytes, some 150 MB; names of parts, 45 MB, are decoded
-when all of them are asked for. Finding n ordinals costs O(n log parts).
+Arrays, not objects: a million shards take 25 MB and their tables' bytes, some 150 MB. Names of parts, 45 MB, are
+decoded when all of them are asked for. Finding n ordinals costs O(n log parts).
 
-The rows of the shards tables are kept as the Parquet bytes they came in: a million shards are 100 MB there, and 300 MB
-of them decoded. What is asked of one row decodes its row group; the groups asked for last are kept.
+The rows of the shards tables are kept as the Parquet bytes they came in: a million shards are 100 MB there, and 300
+MB decoded. A read of one row decodes its row group; the last groups are kept.
 """
 
 from collections import OrderedDict
@@ -46,24 +46,24 @@ class ShardRows:
         return int(self._first[-1])
 
     def row(self, at: int) -> dict[str, Any]:
-        """All columns of one row. Raises: Corrupt."""
+        """Return all columns of one row. Raises: Corrupt."""
         table, local = self._place(at)
         return {name: table[name][local].as_py() for name in table.column_names}
 
     def value(self, name: str, at: int) -> Any:
-        """One column of one row. Raises: Corrupt."""
+        """Return one column of one row. Raises: Corrupt."""
         table, local = self._place(at)
         return table[name][local].as_py()
 
     def columns(self, *names: str) -> pa.Table:
-        """These columns of all rows, or every column, null where a table of an earlier release does not have it.
+        """Return these columns of all rows, or every column; null where a table of an earlier release does not have it.
 
         Raises: Corrupt.
         """
         return pa.concat_tables(list(self.tables(*names)), promote_options="default")
 
     def tables(self, *names: str) -> Iterator[pa.Table]:
-        """As `columns`, a row group at a time: Parquet takes three times the memory for a whole column."""
+        """Yield as `columns`, a row group at a time: Parquet takes three times the memory for a whole column."""
         for number, group in self._groups:
             with self._lock:  # a Parquet reader is not for two threads at once
                 read = partial(self._read_group, number, group, list(names) or None)
@@ -102,7 +102,7 @@ def _open(name: str, data: bytes) -> pq.ParquetFile:
 
 
 def _read(name: str, action: Callable[[], Any]) -> Any:
-    """Raises: Corrupt where Parquet cannot read it; FormatTooNew."""
+    """Return the result of `action`. Raises: Corrupt where Parquet cannot read it; FormatTooNew."""
     try:
         return action()
     except PenstockError:
@@ -149,7 +149,7 @@ class PartsTable:
 
     @cached_property
     def ids(self) -> pa.Array:
-        """The names of all parts, in order: 45 bytes each, decoded at first use."""
+        """Names of all parts, in order: 45 bytes each, decoded at first use."""
         names = self._shards.columns("part")["part"].combine_chunks()
         return names if self._shard_rows is None else taken(names, self._shard_rows)
 
@@ -178,7 +178,7 @@ class PartsTable:
         }
 
     def positions(self, parts: pa.Array | pa.ChunkedArray | Sequence[str]) -> Int64s:
-        """Where these parts stand in the version's order. Raises: Corrupt for an unknown part."""
+        """Return the positions of these parts in the version's order. Raises: Corrupt for an unknown part."""
         wanted = (
             parts if isinstance(parts, pa.ChunkedArray) else pa.chunked_array([pa.array(parts, pa.string())])
         )
@@ -189,11 +189,11 @@ class PartsTable:
         return integers(found)
 
     def position(self, part: str) -> int:
-        """Where a part stands in the version's order. Raises: Corrupt for an unknown part."""
+        """Return the position of a part in the version's order. Raises: Corrupt for an unknown part."""
         return int(self.positions([part])[0])
 
     def locate(self, ordinals: Int64s) -> tuple[Int64s, Int64s]:
-        """(part position, row in the part) of live ordinals; int64 arrays of the same length.
+        """Return (part position, row in the part) of live ordinals; int64 arrays of the same length.
 
         Raises: InvalidRuntime for an ordinal that the version does not have.
         """
@@ -206,14 +206,14 @@ class PartsTable:
         return locate(self.first_ordinal, self.live_rows, ordinals)
 
     def live_members(self, position: int) -> Bools:
-        """bool [n_rows] of one part: which rows are live."""
+        """Return bool [n_rows] of one part: True for a live row."""
         if position not in self.live_rows:
             return np.ones(int(self.n_rows[position]), bool)
         return unpack(self.live_rows[position].packed(), int(self.n_rows[position]))
 
     @property
     def with_exclusions(self) -> list[int]:
-        """Positions of the parts of which rows are excluded, ascending."""
+        """Positions of the parts with excluded rows, ascending."""
         return sorted(self.live_rows)
 
     @property
@@ -221,7 +221,7 @@ class PartsTable:
         return bool(self.live_rows)
 
     def has_group(self, group: str) -> Bools:
-        """bool [parts]: which parts have a shard of this group."""
+        """Return bool [parts]: True for a part with a shard of this group."""
         if group not in self._shard_of:
             return np.zeros(len(self), bool)
         present: Bools = self._shard_of[group] != MISSING
@@ -238,7 +238,7 @@ class PartsTable:
         return self._shards.row(at)
 
     def shard_content(self, path: str) -> tuple[str, int] | None:
-        """(SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
+        """Return (SHA-256 in hex, bytes) of the shard at a path; None when the version has no such shard. O(shards)."""
         row = self.shard_at(path)
         return None if row is None else (row["sha256"], row["nbytes"])
 
@@ -264,10 +264,9 @@ class PartsTable:
 
 
 def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
-    """Return (the groups, in the order of their first shard.
+    """Return (groups in the order of their first shard, group number of each shard, number of rows of each shard).
 
-    Int64 [shards], the number of each one's group; int64 [shards], how many rows each has). A row group's names are in
-    memory at a time.
+    Both are int64 [shards]. One row group's names are in memory at a time.
     """
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
@@ -280,12 +279,12 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
 
 
 def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | None, Int64s | None]:
-    """(int64 [shards], the position of each one's part.
+    """Return (position of each shard's part, first shard of each part), int64 [shards] and int64 [parts].
 
-    Int64 [parts], the first shard of each); None, None where every shard is a part's only one.
+    None, None where every shard is a part's only one.
 
-    Shards of a part stand side by side, unless a group was added later; where each such run of shards has one group in
-    common no part comes twice, and no names need to be kept.
+    Shards of a part stand side by side, unless a group was added later. If each such run of shards has one group
+    in common no part comes twice, and no names need to be kept.
     """
     if n_groups <= 1:
         return None, None
@@ -307,9 +306,13 @@ def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | No
 
 
 def locate(first: Int64s, live_rows: Mapping[int, SelectTable], ordinals: Int64s) -> tuple[Int64s, Int64s]:
-    """(part position, row in the part) of ordinals, int64 arrays of one length. first: int64 [parts + 1], ascending,
-    the ordinal that each part begins with, and in the end their number; live_rows: of the parts with exclusions.
-    O(n log parts), and O(n) for each part with exclusions that occurs."""
+    """Return (part position, row in the part) of ordinals, int64 arrays of one length.
+
+    O(n log parts), and O(n) for each part with exclusions that occurs.
+
+    first: int64 [parts + 1], ascending: first ordinal of each part, and in the end the number of ordinals.
+    live_rows: of the parts with exclusions.
+    """
     part = np.searchsorted(first, ordinals, side="right") - 1
     row = ordinals - first[part]
     for position in sorted(set(part.tolist())) if live_rows else ():

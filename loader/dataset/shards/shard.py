@@ -1,10 +1,10 @@
 """A shard: one POSIX tar with one group of fields of one part, the same samples giving the same bytes.
 
-Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). A name that ustar cannot hold - over 100
-bytes without a `/` that splits it into 155 + 100 - gets a pax extended header before it, which tarfile,
-GNU tar, bsdtar and webdataset read.
+Members are ustar (`<key>.<field>`, mode 0644, no owner, mtime 0). ustar cannot hold a name over 100 bytes without a
+`/` that splits it into 155 + 100. Such a name gets a pax extended header before it, which tarfile, GNU tar, bsdtar
+and webdataset read.
 
-Hashes of its pages prove a part of it, which its own SHA-256 does for the whole alone.
+The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a part of it.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from ..names import member_name
 
 BLOCK_BYTES = 512
 MAX_FIELD_BYTES = 4 * 2**30
-"""A field above 4 GiB is refused: no decoder here takes it in one piece and one range read cannot serve it."""
+"""Largest field. A larger one is refused: no decoder here takes it in one piece and one range read cannot serve it."""
 
 END_BYTES = 3 * BLOCK_BYTES
-"""At most so many bytes at the end of a shard are of no sample: what fills its last block, and two that end it."""
+"""Bytes at the end of a shard that are of no sample, at most: padding of its last block, and two blocks that end it."""
 
 _END = bytes(2 * BLOCK_BYTES)
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. (The C library refuses memoryviews.)."""
+    """Return the CRC-32C (Castagnoli) of a buffer as an unsigned 32-bit value. The C library refuses memoryviews."""
     return int(_crc32c(data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)))
 
 
 def check_field_bytes(key: str, field: str, nbytes: int) -> None:
-    """Raises: FieldTooLarge above `MAX_FIELD_BYTES`."""
+    """Raise FieldTooLarge above `MAX_FIELD_BYTES`."""
     if nbytes > MAX_FIELD_BYTES:
         raise FieldTooLarge(
             f"field {field!r} of sample {key!r} is {nbytes} bytes; at most {MAX_FIELD_BYTES} (4 GiB) are accepted. "
@@ -51,7 +51,7 @@ class ShardWriter:
         self.nbytes = 0
 
     def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-        """Append one member. Returns (offset of the payload, its bytes, its CRC-32C)."""
+        """Append one member, and return (offset of the payload, its bytes, its CRC-32C)."""
         nbytes = memoryview(data).nbytes
         self._write(member_header(member_name(key, field), nbytes))
         offset = self.nbytes
@@ -60,7 +60,7 @@ class ShardWriter:
         return offset, nbytes, crc32c(data)
 
     def finish(self) -> str:
-        """Write the end of the archive. Returns the SHA-256 of the whole file, hex."""
+        """Write the end of the archive, and return the SHA-256 of the whole file, hex."""
         self._write(_END)
         self._file.flush()
         return self._sha256.hexdigest()
@@ -84,7 +84,7 @@ def member_header(name: str, nbytes: int) -> bytes:
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """(prefix, name) as ustar holds them, or None when it cannot."""
+    """Return (prefix, name) as ustar holds them, or None when it cannot."""
     if len(raw) <= 100:
         return b"", raw
     cut = raw.find(b"/", len(raw) - 101)
@@ -118,23 +118,26 @@ def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
 
 
 PAGE_BYTES = 64 * 2**10
-"""A sample that is read alone costs the pages that hold it, half a page too much at either end: as much as a store
-reads of what lies between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
+"""Bytes of a page. A sample that is read alone costs the pages that hold it, half a page too much at either end. A
+store reads as much between two ranges rather than ask twice. The hashes take 0.05 % of a shard."""
 DIGEST_BYTES = 32
 _BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PageHashes:
-    """Of a shard's pages of `page_bytes`, the last one shorter: `digests` has 32 bytes for each."""
+    """Hashes of a shard's pages, the last of which may be shorter."""
 
     digests: bytes
+    """32 bytes for each page."""
     page_bytes: int
+    """Bytes of a page."""
     nbytes: int
+    """Bytes of the shard."""
 
     @staticmethod
     def of(digests: bytes, page_bytes: int, nbytes: int, name: str) -> "PageHashes":
-        """Of a shard of `nbytes`. name: of its index. Raises: Corrupt where they are more or fewer than its pages."""
+        """Return the hashes of a shard of `nbytes`. name: of its index. Raises: Corrupt for another number of pages."""
         if page_bytes < 1 or len(digests) != DIGEST_BYTES * -(-nbytes // page_bytes):
             raise Corrupt(
                 f"{name} has {len(digests)} bytes of hashes of pages of {page_bytes} bytes, for a shard of {nbytes} "
@@ -152,7 +155,7 @@ class PageHashes:
         return [n for n, one in enumerate(digests) if self.digests[n * step : (n + 1) * step] != one]
 
     def is_page(self, page: int, data: bytes | memoryview) -> bool:
-        """Whether these are its bytes."""
+        """Return whether these are the page's bytes."""
         start = page * DIGEST_BYTES
         return hashlib.sha256(data).digest() == self.digests[start : start + DIGEST_BYTES]
 
@@ -171,7 +174,7 @@ def _digests(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:
-    """Read until the block is full, or the file ends. Returns the bytes read."""
+    """Read until the block is full, or the file ends, and return the bytes read."""
     at = 0
     while at < len(block) and (n := file.readinto(block[at:])):  # type: ignore[attr-defined]
         at += n

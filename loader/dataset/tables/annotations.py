@@ -1,8 +1,8 @@
 """Columns of the samples table as annotations left them.
 
-A samples file with an `author` is an annotation: it names single samples by (part, row) and says something of some
-of its columns. A null says nothing; a column that `annotated_removed` names has its value taken away. Of all that
-was said of one cell the last counts, in the manifest's order.
+A samples file with an `author` is an annotation: it names single samples by (part, row) and has values for some of
+their columns. A null is no value; a column that `annotated_removed` names has its value taken away. The last value of
+a cell counts, in the manifest's order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 BY, AT_US, REMOVED = "annotated_by", "annotated_at_us", "annotated_removed"
 EDIT_COLUMNS = frozenset((BY, AT_US, REMOVED))
-"""Of an annotation's file, beside part, row and its columns: who and when, where that differs from row to row, and the
-names of the columns that the row takes the value of away."""
+"""Columns of an annotation's file beside part, row and its own. Two are author and time, where these differ from row to
+row. The third names the columns whose value the row takes away."""
 
 PLACE = ("part", "row")
 Entry = Mapping[str, Any]
@@ -43,7 +43,7 @@ class Annotation:
 
 
 def annotations(entries: Sequence[Entry]) -> list[Annotation]:
-    """Those of a manifest's samples files, in its order."""
+    """Return the annotations among a manifest's samples files, in its order."""
     together: dict[tuple[str, str, int], list[Entry]] = {}
     for entry in entries:
         if is_annotation(entry):
@@ -61,7 +61,7 @@ def annotations(entries: Sequence[Entry]) -> list[Annotation]:
 
 
 def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotations: bool) -> list[Entry]:
-    """Those annotations, or all other files, that have one of these columns (None: any)."""
+    """Return those annotations, or all other files, that have one of these columns (None: any)."""
     return [
         entry
         for entry in entries
@@ -73,7 +73,7 @@ def files_of(entries: Sequence[Entry], names: Sequence[str] | None, *, annotatio
 def with_edits(
     store: Store, entries: Sequence[Entry], frame: "polars.DataFrame", names: Sequence[str] | None
 ) -> "polars.DataFrame":
-    """Return a frame with part and row in which these columns (None: all) have what annotations said of them.
+    """Return a frame with part and row with its columns `names` (None: all) as annotations left them.
 
     Columns of one set of files are joined together. O(rows + cells annotated) time and memory.
     """
@@ -96,7 +96,7 @@ def with_edits(
 
 
 def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """part, row and one column, a row per cell that any file of it has, with the last that was said of it."""
+    """Return part, row and one column: a row per cell that any file of it has, with its last value."""
     files = [entry for entry in entries if name in entry["columns"]]
     if not files:
         return _nothing(name)
@@ -104,8 +104,10 @@ def cells(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFram
 
 
 def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataFrame":
-    """Every edit of a column, oldest first: part, row, the column, removed, annotation, annotated_by, annotated_at
-    (UTC). Of these facts one that is called as the column is `edit_<fact>`."""
+    """Return every edit of a column, oldest first: part, row, the column, removed and facts.
+
+    The facts are annotation, annotated_by, annotated_at (UTC). A fact with the column's own name is `edit_<fact>`.
+    """
     import polars as pl
 
     def fact(what: str) -> str:
@@ -133,7 +135,7 @@ def edits_of(store: Store, entries: Sequence[Entry], name: str) -> "polars.DataF
 
 
 def last_said(store: Store, files: Sequence[Entry], names: Sequence[str]) -> "polars.DataFrame":
-    """part, row, each column and, as `<column> said`, whether anything was said of it; one row per sample."""
+    """Return part, row, each column and, as `<column> said`, whether a file has it for the row; a row per sample."""
     import polars as pl
 
     layers = [

@@ -1,7 +1,7 @@
-"""The samples table: which columns it has, how values become columns, how runs of parts are joined.
+"""The samples table: its columns, the conversion of values to columns, and the joining of runs of parts.
 
-Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (what a user
-may filter on). Later annotations are further column groups of the same shape.
+Two column groups are written with every part run: `keys` (identity and provenance) and `metadata` (columns to filter
+on). Later annotations are further column groups of the same shape.
 """
 
 import re
@@ -47,14 +47,16 @@ KEYS_SCHEMA = pa.schema(
 
 
 def is_annotation(file: Mapping[str, Any]) -> bool:
-    """Whether a samples file of a manifest was added to samples that were there."""
+    """Return whether a samples file of a manifest was added to samples that were there."""
     return "author" in file
 
 
 def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as plain Python values: None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
+    """Return metadata as plain Python values.
 
-    Raises: InvalidField naming the sample, the column and what is accepted.
+    These are None, bool, int (64-bit), float, str, aware datetime, or a list of one kind.
+
+    Raises: InvalidField naming the sample, the column and the accepted kinds.
     """
     row = {}
     for name, value in metadata.items():
@@ -64,7 +66,7 @@ def check_metadata(key: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_source(key: str, source: Mapping[str, Any]) -> dict[str, str]:
-    """Provenance as strings. Raises: InvalidField for a name outside `SOURCE_COLUMNS`."""
+    """Return provenance as strings. Raises: InvalidField for a name outside `SOURCE_COLUMNS`."""
     unknown = sorted(set(source) - set(SOURCE_COLUMNS))
     if unknown:
         raise InvalidField(
@@ -115,7 +117,7 @@ def _text(key: str, what: str, value: str) -> str:
 
 
 def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[str]) -> pa.Table:
-    """part, row and one column per metadata name that any row has (absent = null), names sorted.
+    """Return part, row and one column per metadata name that any row has (absent = null), names sorted.
 
     Raises: FieldMismatch when one column holds values of different kinds; the first odd sample is named.
     """
@@ -130,10 +132,12 @@ def metadata_table(rows: Sequence[Mapping[str, Any]], part: str, keys: Sequence[
 
 
 def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
-    """Plain Python values of one kind as an Arrow column; int and float together are float64.
+    """Return plain Python values of one kind as an Arrow column; int and float together are float64.
 
-    keys: of the rows, for the message. Raises: FieldMismatch when the values are of different kinds, and for an int
-    beside floats that float64 does not hold.
+    keys: of the rows, for the message.
+
+    Raises: FieldMismatch when the values are of different kinds, and for an int beside floats that float64 does not
+    hold.
     """
     kinds: dict[str, int] = {}
     for position, value in enumerate(values):
@@ -174,7 +178,7 @@ def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: 
 
 
 def concat(tables: Iterable[pa.Table], what: str) -> pa.Table:
-    """Tables of several parts as one: missing columns become null, int meets float as float.
+    """Return tables of several parts as one: missing columns become null, int meets float as float.
 
     Raises: FieldMismatch when a column's types do not go together.
     """
@@ -211,7 +215,7 @@ def fit_types(table: pa.Table, earlier: Mapping[str, str]) -> pa.Table:
 
 
 def fits(weak: str, kind: str) -> bool:
-    """Whether values of type `weak` are values of type `kind` as they are: the same, or null and [] only so far."""
+    """Return whether values of type `weak` are of type `kind` as they are: the same, or null and [] only so far."""
     inner, of = _LIST.fullmatch(weak), _LIST.fullmatch(kind)
     return weak in (kind, "null") or bool(inner and of and fits(inner[1], of[1]))
 

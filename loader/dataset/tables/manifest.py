@@ -1,9 +1,9 @@
-"""The manifest: what a version consists of, and the sha256 that is its identity.
+"""The manifest: the content of a version, and the sha256 that is its identity.
 
     id = "v-" + sha256(canonical JSON)          sorted keys, no spaces, UTF-8, no floats
 
-A change (new parts, a group for existing parts, exclusions) only appends file names to its parent's lists, so a
-version costs what is new, and the same change can be laid on a newer parent by writing one small manifest.
+A change (new parts, a group for existing parts, exclusions) only appends file names to its parent's lists. So a
+version costs its additions, and the same change can be laid on a newer parent by writing one small manifest.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from .parquet import TableFile
 
 FORMAT = 1
 NEWEST_FORMAT = 2
-"""Of a manifest with annotations: a reader that knows none would see what they override."""
+"""Format of a manifest with annotations: a reader that knows none would see the values that they override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +64,30 @@ class GroupExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a transaction adds to its parent."""
+    """Additions of a transaction to its parent."""
 
     shards: TableFile | None = None
+    """Shards table; None for none."""
     samples: tuple[SamplesFile, ...] = ()
+    """Files of the samples table."""
     stats: TableFile | None = None
+    """Statistics table; None for none."""
     exclusions: TableFile | None = None
+    """Exclusions table; None for none."""
     key_hashes: Mapping[str, Any] | None = None
+    """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
+    """Group -> its addition."""
     n_parts: int = 0
+    """Parts that are added."""
     n_rows: int = 0
+    """Rows that are added."""
     n_excluded: int = 0
+    """Rows that are excluded."""
 
 
 def version_id(data: bytes) -> str:
-    """Return the identity of the version whose canonical manifest these bytes are."""
+    """Return the identity of the version with these bytes as canonical manifest."""
     return "v-" + hashlib.sha256(data).hexdigest()
 
 
@@ -211,10 +220,7 @@ def manifest_of(store: Store, record: VersionRecord) -> dict[str, Any]:
 
 
 def differences(record: VersionRecord, manifest: Mapping[str, Any]) -> list[str]:
-    """Return what a commit says of its version that the version's manifest does not say, in words.
-
-    Empty where they agree.
-    """
+    """Return the facts that a commit and its version's manifest do not share, in words; empty where they agree."""
     return [
         f"it commits {record.name} with {name} {getattr(record, name)!r}, the manifest has {manifest.get(name)!r}: the "
         "entry was edited; restore it from a mirror"

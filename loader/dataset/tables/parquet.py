@@ -1,12 +1,11 @@
 """Parquet in and out of a store: one way to write every table, with its kind and schema version inside.
 
-Numbers out of Arrow columns, without pandas.
+Numbers out of Arrow columns come without pandas. `to_numpy` of pyarrow, `pa.scalar`, `pa.array` and comparisons with
+a Python value import pandas, where it is installed: 0.15 to 0.4 s of a process's start, for nothing. Readers of a
+root use these functions instead.
 
-`to_numpy` of pyarrow, `pa.scalar`, `pa.array` and comparisons with a Python value import pandas, where it is installed:
-0.15 to 0.4 s of a process's start, for nothing. What reads a root goes by these instead.
-
-Files that are read in parts have each part held against a SHA-256: that of the footer is kept elsewhere, and the footer
-has those of the row groups, and of what stands before these.
+Files that are read in parts have each part held against a SHA-256. That of the footer is kept elsewhere. The footer
+has those of the row groups, and of the front.
 
     PAR1, bytes that are no table (the front), row groups, footer
 
@@ -36,7 +35,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
-    """int64 [n], read-only where it is the column's own memory.
+    """Return int64 [n], read-only where it is the column's own memory.
 
     Raises: TypeError for a column of another kind, or with nulls.
     """
@@ -50,7 +49,7 @@ def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
 
 
 def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
-    """(its values, each once, in the order of their first row; int64 [n], the number of each row's value).
+    """Return (its values, each once, in the order of their first row; int64 [n], the number of each row's value).
 
     Raises: TypeError for a column with nulls.
     """
@@ -61,7 +60,7 @@ def codes(column: pa.ChunkedArray) -> tuple[pa.Array, Int64s]:
 
 
 def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """bool [n]: which values differ from the one before; the first does."""
+    """Return bool [n]: whether each value differs from the one before; the first does."""
     out = np.ones(len(column), bool)
     out[1:] = integers(pc.cast(pc.not_equal(column[1:], column[:-1]), pa.int8()))
     return out
@@ -75,7 +74,7 @@ def taken(column: pa.Array, positions: Int64s) -> pa.Array:
 
 
 def text(value: str) -> pa.StringScalar:
-    """Return a value to compare a column of strings with."""
+    """Return a scalar for comparisons with a column of strings."""
     data = value.encode()
     ends = np.array([0, len(data)], np.int32)
     return pa.StringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))[0]
@@ -84,10 +83,10 @@ def text(value: str) -> pa.StringScalar:
 SCHEMA_VERSION = 1
 ROW_GROUP_ROWS = 65_536
 READ_AHEAD = 16
-"""Tables fetched together: what they hold is in memory at once."""
+"""Tables fetched together: all are in memory at once."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-"""What the reader makes of a file that is damaged or no Parquet: an OSError where its compression or footer is wrong, a
-ValueError where a name or number is none."""
+"""Errors of reading a file that is damaged or no Parquet: OSError for its compression or footer, ValueError for a name
+or number that is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +120,10 @@ def table_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the table as Parquet (zstd, page checksums), `kind` and the schema version in its metadata. facts: what
-    stands there too, each as `penstock.<name>`; `table_facts` reads them."""
+    """Return the table as Parquet (zstd, page checksums), with `kind` and the schema version in its metadata.
+
+    facts: further metadata, each as `penstock.<name>`; `table_facts` reads them.
+    """
     sink = io.BytesIO()
     pq.write_table(
         with_facts(table, kind, facts),
@@ -147,21 +148,21 @@ def with_facts(table: pa.Table, kind: str, facts: Mapping[str, str] | None) -> p
 def put_table(
     store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """Write a table under a new key and say how to find and check it."""
+    """Write a table under a new key, and return its entry for a manifest."""
     return _put(store, path, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows)
 
 
 def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
-    """As `put_table`, named after its content: several of one kind may lie under a prefix."""
+    """Write as `put_table`, named after its content: several of one kind may lie under a prefix."""
     return put_named(
         store, prefix, kind, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows
     )
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
-    """Write what `table_bytes` made under `prefix`, named after its content: again is no change."""
+    """Write the bytes of `table_bytes` under `prefix`, named after their content: again is no change."""
     return _put(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
 
 
@@ -197,8 +198,12 @@ def get_table(store: Objects, file: TableFile, columns: list[str] | None = None)
 def get_tables(
     store: Store, files: Sequence[TableFile], columns: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the tables in the order given, `READ_AHEAD` at a time: a dataset of many runs has many small files, and a
-    remote store answers each in tens of milliseconds. Raises: Corrupt; FormatTooNew."""
+    """Yield the tables in the order given, `READ_AHEAD` at a time.
+
+    A dataset of many runs has many small files, and a remote store answers each in tens of milliseconds.
+
+    Raises: Corrupt; FormatTooNew.
+    """
     if len(files) < 2:
         yield from (get_table(store, file, columns) for file in files)
         return
@@ -209,7 +214,7 @@ def get_tables(
 
 
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
-    """Parquet bytes of ours as a table. Raises: Corrupt; FormatTooNew."""
+    """Return Parquet bytes of ours as a table. Raises: Corrupt; FormatTooNew."""
     try:
         reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         check_schema_version(reader.schema_arrow, name)
@@ -221,10 +226,10 @@ def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.
 
 
 def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
-    """Return the same of a table that `table_bytes` gave the fact `path`: where it lies, relative to the root.
+    """Return the table as `parse_table`, checked against its own fact `path`, relative to the root.
 
-    One that says nothing was written before there was such a fact. Raises: as `parse_table`; Corrupt for another
-    table's file.
+    A table without it was written before there was such a fact. Raises: as `parse_table`; Corrupt for another table's
+    file.
     """
     table = parse_table(data, name)
     said = (table.schema.metadata or {}).get(b"penstock.path")
@@ -237,7 +242,7 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 
 def table_facts(table: pa.Table) -> dict[str, str]:
-    """Return what `table_bytes` wrote beside the table: its kind as `table`, its schema version, and facts."""
+    """Return the metadata of `table_bytes`: its kind as `table`, its schema version, and facts."""
     metadata = (table.schema.metadata or {}).items()
     prefix = "penstock."
     return {
@@ -248,7 +253,7 @@ def table_facts(table: pa.Table) -> dict[str, str]:
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
-    """Raises: FormatTooNew when the table was written by a newer penstock."""
+    """Raise FormatTooNew when the table was written by a newer penstock."""
     version = int((schema.metadata or {}).get(b"penstock.schema", b"0"))
     if version > SCHEMA_VERSION:
         raise FormatTooNew(
@@ -267,11 +272,14 @@ _GROUPS, _FRONT, _FRONT_NBYTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartHashes:
-    """What a footer says: SHA-256, in hex, of each row group and of the front, and the front's length."""
+    """Hashes of a file's parts, as its footer has them."""
 
     row_groups: tuple[str, ...]
+    """Sha256 hex of each row group."""
     front: str
+    """Sha256 hex of the front."""
     front_nbytes: int
+    """Bytes of the front."""
 
 
 def hashed_table_bytes(
@@ -283,7 +291,7 @@ def hashed_table_bytes(
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the table as `table_bytes` makes it, but for the front and the hashes."""
+    """Return the table as `table_bytes` does, with the front and the hashes."""
     table, out = with_facts(table, kind, facts), io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
     with pq.ParquetWriter(
@@ -306,7 +314,7 @@ def hashed_table_bytes(
 
 
 def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
-    """Return what a footer of such a file says. Raises: KeyError where it says nothing; ValueError for no number."""
+    """Return the hashes in a footer. Raises: KeyError where it has none; ValueError for no number."""
     said = metadata.metadata or {}
     found = PartHashes(
         row_groups=tuple(said[_GROUPS.encode()].decode().split()),
@@ -319,19 +327,19 @@ def part_hashes(metadata: pq.FileMetaData) -> PartHashes:
 
 
 def footer_nbytes(tail: bytes) -> int:
-    """Length of a Parquet file's footer with what stands after it (its length, the magic), from the last bytes."""
+    """Return the length of a Parquet file's footer with its length and the magic behind it, from the last bytes."""
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
 def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
-    """(first byte, byte behind the last) of a row group."""
+    """Return (first byte, byte behind the last) of a row group."""
     columns = [metadata.row_group(group).column(c) for c in range(metadata.num_columns)]
     first = min(chunk_start(column) for column in columns)
     return first, max(chunk_start(column) + column.total_compressed_size for column in columns)
 
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
-    """Where a column of a row group begins."""
+    """Return the first byte of a column of a row group."""
     start = column.data_page_offset
     if column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)

@@ -1,5 +1,4 @@
-"""Every object that a version consists of, besides its manifest: one list for whoever collects, copies, rewrites or
-verifies versions."""
+"""Objects of a version, besides its manifest: one list for collecting, copying, rewriting and verifying."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Reference:
 def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
     """Yield the tables that a manifest names, in its order; no request.
 
-    Lists that this release does not know are among them: what a newer one wrote is not to be lost.
+    Lists that this release does not know are among them: the content of a newer one is not to be lost.
     """
     for kind, files in manifest.items():
         for file in files if isinstance(files, list) else ():
@@ -36,11 +35,11 @@ def table_references(manifest: Mapping[str, Any]) -> Iterator[Reference]:
 
 
 def references(store: Store, manifest: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the tables that a manifest names, then the shards and indexes that its shards tables name, each once per
-    row.
+    """Yield the tables that a manifest names, then the shards and indexes of its shards tables, each once per row.
 
-    Costs a request per shards table and the memory of a few of them. Raises: Corrupt; ObjectNotFound; FormatTooNew,
-    for a shards table.
+    Costs a request per shards table and the memory of a few of them.
+
+    Raises: Corrupt; ObjectNotFound; FormatTooNew, for a shards table.
     """
     yield from table_references(manifest)
     files = [TableFile.from_json(file) for file in manifest["shards"]]

@@ -1,7 +1,7 @@
-"""Statistics of a run of samples, one row per column, that merge without a rescan: what drift checks read.
+"""Statistics of a run of samples, one row per column, that merge without a rescan: drift checks read them.
 
-A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the
-bottom-k sketches merge. Exclusions are not subtracted; `n_rows` of a run says what was counted. An annotation that
+A version's statistics are the sum over its runs: counts, sums and histogram bins add; minima, maxima and the bottom-k
+sketches merge. Exclusions are not subtracted; `n_rows` of a run says how many were counted. An annotation that
 changes a column that was there cannot add: its row is of the whole column, and stands for all rows before it.
 """
 
@@ -39,11 +39,11 @@ STATS_SCHEMA = pa.schema(
 
 WHOLE = "whole"
 WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
-"""Of an annotation: a row with `whole` is of all cells of its column, those counted before it too."""
+"""Schema for an annotation: a row with `whole` is of all cells of its column, those counted before it too."""
 
 
 def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
-    """One row per column of `table` but `skip`."""
+    """Return one row per column of `table` but `skip`."""
     rows = [_stats_row(name, table[name].combine_chunks()) for name in table.column_names if name not in skip]
     return pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
 
@@ -102,16 +102,17 @@ def _categorical(values: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
-    """Return the k smallest 63-bit key hashes: a uniform sample of the keys whose union estimates overlap of versions."""
+    """Return the k smallest 63-bit key hashes: a uniform sample of the keys whose unions estimate versions' overlap."""
     hashed = (int.from_bytes(key_hash(key)[:8], "little") >> 1 for key in keys)
     return sorted(set(hashed))[:k]
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """column -> statistics of all runs together, as plain Python; `mean` is added where there is a sum.
+    """Return column -> statistics of all runs together, as plain Python; `mean` is added where there is a sum.
 
-    rows: in the manifest's order, which says what a row of a whole column stands for. Categories that any run had too
-    many of are None in the merged row.
+    Categories that any run had too many of are None in the merged row.
+
+    rows: in the manifest's order, which says for which rows a row of a whole column stands.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -124,7 +125,7 @@ def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def merge_to_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a stats table that stand for all of these: merged with others they give what these would."""
+    """Return rows of a stats table that stand for all of these: they merge with others as these would."""
     out = []
     for row in merge(rows).values():
         pairs = {name: list(row[name].items()) if row[name] else None for name in ("histogram", "categories")}

@@ -1,4 +1,4 @@
-"""What a view of a later version has that the same view of an earlier one has not, and which samples were excluded.
+"""New samples of a view of a later version against the same view of an earlier one, and the samples excluded since.
 
 A version only appends to its parent's parts, so the samples that both have keep their order and the new ones follow.
 """
@@ -21,12 +21,15 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
-    """Return what `view` has that `old`, of an earlier version, has not.
+    """Return the samples of `view` that `old`, of an earlier version, has not.
 
-    compare: whether views with a predicate are compared sample by sample; False for a plan that was made with them.
-    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts), or
-    the views have a predicate (then their select tables). Raises: InvalidPlan where the version does not go on from the
-    earlier one, or the views differ in fields, predicate, or in what they select of the samples that both have.
+    Reads manifests alone, unless tables were merged or samples excluded since (then both versions' tables of parts),
+    or the views have a predicate (then their select tables).
+
+    compare: compare views with a predicate sample by sample; False for a plan that was made with them.
+
+    Raises: InvalidPlan where the version does not go on from the earlier one, or the views differ in fields,
+    predicate, or in their selection of the samples that both have.
     """
     was, now = old.version, view.version
     if was.dataset != now.dataset or was.id == now.id:
@@ -61,7 +64,7 @@ def delta_of(view: "View", old: "View", compare: bool = True) -> Delta:
 
 
 def _rewritten(was: "Version", now: "Version") -> str | None:
-    """Which table of the later version does not hold all rows of the earlier one's, in their order.
+    """Return the name of a table of the later version without all rows of the earlier one's, in their order; else None.
 
     Lists of files that begin alike are alike; where tables were merged since, the rows of both are compared.
     """
@@ -85,7 +88,7 @@ def _begins_with(version: "Version", before: list[dict[str, Any]], after: list[d
 
 
 def _removed(was: "Version", now: "Version") -> Int64s:
-    """Live ordinals of a version (int64, ascending) that are not live in a later one."""
+    """Return the live ordinals of a version (int64, ascending) that are not live in a later one."""
     if was.manifest["exclusions"] == now.manifest["exclusions"]:
         return np.zeros(0, np.int64)
     gone = [np.zeros(0, np.int64)]

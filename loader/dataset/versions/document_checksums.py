@@ -2,8 +2,8 @@
 
     packs/<hash>.checks.parquet      document, offset, nbytes, crc32c, field_crc32c; a row per piece of a split document
 
-The index has the checksum of a whole field only. These are made of bytes that were held against it, once, and say of
-which field they are: `field_crc32c` is the index's.
+The index has the checksum of a whole field only. These are made of bytes that were held against it, once. They name
+their field: `field_crc32c` is the index's.
 """
 
 import logging
@@ -32,7 +32,7 @@ _AT_ONCE = 16  # documents in memory while their pieces are summed
 
 
 class PieceChecks:
-    """Where the pieces of split documents lie in their field, and their CRC-32C. 40 bytes per piece; read-only."""
+    """Places of the pieces of split documents in their field, and their CRC-32C. 40 bytes per piece; read-only."""
 
     def __init__(self, rows: Int64s) -> None:
         """rows: int64 [pieces, 5], as stored; by document, then piece."""
@@ -40,7 +40,7 @@ class PieceChecks:
         self._documents, self._first = np.unique(rows[:, 0], return_index=True)
 
     def part(self, document: int, number: int, field: FieldAddress) -> FieldPart | None:
-        """Piece `number` of a document, from 0; None where nothing is known of it, or only of other bytes."""
+        """Return piece `number` of a document, from 0; None where nothing is known of it, or only of other bytes."""
         at = int(np.searchsorted(self._documents, document))
         if at == len(self._documents) or int(self._documents[at]) != document:
             return None
@@ -49,7 +49,7 @@ class PieceChecks:
 
 
 def load_checks(view: "View", path: str) -> PieceChecks | None:
-    """Return what `keep_checks` left in the root; None where it did not. Raises: Corrupt."""
+    """Return the checksums that `keep_checks` left in the root; None without any. Raises: Corrupt."""
     store, path = view.version.store, checks_path(path)
     try:
         table = parse_stored(store.get(path).data, path, f"{store.url}/{path}")
@@ -66,7 +66,7 @@ def load_checks(view: "View", path: str) -> PieceChecks | None:
 def keep_checks(view: "View", packed: PackedView, path: str) -> None:
     """Read every split document once, whole, and store its pieces' checksums beside the table at `path`.
 
-    Documents that are corrupt, or not what was planned, are left out: whoever reads them finds out.
+    Documents that are corrupt, or not as planned, are left out: their readers find out.
     """
     documents, tokens = packed.table.longer_than(packed.packing.length)
     found: list[Int64s] = [np.zeros((0, len(_COLUMNS)), np.int64)]
@@ -86,7 +86,7 @@ def keep_checks(view: "View", packed: PackedView, path: str) -> None:
 
 
 def checks_path(path: str) -> str:
-    """Where the checksums lie that belong to the table at `path`."""
+    """Return the path of the checksums of the table at `path`."""
     return path.removesuffix(".parquet") + ".checks.parquet"
 
 
@@ -113,6 +113,6 @@ def _of_documents(
 
 
 def _pieces(data: bytes, start: int, nbytes: int) -> list[tuple[int, int, int]]:
-    """(offset, bytes, CRC-32C) of the runs of `nbytes` from `start` on; the last may be shorter."""
+    """Return (offset, bytes, CRC-32C) of the runs of `nbytes` from `start` on; the last may be shorter."""
     cuts = range(start, len(data), nbytes)
     return [(at, min(nbytes, len(data) - at), crc32c(data[at : at + nbytes])) for at in cuts]

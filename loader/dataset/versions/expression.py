@@ -1,8 +1,8 @@
 """SQL expressions on the samples table, from text to polars: operators, columns and functions of a row's values.
 
-Expressions stand in plans and views of a root, so they are data of whoever wrote there. polars' parser takes queries
-inside of one, and reads the files and addresses that these name while it parses. So a text is looked at before polars
-sees it, and only calls of what is listed here are let through.
+Expressions stand in plans and views of a root, so any author may have written them. While polars parses an
+expression, it takes queries inside of it, and reads the files and addresses that these name. So a text is checked
+before polars sees it, and only calls of functions listed here are let through.
 """
 
 import re
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import polars
 
 MAX_WORDS = 5000
-"""Words and operators: from some 6,000 on polars overflows its stack, which ends the process."""
+"""Words and operators, at most: from some 6,000 on polars overflows its stack, which ends the process."""
 
 _FUNCTIONS = """
 abs acos acosd asin asind atan atan2 atan2d atand cbrt ceil ceiling cos cosd cot cotd degrees div exp floor ln log log10
@@ -31,13 +31,13 @@ approx_quantile array_agg avg corr count covar covar_pop covar_samp first last l
 quantile_disc stddev stddev_samp stdev stdev_samp string_agg sum var var_samp variance
 cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
 """
-"""What polars 1.30 to 2.1 calls by name and gives one value per row or group."""
+"""Functions that polars 1.30 to 2.1 calls by name, and that give one value per row or group."""
 
 _WORDS = """
 all and any as between by case cast distinct div else escape extract filter from group ilike in is like not on or over
 placing position regexp rlike safe_cast similar some substring then to trim try_cast when where xor
 """
-"""What else a bracket may follow, with a syntax of its own."""
+"""Other words that a bracket may follow, with a syntax of their own."""
 
 _TYPES = """
 binary char character datetime dec decimal double float int integer numeric real string text time timestamp varbinary
@@ -67,7 +67,7 @@ _TOKEN = re.compile(
 def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
     """Return the polars expression of an SQL expression; nothing is read and nobody is asked.
 
-    what: was asked, for messages. Raises: FieldNotFound for what is no expression of columns, or no SQL.
+    what: name of the question, for messages. Raises: FieldNotFound for no expression of columns, or no SQL.
     """
     if refused := _refused(text) or _otherwise_read(pl, text):
         raise FieldNotFound(
@@ -84,7 +84,7 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
 
 
 def _refused(text: object) -> str | None:
-    """Why polars must not see this text, None where it may."""
+    """Return the reason why polars must not see this text, None where it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
     # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
@@ -113,7 +113,7 @@ def _refused(text: object) -> str | None:
 
 
 def _otherwise_read(pl: Any, text: object) -> str | None:
-    """Why this polars may take for no text what is one here: a backslash before a quote may end it or not."""
+    """Return the reason why this polars may split the text otherwise: a backslash before a quote may end it or not."""
     if isinstance(text, str) and "\\'" in text:
         try:
             pl.sql_expr("'\\'")
@@ -123,7 +123,7 @@ def _otherwise_read(pl: Any, text: object) -> str | None:
 
 
 def _bad_word(word: str, before: tuple[str, str], head: str) -> str | None:
-    """head: what stands before the innermost bracket that is open."""
+    """Return the reason to refuse a word; None to accept it. head: the word before the innermost open bracket."""
     asks = word == "SELECT" or (word in _BEGINS_A_QUERY and before[1] == "(")
     if word == "FROM" and not asks:
         asks = before[1] != "DISTINCT" and head not in _TAKES_FROM

@@ -1,10 +1,9 @@
-"""A packed view of documents: their lengths, of the indexes alone, and the table of their sequences, made once and
-kept in the root.
+"""A packed view of documents: their lengths, of the indexes alone, and the table of their sequences.
 
     packs/<hash>.parquet        sequence, document, start, length; a row per piece
 
-The hash is of the question: view, field, length, and where lengths come from. The SHA-256 of the rows is in the file
-and in every plan made with it, so a table that was changed is noticed.
+It is made once and kept in the root. The hash is of the question: view, field, length, and the source of lengths. The
+SHA-256 of the rows is in the file and in every plan made with it, so a table that was changed is noticed.
 """
 
 import json
@@ -39,7 +38,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def field_nbytes(version: "Version", field: str) -> Iterator[Int64s]:
-    """int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
+    """Yield int64 per part of the version, in order: a value per live sample, -1 in parts that lack the field's group.
 
     Reads every index of the group whole, a few at a time. Raises: Corrupt; ObjectNotFound.
     """
@@ -104,7 +103,7 @@ def checks_of(packed: PackedView) -> PieceChecks | None:
 
 
 def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
-    """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed` does."""
+    """Return the dtypes of the fields, and the table, stored for other ranks and runs. Raises: as `packed`."""
     first = _Stored(view, asked)
     documents = view.version_ordinals(np.arange(len(view), dtype=np.int64))
     tokens = (_counted(view, asked) if asked.lengths else first.counts())[documents]
@@ -114,7 +113,7 @@ def _made(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable]:
 
 
 class _Stored:
-    """How the fields of documents are stored: as the view's first one says, which is read for it."""
+    """Storage of the fields of documents: as in the view's first one, which is read for it."""
 
     def __init__(self, view: "View", asked: PackBy) -> None:
         self._version, self._field = view.version, asked.field
@@ -134,7 +133,7 @@ class _Stored:
         self._start, self._itemsize = len(tokens.head), tokens.dtype.itemsize
 
     def counts(self) -> Int64s:
-        """int64 per live sample of the version: its tokens; negative where its bytes do not come out."""
+        """Return int64 per live sample of the version: its tokens; negative where its bytes are no whole number."""
         nbytes = np.concatenate(list(field_nbytes(self._version, self._field)))
         count, rest = np.divmod(nbytes - self._start, self._itemsize)
         count[rest != 0] = -1
@@ -142,7 +141,7 @@ class _Stored:
 
 
 def _counted(view: "View", asked: PackBy) -> Int64s:
-    """int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
+    """Return int64 per live sample of the version: the column of lengths, -1 where it is null. Raises: InvalidPlan."""
     assert asked.lengths is not None
     values = live_values(view.version, [asked.lengths], f"pack(lengths={asked.lengths!r})").to_series()
     if not values.dtype.is_integer():
@@ -177,7 +176,7 @@ def _path(view: "View", asked: PackBy) -> str:
 
 
 def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | None:
-    """As `_made`; None where the root has no such table. Raises: Corrupt."""
+    """Return the table as `_made`; None where the root has no such table. Raises: Corrupt."""
     store, path = view.version.store, _path(view, asked)
     try:
         data = store.get(path).data
@@ -204,13 +203,13 @@ def _load(view: "View", asked: PackBy) -> tuple[dict[str, str], PackTable] | Non
 
 
 def _facts(asked: PackBy, dtypes: Mapping[str, str]) -> dict[str, str]:
-    """Return the dtypes as a table tells them."""
+    """Return the dtypes as facts of a table."""
     beside = {"beside": json.dumps([dtypes[field] for field in asked.fields[1:]])} if asked.beside else {}
     return {"dtype": dtypes[asked.field], **beside}
 
 
 def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
-    """Return what `_facts` told; None where it did not."""
+    """Return the dtypes in `_facts`; None where there are none."""
     try:
         told = [facts["dtype"], *parse_json(facts.get("beside", "[]"))]
         return dict(zip(asked.fields, told, strict=True))
@@ -219,7 +218,7 @@ def _dtypes(asked: PackBy, facts: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _check(name: str, columns: list[Int64s], documents: int, length: int) -> None:
-    """Raises: Corrupt for rows that no packing gives."""
+    """Raise Corrupt for rows that no packing gives."""
     sequence, document, start, taken = columns
     ascends = len(sequence) == 0 or (sequence[0] == 0 and bool(np.isin(np.diff(sequence), (0, 1)).all()))
     whole = ascends and all(column.dtype == np.int64 for column in columns)
@@ -238,7 +237,7 @@ def _check(name: str, columns: list[Int64s], documents: int, length: int) -> Non
 def _kept(
     view: "View", asked: PackBy, dtypes: dict[str, str], table: PackTable
 ) -> tuple[dict[str, str], PackTable]:
-    """Return what was stored: ours, or what another process stored meanwhile."""
+    """Return the stored table: ours, or that of another process meanwhile."""
     store, path = view.version.store, _path(view, asked)
     rows = table.rows(0, table.n_pieces)
     columns = pa.table({name: rows[:, i] for i, name in enumerate(COLUMNS)})

@@ -28,7 +28,7 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
+    """Return part id -> row -> key of those of these keys that are live. Reads the key column of every run."""
     rows: dict[str, dict[int, str]] = {}
     wanted = pa.array(sorted(filter(is_text, keys)), pa.string())
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
@@ -43,7 +43,7 @@ def live_rows(version: "Version", keys: frozenset[str]) -> dict[str, dict[int, s
 
 
 def live_ordinals(version: "Version", keys: Sequence[str]) -> Int64s:
-    """int64 ordinal of each key's live sample, -1 where there is none. Costs what `live_rows` does."""
+    """Return the int64 ordinal of each key's live sample, -1 where there is none. Costs as much as `live_rows`."""
     found: dict[str, int] = {}
     parts = version.parts
     for part, members in live_rows(version, frozenset(keys)).items() if keys else ():
@@ -60,7 +60,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def import_polars() -> Any:
-    """polars, at the first use of a samples table. Raises: MissingDependency."""
+    """Import polars at the first use of a samples table. Raises: MissingDependency."""
     try:
         import polars
     except ImportError as error:
@@ -71,10 +71,10 @@ def import_polars() -> Any:
 
 
 def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "polars.LazyFrame":
-    """ordinal, part, row, key, ... in the version's order.
+    """Return ordinal, part, row, key, ... in the version's order.
 
-    Only the files that hold `columns` are opened, and of these only the columns are decoded. A column is what its last
-    annotation says.
+    Only the files that hold `columns` are opened, and only these columns are decoded. A column is as its last
+    annotation has it.
     """
     pl = import_polars()
     entries = version.manifest["samples"]
@@ -94,7 +94,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 
 
 def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
-    """Every edit of a column of live samples: see `Version.edits`."""
+    """Return every edit of a column of live samples: see `Version.edits`."""
     import_polars()
     if column not in _columns(version):
         raise FieldNotFound(
@@ -113,7 +113,7 @@ def _columns(version: "Version") -> dict[str, Any]:
 
 
 def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
-    """All runs of one column group, in the manifest's order: part, row, and these of its columns or all."""
+    """Return all runs of one column group, in the manifest's order: part, row, and these of its columns or all."""
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
@@ -127,7 +127,7 @@ def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":
     """Return the rows of the keys tables by part and row, as ordinals count them.
 
-    Earlier releases merged some out of it.
+    Earlier releases merged some tables out of this order.
 
     Raises: Corrupt where they are not each row of each part once.
     """
@@ -153,10 +153,10 @@ def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame
 
 
 def live_where(version: "Version", predicate: str) -> Bools:
-    """bool [len(version)]: for which live ordinals an SQL expression is true (null counts as false).
+    """Return bool [len(version)]: True for a live ordinal for which an SQL expression is true; null counts as false.
 
-    Raises: FieldNotFound for a column the samples table does not have; ValueError from a malformed expression
-    is reported as FieldNotFound too, with the parser's words.
+    Raises: FieldNotFound for a column the samples table does not have, and for a malformed expression, with the
+    parser's words.
     """
     found = live_values(version, [predicate], f"where({predicate!r})", as_truth=True)
     members: Bools = found.to_series().to_numpy().astype(bool)
@@ -168,7 +168,10 @@ def live_values(
 ) -> "polars.DataFrame":
     """Return a column, named "0", "1", ..., per SQL expression on the samples table, a row per live ordinal.
 
-    what: was asked, for messages. as_truth: each as a bool, null as False. Raises: FieldNotFound as `live_where` does.
+    what: name of the question, for messages.
+    as_truth: each as a bool, null as False.
+
+    Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
     columns = [parse_expression(pl, one, what) for one in expressions]

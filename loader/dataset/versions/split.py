@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 Comparisons = tuple[str, ...]
-"""What a bucket's values are compared with, in SQL: ">= 0", "< 12.5". All must hold."""
+"""Comparisons of a bucket's values, in SQL: ">= 0", "< 12.5". All must hold."""
 
 
 def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-    """label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
+    """Return label -> the view's samples of that bucket, labels ascending; every sample is in one, and none is empty.
 
-    by: an SQL expression on the samples table. edges: None, and its values are the labels; or ascending decimal numbers
-    (the last may be "inf") and the labels are ranges, `0..12.5`, of low <= value < high.
     Costs a scan of the columns that `by` names; keeps len(version) / 8 bytes per bucket.
+
+    by: an SQL expression on the samples table.
+    edges: None, and its values are the labels; or ascending decimal numbers (the last may be "inf"). The labels are
+    then ranges, `0..12.5`, of low <= value < high.
+
     Raises: InvalidPlan for samples without a bucket, which it names, and for values that make none; FieldNotFound.
     """
     what = f"bucket({by!r})"
@@ -53,10 +56,7 @@ def split(view: "View", by: str, edges: Sequence[str] | None) -> "dict[str, View
 
 
 def whole_predicate(part: "View", by: str, edges: Sequence[str] | None, label: str) -> str | None:
-    """Return the predicate of the view that `split(view, by, edges)` made this part of.
-
-    Raises: InvalidPlan where none did.
-    """
+    """Return the predicate of the view that `split(view, by, edges)` made this part of. Raises: InvalidPlan."""
     if edges is None:
         literals = {_literal(label), *([label] if re.fullmatch("-?[0-9]+", label) else [])}
         literals |= {_literal(truth) for truth in (True, False) if str(truth) == label}
@@ -76,7 +76,7 @@ def _predicate(value: str, comparisons: Comparisons) -> str:
 
 
 def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[str, Bools]:
-    """label -> bool per value: what its predicate gives for it, null as False."""
+    """Return label -> bool per value: its predicate for the value, null as False."""
     pl = import_polars()
     truths = [
         parse_expression(pl, _predicate('"value"', one), f"bucket {label!r}")
@@ -92,7 +92,7 @@ def _holds(values: "polars.Series", wanted: Mapping[str, Comparisons]) -> dict[s
 
 
 def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Comparisons]:
-    """label -> comparison, of every value that a member has. Raises: InvalidPlan."""
+    """Return label -> comparison, of every value that a member has. Raises: InvalidPlan."""
     pl = import_polars()
     if not (values.dtype in (pl.String, pl.Boolean, pl.Null) or values.dtype.is_integer()):
         raise InvalidPlan(
@@ -109,7 +109,7 @@ def _by_value(values: "polars.Series", by: str, members: Bools) -> dict[str, Com
 
 
 def _by_edge(values: "polars.Series", by: str, edges: Sequence[str]) -> dict[str, Comparisons]:
-    """label -> comparisons, of every range. Raises: InvalidPlan."""
+    """Return label -> comparisons, of every range. Raises: InvalidPlan."""
     if not values.dtype.is_numeric():
         raise InvalidPlan(
             f"bucket({by!r}, edges=): its values are {values.dtype}, and edges need numbers; without edges= every "
@@ -132,7 +132,7 @@ def _literal(value: str | int | bool) -> str:
 
 
 def _is_known(values: "polars.Series") -> Bools:
-    """bool: neither null nor NaN, which polars takes for larger than every number."""
+    """Return bool per value: True for neither null nor NaN, which polars takes for larger than every number."""
     known = values.is_not_nan().fill_null(False) if values.dtype.is_float() else values.is_not_null()
     out: Bools = known.to_numpy().astype(bool)
     return out

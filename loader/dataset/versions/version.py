@@ -34,7 +34,7 @@ Verify = Literal["crc32c", "sha256"]
 PREPARED_BYTES = 2**20
 """Tables of parts that are read when a version is opened, at most: some 5,000 shards."""
 KEPT_SHARDS = 4096
-"""SamplePlaces of shards that a version keeps at hand, some hundred bytes each."""
+"""Places of shards that a version keeps at hand, some hundred bytes each."""
 
 
 class Version:
@@ -104,13 +104,13 @@ class Version:
             return self._parts
 
     def prepare(self) -> None:
-        """Read the parts now, where their tables are small: who opens a version mostly goes on to read samples."""
+        """Read the parts now, where their tables are small: most callers go on to read samples."""
         if sum(file.nbytes for file in self._parts_files()) <= PREPARED_BYTES:
             with suppress(PenstockError):  # whoever needs them meets it
                 self.parts  # noqa: B018
 
     def _parts_files(self) -> list[TableFile]:
-        """Return the tables that say what the parts are: of shards, then of exclusions."""
+        """Return the tables of the parts: of shards, then of exclusions."""
         return [
             TableFile.from_json(file) for file in (*self.manifest["shards"], *self.manifest["exclusions"])
         ]
@@ -139,7 +139,7 @@ class Version:
             return self._verified
 
     def _page_hashes(self, path: str) -> PageHashes:
-        """Page hashes of a shard. Raises: Corrupt; ObjectNotFound; InvalidRuntime for a shard of an earlier release."""
+        """Return a shard's page hashes. Raises: Corrupt; ObjectNotFound; InvalidRuntime for an earlier release's."""
         shard = self.parts.shard_at(path)
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
@@ -169,8 +169,9 @@ class Version:
     def select(self, *fields: str, where_present: bool = False) -> "View":
         """Return a view of these fields: only their bytes are fetched. Without names, of every field.
 
-        where_present: leave out samples of parts that do not have these fields; otherwise such a field is
-        refused. Raises: FieldNotFound.
+        where_present: leave out samples of parts that do not have these fields; otherwise such a field is refused.
+
+        Raises: FieldNotFound.
         """
         from .view import View
 
@@ -192,22 +193,26 @@ class Version:
         return annotations(self.manifest["samples"])
 
     def edits(self, column: str) -> "polars.LazyFrame":
-        """Every edit of a column of live samples, oldest first: `ordinal`, `key`, the column's value, `removed`,
-        `annotation`, `annotated_by`, `annotated_at`; of a column of one of these names the fact is `edit_<name>`.
-        Raises: FieldNotFound for a column that is not in the table."""
+        """Return every edit of a column of live samples, oldest first.
+
+        Columns: `ordinal`, `key`, the column's value, `removed`, `annotation`, `annotated_by`, `annotated_at`. For a
+        column with one of these names the fact is `edit_<name>`.
+
+        Raises: FieldNotFound for a column that is not in the table.
+        """
         from .samples_table import scan_edits
 
         return scan_edits(self, column)
 
     def address(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> list[SampleAddress]:
-        """Places of these fields of these live ordinals, in the order given; see `places`."""
+        """Return the places of these fields of these live ordinals, in the order given; see `places`."""
         ordinals = np.asarray(ordinals, np.int64)
         if not fields:
             return [replace(address, fields={}) for address in self._key_addresses(ordinals, run)]
         return self.places(ordinals, fields, run).addresses()
 
     def places(self, ordinals: Int64s, fields: Sequence[str], run: Map = map) -> SamplePlaces:
-        """Places of these fields, at least one, of these live ordinals, in the order given: see `Lookup.places`."""
+        """Return the places of these fields, at least one, of these live ordinals, in order: see `Lookup.places`."""
         only = np.zeros(len(ordinals), np.int64)
         return Lookup([self], fields).places(only, ordinals, run)
 
@@ -234,13 +239,13 @@ class Version:
         return [address for address in out if address is not None]
 
     def held(self, group: str, part: int, number: int) -> Stretch | None:
-        """Return a stretch of a part's index, if it is in memory; as `stretch`."""
+        """Return a stretch of a part's index as `stretch`, if it is in memory."""
         place, path = self._shard(group, part)
         found = self.indexes.held(place, number * ROW_GROUP_ROWS)
         return None if found is None else self._checked(group, place, Stretch(found, path))
 
     def stretch(self, group: str, part: int, number: int) -> Stretch:
-        """Stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
+        """Return stretch `number`, of 2,048 rows, of a part's index. Raises: Corrupt; ObjectNotFound; FieldNotFound."""
         place, path = self._shard(group, part)
         return self._checked(group, place, Stretch(self.indexes.rows(place, number * ROW_GROUP_ROWS), path))
 
@@ -254,7 +259,7 @@ class Version:
         return found
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:
-        """Place of a shard's index, and the shard. Arrow takes 20 us to tell, so the last ones asked for are kept."""
+        """Return the place of a shard's index, and the shard. Arrow takes 20 us for it, so the last ones are kept."""
         found = self._shards.get((group, part))
         if found is None:
             shard = self.parts.shard(group, part)

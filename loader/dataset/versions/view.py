@@ -1,4 +1,4 @@
-"""A view: a version, the fields to fetch and an optional predicate. What a plan orders (layer L0)."""
+"""A view: a version, the fields to fetch and an optional predicate. A plan orders views (layer L0)."""
 
 import hashlib
 import logging
@@ -99,7 +99,7 @@ class View:
         return View(self.version, self.fields, whole_predicate(self, by, edges, label), self.where_present)
 
     def since(self, old: "View", *, compare: bool = True) -> Delta:
-        """New samples of this view, of a later version, and removed ones. See `dataset.delta.delta_of`."""
+        """Return the new samples of this view, of a later version, and removed ones. See `delta.delta_of`."""
         from .delta import delta_of
 
         return delta_of(self, old, compare)
@@ -112,7 +112,7 @@ class View:
         return view
 
     def narrowed(self, predicate: str, members: Bools) -> "View":
-        """`where(predicate)` for a caller who has evaluated it: members is bool [len(version)], of the result."""
+        """Return `where(predicate)` for a caller that has evaluated it. members: bool [len(version)], its result."""
         view = self.where(predicate)
         if self.first:
             return view  # its table is that of all of the version's samples, which members is not
@@ -121,20 +121,20 @@ class View:
         return view
 
     def members(self) -> Bools:
-        """bool [len(version)]: which live ordinals of the version are in the view."""
+        """Return bool [len(version)]: True for a live ordinal of the version that is in the view."""
         n = len(self.version)
         members = unpack(self._table.packed(), n) if self.is_filtered else np.ones(n, bool)
         members[: self.first] = False
         return members
 
     def split(self, by: str, edges: Sequence[str] | None) -> "dict[str, View]":
-        """label -> the samples of one bucket, as `loader.bucket(by, edges=)` says. See `dataset.split.split`."""
+        """Return label -> the samples of one bucket, as of `loader.bucket(by, edges=)`. See `split.split`."""
         from .split import split
 
         return split(self, by, edges)
 
     def packed(self, asked: "PackBy") -> "PackedView":
-        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `dataset.pack.packed`."""
+        """Return the packed sequences of this view's documents, as `loader.pack()` asks. See `pack.packed`."""
         from .pack import packed
 
         return packed(self, asked)
@@ -144,12 +144,12 @@ class View:
 
     @property
     def id(self) -> str:
-        """The content hash of L0: of the version and of what narrows it, not of the fields."""
+        """The content hash of L0: of the version and its narrowing, not of the fields."""
         return self._id({"first": self.first} if self.first else {})
 
     @property
     def identity(self) -> str:
-        """The version id: with the version ordinal, what digests are made of."""
+        """The version id, which digests are made of, with the version ordinal."""
         return self.version.id
 
     @property
@@ -163,7 +163,7 @@ class View:
         return total
 
     def spec(self) -> dict[str, Any]:
-        """Plain JSON that a plan stores to open the view again."""
+        """Return plain JSON that a plan stores to open the view again."""
         return {
             "kind": "version",
             "version": self.version.id,
@@ -176,16 +176,16 @@ class View:
         }
 
     def version_ordinals(self, x: Int64s) -> Int64s:
-        """int64 view ordinals -> int64 live ordinals of the version."""
+        """Return the int64 live ordinals of the version for int64 view ordinals."""
         x = x + self._skipped if self.first else x
         return self._table.select(x) if self.is_filtered else x
 
     def keys(self, version_ordinals: Int64s) -> list[str]:
-        """Sample keys of live ordinals of the version."""
+        """Return the sample keys of live ordinals of the version."""
         return self.version.keys(version_ordinals)
 
     def ordinals(self, keys: Sequence[str]) -> Int64s:
-        """int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
+        """Return the int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
         return live_ordinals(self.version, keys)
 
     @property
@@ -195,7 +195,7 @@ class View:
 
     @property
     def _skipped(self) -> int:
-        """Samples of the view as it would be without `first`, that precede it."""
+        """Samples before `first` that the view without it would have."""
         return self._table.rank(self.first) if self.first and self.is_filtered else self.first
 
     def _id(self, more: dict[str, Any]) -> str:
@@ -281,7 +281,8 @@ class View:
     def _save(self, packed: bytes) -> None:
         """Store the select table for the other ranks; a root that we may not write only costs them the scan.
 
-        Raises: AlreadyExists when another process stored other bytes."""
+        Raises: AlreadyExists when another process stored other bytes.
+        """
         step = CHUNK_BITS // 8
         chunks = [packed[at : at + step] for at in range(0, len(packed), step)]
         table = pa.table(

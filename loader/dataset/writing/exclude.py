@@ -21,10 +21,11 @@ from ..versions.version import Version
 
 
 def still_there(parent: Version | None, parts: Iterable[str]) -> Version:
-    """Return the version, itself.
+    """Return the version, itself, if it still has all of these parts.
 
-    Raises: Conflict where there is none any more, or where it has not all of these parts: what is said of others would
-    be in its tables, and nobody would find it there.
+    A change of other parts would be in its tables, and nobody would find it there.
+
+    Raises: Conflict where a part is missing, or there is no version any more.
     """
     if parent is None:
         raise Conflict("every version of the dataset was retired meanwhile; begin again")
@@ -43,13 +44,12 @@ Rows = dict[str, list[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Live samples of a version that its successor leaves out for better ones. rows: (part id, reason) -> rows of it.
-
-    n_rows: of each of these parts.
-    """
+    """Live samples of a version that its successor leaves out for better ones."""
 
     rows: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
+    """(part id, reason) -> rows of the part."""
     n_rows: Mapping[str, int] = field(default_factory=dict)
+    """Part id -> its number of rows."""
 
     @property
     def n_samples(self) -> int:
@@ -67,7 +67,7 @@ NOTHING_SUPERSEDED = Superseded()
 
 
 def check_reason(verb: str, of: str, reason: str) -> None:
-    """Raises: InvalidSample for a reason that is no UTF-8 text, or empty."""
+    """Raise InvalidSample for a reason that is no UTF-8 text, or empty."""
     if not reason or not is_text(reason):
         raise InvalidSample(
             f"{verb} gives no reason for {of}, got {reason!r}; a reader of the version will see it: pass UTF-8 text"
@@ -96,7 +96,7 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
 
 
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
-    """Where these keys (-> reason) are. Costs a scan of the version's keys.
+    """Return the samples of these keys (-> reason). Costs a scan of the version's keys.
 
     Raises: VersionNotFound for a key that is not live in the version; InvalidSample without a reason.
     """
@@ -117,7 +117,7 @@ def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Supe
 def put_exclusions(
     store: Store, prefix: str, rows: Mapping[tuple[str, str], Sequence[int]], n_rows: Mapping[str, int]
 ) -> TableFile:
-    """Return the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
+    """Write the exclusions table under `prefix`. rows: (part id, reason) -> rows of it; n_rows: of each part."""
     table = []
     for (part, reason), members in sorted(rows.items()):
         gone = np.zeros(n_rows[part], bool)
@@ -128,7 +128,7 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Part id -> row -> key of these keys. Raises: VersionNotFound for a key that is not live in the version."""
+    """Return part id -> row -> key of these keys. Raises: VersionNotFound for a key that is not live in the version."""
     rows = live_rows(version, keys)
     found = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - found):
@@ -147,7 +147,7 @@ class StillLive:
         self._rows = rows
 
     def __call__(self, parent: Version | None) -> None:
-        """Raises: Conflict."""
+        """Check the newest version. Raises: Conflict."""
         parent = still_there(parent, self._rows)
         for part, rows in self._rows.items():
             live = parent.parts.live_members(parent.parts.position(part))

@@ -35,7 +35,7 @@ class LazySample(Mapping[str, Any]):
         return decoder_for(field)(self._block.bytes_of(field)[self._row], None)
 
     def bytes_of(self, field: str) -> bytes:
-        """Return the field's bytes as they are stored: what a packet table is made of."""
+        """Return the field's bytes as they are stored, as packet tables need them."""
         return self._block.bytes_of(field)[self._row]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ def only(address: SampleAddress, field: str) -> SampleAddress:
 
 
 def row_addresses(version: Version, position: int, rows: range, fields: Sequence[str]) -> list[SampleAddress]:
-    """Addresses of rows of one part, excluded rows too (their ordinal is -1)."""
+    """Return the addresses of rows of one part, excluded rows too (their ordinal is -1)."""
     parts = version.parts
     shards = {
         group: parts.shard(group, position)

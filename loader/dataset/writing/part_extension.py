@@ -26,7 +26,7 @@ BLOCK_ROWS = 64
 def read_part(
     store: Store, part: Part, fields: Sequence[str], rows: range | None = None
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """(key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
+    """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
 
     Raises: FieldNotFound when the part has no such field; Corrupt; ObjectNotFound.
     """
@@ -62,7 +62,7 @@ def add_part_group(
 ) -> Part:
     """Return the part with one more shard: `samples` gives the new fields of each of its samples, in its order.
 
-    txn: the transaction that the shard is written with, where it is not the part's own: that one is committed.
+    txn: the transaction that the shard is written with, where the part's own is committed already.
 
     Raises: Conflict when the part has the group or one of the fields; FieldMismatch when there are more or fewer
     samples than the part has; InvalidSample.

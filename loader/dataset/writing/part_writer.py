@@ -1,4 +1,4 @@
-"""Writes one part: a shard and its index per group, and the part's rows of the samples table."""
+"""Writing of one part: a shard and its index per group, and the part's rows of the samples table."""
 
 import contextlib
 import os
@@ -23,11 +23,11 @@ from ..tables.parquet import put_table
 from .spill import Sample, Spill, scratch_error
 
 Groups = Callable[[str], str]
-"""The group that a field belongs to."""
+"""Field -> the group that it belongs to."""
 
 
 def group_chooser(default: str, groups: Mapping[str, str] | None) -> Groups:
-    """Fields named in `groups` go there, all others into `default`."""
+    """Return a chooser: fields named in `groups` go there, all others into `default`."""
     chosen = {check_field(field): check_group(group) for field, group in (groups or {}).items()}
     check_group(default)
     return lambda field: chosen.get(field, default)
@@ -66,7 +66,7 @@ def make_sample(
 
 
 def check_case(fields: Iterable[str], whose: str) -> None:
-    """Raises: InvalidField for two that differ in case only."""
+    """Raise InvalidField for two that differ in case only."""
     folded: dict[str, str] = {}
     for field in fields:
         if (other := folded.setdefault(field.lower(), field)) != field:
@@ -96,7 +96,7 @@ class PartWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest shard so far: what the target size is compared with."""
+        """Bytes of the largest shard so far, which the target size is compared with."""
         return max((shard.tar.nbytes for shard in self._shards.values()), default=0)
 
     def add(self, sample: Sample) -> None:
@@ -186,21 +186,21 @@ class _OpenShard:
         self._spans.append(row)
 
     def finish(self) -> str:
-        """End the archive. Returns its SHA-256, hex."""
+        """End the archive, and return its SHA-256, hex."""
         try:
             return self.tar.finish()
         except OSError as error:
             raise scratch_error("a shard was finished", self.path, error) from error
 
     def hash_pages(self) -> bytes:
-        """As `shard.hash_pages`, once it is finished."""
+        """Return the digests as `shard.hash_pages`, once it is finished."""
         try:
             return hash_pages(self.path)
         except OSError as error:
             raise scratch_error("a shard was hashed", self.path, error) from error
 
     def spans(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-        """field -> int64 [rows, 3] of offset, nbytes, crc32c."""
+        """Return field -> int64 [rows, 3] of offset, nbytes, crc32c."""
         table = np.array(self._spans, np.int64).reshape(len(self._spans), len(self.fields), 3)
         return {field: table[:, position] for position, field in enumerate(self.fields)}
 
@@ -233,10 +233,12 @@ def write_part(
     groups: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> Part:
-    """One part from (key, fields[, metadata[, source]]) tuples, in hash order of their keys.
+    """Write one part from (key, fields[, metadata[, source]]) tuples, in hash order of their keys.
 
-    name: the part's number inside its transaction; give it where a worker may be retried (two attempts of one
-    name are one part, and publishing both is a Conflict). Raises: EmptyVersion without samples; InvalidSample.
+    name: the part's number inside its transaction; give it where a worker may be retried (two attempts of one name
+    are one part, and publishing both is a Conflict).
+
+    Raises: EmptyVersion without samples; InvalidSample.
     """
     name = check_part_name(name or secrets.token_hex(8))
     spill = Spill()
@@ -267,7 +269,7 @@ def _shown(sample: object) -> str:
 
 
 def check_part_name(name: str) -> str:
-    """Raises: InvalidSample for a name that is not lower-case letters, digits or '_'."""
+    """Return the name. Raises: InvalidSample for a name that is not lower-case letters, digits or '_'."""
     if not name.replace("_", "").isalnum() or not name.isascii() or name != name.lower() or len(name) > 64:
         raise InvalidSample(
             f"part name {name!r} is not accepted; use lower-case letters, digits and '_', e.g. '00042'"

@@ -1,7 +1,8 @@
 """Samples redacted in the files that hold them: the same files once more, without these samples.
 
-Nothing moves: a redacted sample keeps its row, and its fields their offsets and lengths; their bytes are zeros, what
-tables say of it is null, and its key is another. The old files stay where they are until a collector takes them.
+Nothing moves: a redacted sample keeps its row, and its fields their offsets and lengths. Their bytes are zeros, the
+sample's values in tables are null, and its key is another. The old files stay where they are until a collector takes
+them.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, 
 from ..tables.stats import column_stats
 
 Redacted = Mapping[str, Mapping[int, str]]
-"""Part id -> row -> the key that it has from now on."""
+"""Part id -> row -> its new key."""
 Shard = Mapping[str, Any]
 """A row of the shards table."""
 
@@ -37,10 +38,12 @@ _BLOCK = bytes(2**20)
 def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str]) -> dict[str, Any]:
     """Return the row of the shard's redacted copy, which lies with its index under `prefix`.
 
-    The row itself where there is nothing to redact. rows: row -> its new key, of as many bytes.
+    It is the row itself where there is nothing to redact. Reads and writes the shard once, from front to back,
+    through a local temporary file.
 
-    Reads and writes the shard once, from front to back, through a local temporary file. Raises: Corrupt when its bytes
-    are not those that the shards table names; StoreError.
+    rows: row -> its new key, of as many bytes.
+
+    Raises: Corrupt when its bytes are not those that the shards table names; StoreError.
     """
     keys, places = shard_index(store, shard)
     patches: list[tuple[int, bytes | int]] = []
@@ -86,8 +89,10 @@ def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) ->
 def redact_samples(
     store: Store, prefix: str, files: Sequence[SamplesFile], rows: Redacted
 ) -> tuple[SamplesFile, ...]:
-    """Return samples files in which everything but the key of these rows is null, each itself where it has none of
-    them."""
+    """Return samples files in which everything but the key of these rows is null.
+
+    A file with none of the rows is returned itself.
+    """
     out = []
     for file in files:
         table = get_table(store, file.file)
@@ -100,7 +105,7 @@ def redact_samples(
 
 
 def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
-    """Which rows of a table with `part` and `row` are redacted -> their new keys."""
+    """Return the redacted rows of a table with `part` and `row` -> their new keys."""
     if not rows:
         return {}
     found = zip(table["part"].to_pylist(), table["row"].to_pylist(), strict=True)
@@ -108,7 +113,7 @@ def rows_of(table: pa.Table, rows: Redacted) -> dict[int, str]:
 
 
 def redact_rows(table: pa.Table, gone: Mapping[int, str]) -> pa.Table:
-    """Return the table with nulls in these rows, but for part, row and the key, which is the one given."""
+    """Return the table with nulls in these rows, but for part, row and the key, which is the given one."""
     mask = np.zeros(table.num_rows, bool)
     mask[list(gone)] = True
     for position, name in enumerate(table.column_names) if gone else ():
@@ -144,7 +149,7 @@ def _without(column: pa.ChunkedArray, mask: "np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s]]:
-    """All keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
+    """Return all keys of a shard, and field -> int64 [rows, 3] of offset, nbytes, crc32c, writable. Raises: Corrupt."""
     index = IndexFile(store, IndexPlace.of(shard))
     keys: list[str] = []
     places: list[Int64s] = []
@@ -161,9 +166,9 @@ def shard_index(store: Store, shard: Shard) -> tuple[list[str], dict[str, Int64s
 def _copy(
     store: Store, shard: Shard, path: str, patches: Sequence[tuple[int, bytes | int]]
 ) -> tuple[str, bytes]:
-    """Return the shard with what patches say: (offset, bytes) to write, or (offset, so many zeros).
+    """Write the shard with patches to `path`, and return its SHA-256, and the hashes of its pages.
 
-    Returns its SHA-256, and the hashes of its pages.
+    patches: (offset, bytes) to write, or (offset, number of zeros).
     """
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (

@@ -43,7 +43,7 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def _is_written_by(part: Part) -> bool:
-    """Whether all files of a part lie where its transaction writes, and are of this part."""
+    """Return whether all files of a part lie where its transaction writes, and are of this part."""
     paths = [path for shard in part.shards for path in (shard.path, shard.index_path)]
     paths += [part.samples.path] if part.samples else []
     return all(path.startswith(f"data/{part.txn}/") for path in paths) and all(
@@ -59,12 +59,15 @@ def write_run(
     exclude: Mapping[str, str],
     superseded: Superseded = NOTHING_SUPERSEDED,
 ) -> tuple[Change, list[str]]:
-    """Upload the run's tables under `prefix`. Returns the change and the live keys that it adds.
+    """Upload the run's tables under `prefix`, and return the change and the live keys that it adds.
 
-    earlier: column -> type that the dataset already has; exclude: key -> reason; superseded: samples of earlier parts
-    that are left out from now on. Costs a request per new part and
-    six more at most, whatever the dataset holds. Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to
-    exclude that no part has; Corrupt.
+    Costs a request per new part and six more at most, whatever the dataset holds.
+
+    earlier: column -> type that the dataset already has.
+    exclude: key -> reason.
+    superseded: samples of earlier parts that are left out from now on.
+
+    Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to exclude that no part has; Corrupt.
     """
     rows = _without_empty(fit_types(_samples(store, parts), earlier))
     keys: list[str] = rows["key"].to_pylist()
@@ -100,7 +103,7 @@ def write_run(
 
 
 def _excluded(rows: pa.Table, exclude: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-    """(part id, reason) -> rows."""
+    """Return (part id, reason) -> rows."""
     gone: dict[tuple[str, str], list[int]] = {}
     left = dict(exclude)
     for at, key in enumerate(rows["key"].to_pylist() if exclude else ()):
@@ -143,7 +146,7 @@ def _samples(store: Store, parts: Sequence[Part]) -> pa.Table:
 
 
 def _without_empty(rows: pa.Table) -> pa.Table:
-    """Provenance that no sample of the run has takes no column."""
+    """Return the rows without columns of provenance that no sample of the run has."""
     empty = [name for name in SOURCE_COLUMNS if rows[name].null_count == rows.num_rows]
     return rows.drop_columns(empty)
 
@@ -159,7 +162,7 @@ def _check_unique(keys: list[str]) -> None:
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
-    """Return what these parts add to each group. Raises: FieldMismatch when parts of one group differ in fields."""
+    """Return the additions of these parts to each group. Raises: FieldMismatch when parts of a group differ."""
     out: dict[str, GroupExtent] = {}
     for part in parts:
         for shard in part.shards:

@@ -1,8 +1,8 @@
-"""Samples in hash order, in bounded memory: what makes a class-sorted import come out shuffled.
+"""Samples in hash order, in bounded memory: a class-sorted import comes out shuffled.
 
-Samples are held until `memory_bytes`, then appended to 256 bucket files by the first byte of their hash.
-Reading goes bucket by bucket: its headers (about 150 bytes a sample) are sorted in memory, payloads stay on
-disk until they are asked for. Two samples with one key have one hash, so duplicates meet here.
+Samples are held until `memory_bytes`, then appended to 256 bucket files by the first byte of their hash. Reading goes
+bucket by bucket: its headers (about 150 bytes a sample) are sorted in memory, payloads stay on disk until they are
+asked for. Two samples with one key have one hash, so duplicates meet here.
 """
 
 import contextlib
@@ -30,9 +30,13 @@ class Sample:
     """One sample on its way into a shard: encoded fields and its row of the samples table."""
 
     key: str
+    """Key of the sample."""
     fields: Mapping[str, Buffer]
+    """Field -> encoded bytes."""
     metadata: Mapping[str, Any]
+    """Column -> value."""
     source: Mapping[str, Any]
+    """Provenance (`columns.SOURCE_COLUMNS`)."""
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +70,7 @@ class Spill:
             self._flush()
 
     def drain(self) -> Iterator[Sample]:
-        """Every sample in hash order. Raises: DuplicateKey; StoreError."""
+        """Yield every sample in hash order. Raises: DuplicateKey; StoreError."""
         if self._directory is None:
             for hashed in sorted(self._held):
                 yield self._held[hashed]
@@ -123,7 +127,7 @@ def _encode(value: object) -> dict[str, str]:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a metadata value, or the items of one. None of them is a dictionary but what `_encode` made."""
+    """Return a metadata value, or the items of one. Only `_encode` makes dictionaries in it."""
     if isinstance(value, list):
         return [_decoded(item) for item in value]
     return datetime.fromisoformat(value["datetime"]) if isinstance(value, dict) else value
@@ -152,7 +156,7 @@ def _read_bucket(file: BinaryIO) -> Iterator[Sample]:
 
 
 def scratch_error(when: str, path: str, error: OSError) -> StoreError:
-    """Return the error for temporary space that is full or cannot be written, when a version was."""
+    """Return the error for temporary space that is full or cannot be written. when: the work that it stopped."""
     meanwhile = f"when {when}; nothing was published"
     return no_room(path, error, meanwhile, room_for="the whole import", again="write again")
 

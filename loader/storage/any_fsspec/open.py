@@ -45,7 +45,9 @@ _AGAIN_ERRNO = {errno.EIO, errno.EREMOTEIO, errno.EAGAIN, errno.ETIMEDOUT, errno
 
 
 def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str]) -> tuple[Any, str]:
-    """(file system, path in it). Listings are not cached: a publish by another process must be seen.
+    """Return (file system, path in it).
+
+    Listings are not cached: a publish by another process must be seen.
 
     Raises: InvalidStore for an unknown scheme or refused options; MissingDependency.
     """
@@ -65,23 +67,23 @@ def open_filesystem(url: str, own: Mapping[str, object], secrets: Sequence[str])
 
 
 def atomic_create(fs: Any) -> Callable[[str, bytes], object] | None:
-    """`create(path, data)` that fails when the path exists, in one step; None where there is none."""
+    """Return `create(path, data)` that fails when the path exists, in one step; None where there is none."""
     if type(fs).__module__.split(".")[0] not in ATOMIC:
         return None
     return lambda path, data: fs.pipe_file(path, data, mode="create")
 
 
 def strips(fs: Any, path: str) -> Callable[[str], str] | None:
-    """Return what the file system makes of a path of its own before it uses it (adlfs ends it at a '?').
+    """Return a function that gives a path as the file system uses it: adlfs ends a path at a '?'.
 
-    None where that is always something else than the path, as `path` shows.
+    None where that always differs from the path, as `path` shows.
     """
     strip: Callable[[str], str] = fs._strip_protocol
     return strip if strip(path) == path else None
 
 
 def change_token(info: Mapping[str, Any]) -> str:
-    """Return what of a file system's `info` changes with the object: the best that it has, and the size."""
+    """Return the best change token in a file system's `info`, with the size."""
     found = next((info[name] for name in _TOKENS if info.get(name) is not None), "")
     if isinstance(found, datetime):  # some file systems give a date in one place and seconds in another
         found = found.timestamp()
@@ -89,7 +91,7 @@ def change_token(info: Mapping[str, Any]) -> str:
 
 
 def modified_us(info: Mapping[str, Any]) -> int | None:
-    """When an object was last written, in microseconds since 1970, where a file system's `info` tells."""
+    """Return the time of an object's last write, in microseconds since 1970; None where `info` does not tell."""
     found: Any = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     try:
         when = datetime.fromisoformat(found) if isinstance(found, str) else found
@@ -103,7 +105,7 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified", "crea
 
 
 def filesystem_errors() -> tuple[type[Exception], ...]:
-    """Return what a file system may raise; programming errors are not among them."""
+    """Return the exceptions that a file system may raise; programming errors are not among them."""
     found: list[type[Exception]] = [OSError, ValueError, RuntimeError, EOFError]
     for module, names in _LIBRARIES.items():
         if module in sys.modules:
@@ -142,7 +144,7 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
 
 
 def lacks_bucket(error: BaseException) -> bool:
-    """Whether the error says that there is no bucket, which file systems take for a missing file."""
+    """Return whether the error says that there is no bucket, which file systems take for a missing file."""
     cause: BaseException | None = error
     while cause is not None:
         response = getattr(cause, "response", None)
@@ -154,8 +156,10 @@ def lacks_bucket(error: BaseException) -> bool:
 
 
 def look_for_bucket(fs: Any, path: str) -> Callable[[], object] | None:
-    """Return what asks for the bucket of a path itself, where a file system's listings and look-ups do not tell that
-    there is none: adlfs. Its answer is an error that `lacks_bucket`, or none of those."""
+    """Return a call that asks for the bucket of a path itself; None where listings tell of a missing bucket.
+
+    Only adlfs needs it. An error of the call is judged by `lacks_bucket`.
+    """
     if type(fs).__module__.split(".")[0] != "adlfs":
         return None
     bucket = path.lstrip("/").partition("/")[0]

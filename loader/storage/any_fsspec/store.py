@@ -50,7 +50,10 @@ SINGLE_PUT_BYTES = 64 * 2**20  # a create-only write is one request, never in pa
 
 
 def open_fsspec(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore; MissingDependency when the file system's package is not installed."""
+    """Open any URL through fsspec.
+
+    Raises: InvalidStore; MissingDependency when the file system's package is not installed.
+    """
     own = options.get("fsspec") or {}
     unknown = sorted(set(options) - {"fsspec", *RETRY_OPTIONS})
     if unknown or not isinstance(own, Mapping):
@@ -128,7 +131,10 @@ class FsspecStore(Opened):
         self._call("write", key, lambda: self._put(path, bytes(data)))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """Raises: AlreadyExists; InvalidStore where the file system has no atomic create."""
+        """Create an object, as every store does.
+
+        Raises: AlreadyExists; InvalidStore where the file system has no atomic create.
+        """
         path = self._path(key)
         if self._create is None:
             raise InvalidStore(
@@ -201,7 +207,7 @@ class FsspecStore(Opened):
         return open_reader(self, key)
 
     def close(self) -> None:
-        """fsspec closes its sessions with the process; nothing to release here."""
+        """Do nothing: fsspec closes its sessions with the process."""
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
@@ -270,9 +276,9 @@ class FsspecStore(Opened):
         return self._retrier.call(once)
 
     def _gone(self, what: str) -> StoreError | None:
-        """Return what to say, once something was missing, where the bucket itself is.
+        """Return the error to raise for a missing object where its bucket is missing; None where the bucket is there.
 
-        It is looked for until it was there, or may not be looked for: once as a rule.
+        The bucket is looked for until it was there, or may not be looked for: once as a rule.
         """
         look = self._look
         if look is not None:

@@ -1,13 +1,16 @@
 """az://container/prefix, abfs://container/prefix, abfs://container@account.dfs.core.windows.net/prefix.
 
-Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name,
-account_key, sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL,
-or account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
+Options: those of `options.py`, obstore's own names (with or without `azure_`) and adlfs's: account_name, account_key,
+sas_token, client_id, client_secret, tenant_id, connection_string, anon, account_host. The host of the URL, or
+account_host, is where the account is, also in the clouds of other countries; `endpoint` is before both.
 `credential_provider` is a function that returns one of obstore's Azure credentials.
 
-Credentials, first found: options, and then nothing of the environment's is mixed in; AZURE_STORAGE_CONNECTION_STRING
-and AZURE_STORAGE_KEY, as Azure's command line has them; obstore's own AZURE_* variables; a workload or managed
-identity.
+Credentials, first found:
+
+- options; then nothing of the environment is mixed in;
+- AZURE_STORAGE_CONNECTION_STRING and AZURE_STORAGE_KEY, as Azure's command line has them;
+- obstore's own AZURE_* variables;
+- a workload or managed identity.
 
 This module and obstore itself are where AZURE_* variables are read, and nowhere else.
 """
@@ -52,12 +55,12 @@ _CONNECTION = {
     "blobendpoint": "endpoint",
 }
 _PUBLIC = ".core.windows.net"
-"""What obstore takes the end of an account's host to be."""
+"""End of an account's host, as obstore takes it to be."""
 _CONNECTION_IGNORED = {"defaultendpointsprotocol", "queueendpoint", "tableendpoint", "fileendpoint"}
 
 
 def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore; ForkedStore."""
+    """Open a container of Azure Blob Storage. Raises: InvalidStore; ForkedStore."""
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")
     shown = f"az://{place}/{prefix}".rstrip("/")
@@ -70,9 +73,12 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
 def azure_config(
     url: str, options: Mapping[str, object], host: str = "", environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None). environ: None is this process's.
+    """Return (obstore's config, credential provider or None).
 
-    host: what stands behind '@' in an abfs URL, 'account.dfs.core.windows.net'. Raises: InvalidStore.
+    host: the part behind '@' in an abfs URL, 'account.dfs.core.windows.net'.
+    environ: None is this process's.
+
+    Raises: InvalidStore.
     """
     config = translate_options(url, options, NAMES, _OURS)
     for name, value in _connection_string(url, options.get("connection_string")).items():

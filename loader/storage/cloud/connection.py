@@ -1,4 +1,4 @@
-"""One remote store's client, its retries, its threads and its errors: what the verbs talk through."""
+"""One remote store's client, its retries, its threads and its errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Connection:
         self._pool: DaemonPool | None = None
 
     def call(self, verb: str, key: str, attempt: Callable[[Any, Client], T]) -> T:
-        """`attempt(obstore, client)` under the retry budget; what obstore raises comes out as StoreError.
+        """Return `attempt(obstore, client)` under the retry budget; obstore's errors become StoreError.
 
         Errors of ours that `attempt` raises pass through: Transient is tried again, Changed is not.
         """
@@ -60,8 +60,11 @@ class Connection:
         return self._retrier.call(once)
 
     def hold(self, attempt: Callable[[Any, Client], T | None]) -> tuple[T, Callable[[bool], None]] | None:
-        """What `attempt(obstore, client)` makes, tried once, and what is told when it is done with, and whether the
-        store throttled it: till then it has a place among `max_concurrency`. None where it made nothing, or failed."""
+        """Return (result, done) of `attempt(obstore, client)`, tried once; None where it made nothing, or failed.
+
+        The result has a place among `max_concurrency` until `done(throttled)` is called. throttled: whether the store
+        throttled it.
+        """
         fork.check(self._token, self._url)
         client = self._client or self._reconnect()
         token = self._retrier.limiter.acquire()
@@ -89,7 +92,7 @@ class Connection:
             return self._uploader
 
     def workers(self) -> DaemonPool:
-        """Return the store's threads, made on first use; `max_concurrency` of them, and at least 16."""
+        """Return the store's threads, made on first use: `max_concurrency` of them, and at least 16."""
         fork.check(self._token, self._url)
         with self._lock:
             if self._pool is None:
@@ -105,7 +108,7 @@ class Connection:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _lacking(self, client: Client) -> Sequence[str]:
-        """Return the secret options that this store was unpickled without, where it has nothing else of its own either."""
+        """Return the secret options that a pickle left behind; none where the store has credentials of its own."""
         has_its_own = self._runtime.secrets or getattr(client, "credential_provider", None)
         return () if has_its_own else self._spec.dropped
 
@@ -119,9 +122,10 @@ class Connection:
 def connector(
     name: str, bucket: str, config: Mapping[str, Any], provider: Any, runtime: Runtime
 ) -> Callable[[int], Client]:
-    """Return what `Connection` calls to make clients: `name` is a class of `obstore.store`, `config` its config.
+    """Return the maker of a `Connection`'s clients.
 
-    The function raises InvalidStore when obstore refuses the configuration.
+    name: a class of `obstore.store`; config: its config. The function raises InvalidStore when obstore refuses the
+    configuration.
     """
 
     def connect(max_retries: int) -> Client:
@@ -147,7 +151,7 @@ def connector(
 
 @cache
 def _native() -> Any:
-    """obstore, without the time of an import statement at every request."""
+    """Return obstore, without the time of an import statement at every request."""
     import obstore
 
     return obstore
@@ -155,7 +159,7 @@ def _native() -> Any:
 
 @cache
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return what obstore raises: its own tree, and the builtins that it uses instead of some leaves."""
+    """Return the exceptions of obstore: its own tree, and the builtins that it uses instead of some leaves."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError, ValueError)

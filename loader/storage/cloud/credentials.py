@@ -1,13 +1,17 @@
-"""Which credentials an S3 store uses, found as AWS's own tools find them.
+"""Credentials of S3 and Google stores, found as the providers' own tools find them.
 
-First found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web identity
-(AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it says something of credentials; obstore's chain for
+S3, first found: options (keys, `profile`, `credential_provider`, `anon`); AWS_ACCESS_KEY_ID; AWS_PROFILE; a web
+identity (AWS_WEB_IDENTITY_TOKEN_FILE); the default profile of ~/.aws, when it names credentials; obstore's chain for
 containers and instances. Profiles of every kind (roles, SSO, processes) are boto3's business, which renews them.
 
-Google's credential files, of every kind that google-auth knows, as what obstore asks for tokens.
+Google: credential files of every kind that google-auth knows, as a provider that obstore asks for tokens. Kinds:
 
-Kinds: service_account, authorized_user (a person's), impersonated_service_account, external_account (workload identity
-federation: a token of another cloud, a file, a URL or a program is exchanged). Tokens are renewed before they expire.
+- service_account;
+- authorized_user (a person's);
+- impersonated_service_account;
+- external_account (workload identity federation: a token of another cloud, a file, a URL or a program is exchanged).
+
+Tokens are renewed before they expire.
 """
 
 import json
@@ -28,7 +32,7 @@ _ADVICE = "give one that gcloud or the console wrote, or unset GOOGLE_APPLICATIO
 
 
 def file_provider(url: str, path: str) -> Any:
-    """Return what gives and renews tokens as the file at `path` says; None where obstore reads that file itself.
+    """Return a provider of tokens by the file at `path`; None where obstore reads that file itself.
 
     Raises: InvalidStore for a file that is none of credentials; MissingDependency for a kind that needs google-auth.
     """
@@ -95,7 +99,7 @@ _SAYS_CREDENTIALS = (
 def credential_provider(
     url: str, options: Mapping[str, object], config: dict[str, Any], environ: Mapping[str, str]
 ) -> Any:
-    """Return what obstore asks for credentials; None where it finds them itself or needs none.
+    """Return the provider that obstore asks for credentials; None where it finds them itself or needs none.
 
     Takes keys out of `config`.
 
@@ -129,9 +133,9 @@ def credential_provider(
 
 
 def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> Mapping[str, str]:
-    """Return what ~/.aws/config and ~/.aws/credentials say of a profile (AWS_PROFILE, or the default one).
+    """Return the settings of a profile in ~/.aws/config and ~/.aws/credentials; {} without any.
 
-    {} if nothing.
+    profile: None for AWS_PROFILE, or the default one.
     """
     name = profile or environ.get("AWS_PROFILE") or "default"
     found: dict[str, str] = {}
@@ -149,7 +153,7 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
 
 
 def _explicit(url: str, config: dict[str, Any]) -> Callable[[], dict[str, Any]] | None:
-    """Keys out of `config`, as a provider: in its config obstore would mix them with AWS_SESSION_TOKEN."""
+    """Take keys out of `config`, as a provider: in its config obstore would mix them with AWS_SESSION_TOKEN."""
     made = {name: config.pop(name, None) for name in ("access_key_id", "secret_access_key", "session_token")}
     if made == dict.fromkeys(made):
         return None

@@ -1,7 +1,8 @@
-"""Deleting many objects of a bucket, so that nothing of it is still under way when it returns or raises.
+"""Deletion of many objects of a bucket: none of it is still under way when it returns or raises.
 
-obstore spreads a longer list over requests and returns at the first that fails, while others are on their way: a
-delete that arrives later would take what was written meanwhile. So no call of it makes more than one request.
+obstore spreads a longer list over requests and returns at the first that fails, while others are on their way. A
+delete that arrives later would take an object that was written meanwhile. So no call of obstore makes more than one
+request.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 
 
 def delete_objects(connection: Connection, base: str, keys: Sequence[str], batch_keys: int) -> None:
-    """Delete; a key that is not there is no error. Requests: one per `batch_keys` keys, several at once.
+    """Delete objects; a key that is not there is no error.
 
-    base: what the keys lie below in the bucket, '' or ends in '/'; batch_keys: how many keys the store deletes in one
-    request: 1000 (S3), 256 (Azure), 1 (GCS).
+    Requests: one per `batch_keys` keys, several at once.
+
+    base: the folder of the keys in the bucket, '' or ends in '/'.
+    batch_keys: keys that the store deletes in one request: 1000 (S3), 256 (Azure), 1 (GCS).
+
     Raises: StoreError, once nothing is under way.
     """
     batches = [keys[start : start + batch_keys] for start in range(0, len(keys), batch_keys)]

@@ -1,7 +1,7 @@
-"""What obstore raises, in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
+"""Errors of obstore in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
 
-obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Of
-that text only the status and the store's own code and message are kept; it may hold signed URLs.
+obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only the
+status and the store's own code and message are kept of that text; it may hold signed URLs.
 """
 
 import re
@@ -35,7 +35,7 @@ _DENIED_CODES = {"AccessDenied", "AllAccessDisabled"}
 _KEPT = re.compile(
     r"DeleteObjects request failed for key (?P<key>.*): (?P<why>.*) \(code: (?P<code>\w+)\)", re.DOTALL
 )
-"""What obstore says of one key among many that S3 did not delete, in an answer whose status is 200."""
+"""Text of obstore about one key among many that S3 did not delete, in an answer whose status is 200."""
 
 
 def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
@@ -90,12 +90,12 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
 
 
 def is_conflict(error: Exception) -> bool:
-    """A create that was refused because of another object, or (409) of another request under way."""
+    """Return whether a create was refused because of another object, or (409) of another request under way."""
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
 def is_past_end(error: Exception) -> bool:
-    """A range that begins behind the last byte: HTTP 416, or a whole object instead, which obstore notices."""
+    """Return whether a range begins behind the last byte: HTTP 416, or a whole object, which obstore notices."""
     found = _STATUS.search(str(error))
     return (found is not None and found.group(1) == "416") or "Wanted range starting at" in str(error)
 
@@ -114,21 +114,26 @@ def _xml(text: str, name: str) -> str:
 
 
 def other_region(text: str) -> str | None:
-    """Return the region that S3 expected, where `text` says that a request was signed for another, or ""; else None."""
+    """Return the region that S3 expected, or ""; None unless `text` says that a request was signed for another."""
     found = _OTHER_REGION.search(unescape(text))
     return None if found is None else found.group(1) or ""
 
 
 def region_advice(region: str, option: str = "region", variable: str = "AWS_REGION") -> str:
-    """Return what to do about a bucket that lies elsewhere. region: where, or ""; option, variable: what names it."""
+    """Return advice on a bucket of another region.
+
+    region: the bucket's, or "". option, variable: names of the setting.
+    """
     if region:
         return f"the bucket lies in {region}: give the option {option}={region} or {variable}={region}"
     return f"the bucket lies in another region: give the option {option} or {variable}"
 
 
 def advice(lacking: Sequence[str]) -> str:
-    """Return what to do about credentials. lacking: the secret options that a pickle left behind, where none came
-    instead."""
+    """Return advice on credentials.
+
+    lacking: the secret options that a pickle left behind, where none came instead.
+    """
     if lacking:
         return (
             f"the secret options {', '.join(lacking)} were given where the store was first opened and are "

@@ -1,14 +1,18 @@
 """gs://bucket/prefix (and gcs://) through obstore.
 
-Options: those of `options.py`, obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`,
-`anon` (which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used)
-and `token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider`
-is a function that returns obstore's GCSCredential.
+Options: those of `options.py`, obstore's own names (with or without `google_`) and gcsfs's: `endpoint_url`, `anon`
+(which reads; obstore does not write without credentials), `project` (not needed to reach objects, and not used) and
+`token`: "anon", "google_default", the path of a credentials file, or its content as a dict. `credential_provider` is
+a function that returns obstore's GCSCredential.
 
-Credentials, first found: options; GOOGLE_APPLICATION_CREDENTIALS, or the file that `gcloud auth application-default
-login` writes; obstore's own variables and the metadata server of the machine (an instance's or a pod's workload
-identity). Files are read by google-auth where it is installed (penstock[gcs]): it knows every kind, workload identity
-federation and impersonation among them. Without it obstore reads keys of service accounts and of users.
+Credentials, first found:
+
+- options;
+- GOOGLE_APPLICATION_CREDENTIALS, or the file that `gcloud auth application-default login` writes;
+- obstore's own variables and the metadata server of the machine (an instance's or a pod's workload identity).
+
+Files are read by google-auth where it is installed (penstock[gcs]): it knows every kind, workload identity federation
+and impersonation among them. Without it obstore reads keys of service accounts and of users.
 
 This module and obstore itself are where GOOGLE_* variables are read, and nowhere else.
 """
@@ -46,7 +50,7 @@ _OWN_VARIABLES = (
 
 
 def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore; ForkedStore."""
+    """Open a bucket of Google Cloud Storage. Raises: InvalidStore; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"gs://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
@@ -58,7 +62,9 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
 def gcs_config(
     url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None). environ: None is this process's.
+    """Return (obstore's config, credential provider or None).
+
+    environ: None is this process's.
 
     Raises: InvalidStore; MissingDependency.
     """

@@ -19,12 +19,15 @@ PAGE_KEYS = 1_000
 def list_objects(
     connection: Connection, base: str, prefix: str, start_after: str, *, seek: bool = False
 ) -> Iterator[ObjectInfo]:
-    """Objects below `base` ('' or ends in '/') whose relative key starts with `prefix`, behind `start_after`.
+    """Yield objects below `base` whose relative key starts with `prefix`, behind `start_after`.
 
-    obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry
-    budget, from the beginning of the listing: what was yielded before is not yielded again, and pages that were seen
-    before are part of the try, so that the budget of a page that always fails runs out. seek: let the server begin
-    behind what was yielded, which some get wrong.
+    obstore lists whole folders, so the rest is filtered here. A page that fails is asked for under the retry budget,
+    from the beginning of the listing. No object is yielded twice. Pages that were seen before are part of the try, so
+    the budget of a page that always fails runs out.
+
+    base: '' or ends in '/'.
+    seek: let the server begin behind the last object yielded, which some get wrong.
+
     Raises: StoreError when the bucket does not list in key order.
     """
     full = base + prefix
@@ -69,13 +72,13 @@ def list_objects(
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:
-    """Return what obstore says of an object."""
+    """Return obstore's metadata of an object as an ObjectInfo."""
     modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
     return ObjectInfo(key=key, nbytes=meta["size"], etag=etag_of(meta), modified_us=modified_us)
 
 
 def etag_of(meta: Any) -> str:
-    """Return the ETag of what obstore says of an object."""
+    """Return the ETag in obstore's metadata of an object."""
     return quoted(meta["e_tag"] or "")
 
 

@@ -3,10 +3,9 @@
 obstore's change tokens are compared here (Ceph refuses a quoted If-Match), its own retries are switched off
 (`shared/requests.py` rules).
 
-Which right is missing, where a store answers 403 to a read.
-
-S3 and Google answer so for an object that is not there, too, when the credentials may not list: whether it is missing
-cannot be told then, and reading a root's log needs just that.
+A 403 to a read is explained by the right that is missing. S3 and Google answer so also for an object that is not
+there, when the credentials may not list. It cannot be told then whether the object is missing, and reading a root's
+log needs just that.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _RIGHTS = {  # scheme -> to list, to read
 
 
 def explained(connection: Connection, scheme: str, path: str, refused: Forbidden) -> Forbidden:
-    """`refused`, met while reading `path`, with the right that is missing; costs one listing of a page at most."""
+    """Return `refused`, met while reading `path`, with the right that is missing. Costs a page of a listing at most."""
     if scheme not in _RIGHTS or "AccessDenied" not in str(refused):
         return refused
     to_list, to_read = _RIGHTS[scheme]
@@ -74,7 +73,7 @@ Fill = Callable[[int, memoryview], object]
 
 
 class ReadStore(Opened):
-    """What of one bucket and prefix is read. `connect(max_retries)` makes a client; its errors are mapped here."""
+    """Reads of one bucket and prefix. `connect(max_retries)` makes a client; its errors are mapped here."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class ReadStore(Opened):
         runtime: Runtime,
         direct: Direct | None = None,
     ) -> None:
-        """direct: what ranges are read by, as far as it goes.
+        """direct: S3's reader of ranges, for the requests that it takes.
 
         Raises: ForkedStore; InvalidStore when the client refuses its configuration.
         """
@@ -96,9 +95,9 @@ class ReadStore(Opened):
         self._call = self._connection.call
 
     def get(self, key: str) -> Blob:
-        """One request up to BOUNDED_BYTES.
+        """Read the whole object: one request up to BOUNDED_BYTES.
 
-        What is larger comes in requests of so much each, several at once, into the memory that is given.
+        A larger one comes in requests of that size, several at once, into its memory.
         """
         for _ in range(WHOLE_READ_TRIES):
             try:
@@ -154,7 +153,7 @@ class ReadStore(Opened):
 
     @property
     def follows(self) -> bool:
-        """Whether `fill` makes anything of `following`."""
+        """True if `fill` makes use of `following`."""
         return self._direct is not None and self._direct.is_on
 
     def fill(
@@ -165,9 +164,9 @@ class ReadStore(Opened):
         etag: str | None = None,
         following: Following | None = None,
     ) -> str:
-        """Read into `view`, which is of bytes; the etag. An answer that breaks off is taken up where it broke.
+        """Read into `view` of bytes, and return the etag. An answer that breaks off is taken up where it broke.
 
-        following: of the reads of this object that this one is one of, with one etag.
+        following: the series of reads of this object, with one etag, that this read belongs to.
 
         Raises: as `get_range`; also Changed where the object is replaced between an answer and the next.
         """
@@ -206,7 +205,7 @@ class ReadStore(Opened):
         return info_of(key, meta)
 
     def _beginning(self, key: str) -> tuple[Blob, int]:
-        """Return what one request brings, and the object's size. Raises: Changed where it was replaced meanwhile."""
+        """Return the bytes of one request and the object's size. Raises: Changed where it was replaced meanwhile."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> tuple[Blob, int] | None:
@@ -259,9 +258,11 @@ class ReadStore(Opened):
     def _answer(
         self, obstore: Any, client: Client, path: str, start: int, stop: int, beyond: int = 0
     ) -> Answer:
-        """Bytes [start, stop), or as many as the object has of these; of one that is read directly, so many `beyond`.
+        """Return bytes [start, stop), or as many as the object has of these.
 
-        Raises: what obstore raises.
+        beyond: bytes more to ask for of an object that is read directly.
+
+        Raises: as obstore.
         """
         if self._direct is not None:
             answer = self._direct.ask(obstore, client, path, start, stop + beyond)
@@ -301,10 +302,14 @@ class ReadStore(Opened):
 
 
 def read_whole(beginning: bytes, nbytes: int, most: int, fill: Fill, threads: Executor) -> bytes:
-    """All `nbytes` of an object whose `beginning` is there; the rest in reads of at most `most`, several at once.
+    """Return all `nbytes` of an object whose `beginning` is there.
 
-    Memory: the object once, and its beginning. (A BytesIO gives away its own memory as bytes where nobody else has it;
-    joining what was read would hold all of it twice.) Raises: what `fill` raises.
+    The rest comes in reads of at most `most` bytes, several at once.
+
+    Memory: the object once, and its beginning. A BytesIO gives away its own memory as bytes where nobody else has it;
+    joining the pieces would hold all of it twice.
+
+    Raises: as `fill`.
     """
     made = BytesIO()
     made.seek(nbytes - 1)

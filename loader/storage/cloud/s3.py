@@ -55,16 +55,16 @@ NAMES = {
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _OURS = ("profile", "client_kwargs", "credential_provider", "direct_reads")
 _NOT_DIRECT = ("skip_signature", "sse_customer_key_base64", "s3_express")
-"""What an address that obstore signs does not have, or does not need."""
+"""Settings that an address signed by obstore does not have, or does not need."""
 _NOT_SENT = (
     *("server_side_encryption", "sse_kms_key_id", "sse_bucket_key_enabled", "checksum_algorithm"),
     "request_payer",
 )
-"""What an object is put with that such an address does not say."""
+"""Settings of a put that such an address does not carry."""
 
 
 def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore; MissingDependency for a profile without boto3; ForkedStore."""
+    """Open a bucket of S3. Raises: InvalidStore; MissingDependency for a profile without boto3; ForkedStore."""
     bucket, prefix = bucket_and_prefix(url)
     shown = f"s3://{bucket}/{prefix}".rstrip("/")
     runtime = runtime_of(shown, options)
@@ -85,8 +85,9 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
 def s3_config(
     url: str, options: Mapping[str, object], environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """(obstore's config, credential provider or None) for options in any of the accepted spellings. environ: None is
-    this process's.
+    """Return (obstore's config, credential provider or None) for options in any of the accepted spellings.
+
+    environ: None is this process's.
 
     Raises: InvalidStore; MissingDependency.
     """
@@ -121,7 +122,7 @@ def s3_config(
 def _direct(
     url: str, options: Mapping[str, object], config: Mapping[str, Any], runtime: Runtime
 ) -> Direct | None:
-    """None for a store that is not read so. Raises: InvalidStore."""
+    """Return the direct reader of a store; None for a store that is not read so. Raises: InvalidStore."""
     wanted = options.get("direct_reads")
     if wanted is not None and not isinstance(wanted, bool):
         raise InvalidStore(f"{url}: option direct_reads={wanted!r} is no boolean; give true or false")
@@ -133,5 +134,5 @@ def _direct(
 
 
 def _given(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    """Whether any of these is, here or in the environment, which obstore reads by itself."""
+    """Return whether any of these is given, here or in the environment, which obstore reads by itself."""
     return any(config.get(name) or os.environ.get(f"AWS_{name.upper()}") for name in names)

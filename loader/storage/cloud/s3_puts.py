@@ -1,7 +1,7 @@
-"""Putting into S3 what another store has: what the two say of it takes the place of hashing it again.
+"""Putting an object of another store into S3: equal ETags of both take the place of hashing it again.
 
-A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server takes
-again. Of an object that came in one request S3 says the MD5, as its ETag. Where the source and the target say the same
+A signature covers the SHA-256 of the payload, which the client takes (0.6 s of processor per GiB) and the server
+takes again. S3's ETag of an object that came in one request is its MD5. If the source and the target say the same
 MD5, the target has the source's bytes, and the signature need not cover them. Everything else is put as ever.
 """
 
@@ -29,20 +29,19 @@ _MD5 = re.compile(r'"[0-9a-f]{32}"')
 
 
 def is_md5(etag: str) -> bool:
-    """Whether an ETag may be the MD5 of its object."""
+    """Return whether an ETag may be the MD5 of its object."""
     return bool(_MD5.fullmatch(etag))
 
 
 def differ(one: str, other: str) -> bool:
-    """Whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
+    """Return whether two ETags say that two objects are not the same. Two that may be no MD5 say nothing."""
     return one != other and is_md5(one) and is_md5(other)
 
 
 class S3PutStore(RemoteStore):
     """One bucket and prefix of S3's.
 
-    Once its ETag of something was no MD5 of it (a bucket with KMS), or it refused a payload that the signature does not
-    cover, it is asked for that no more.
+    Unsigned payloads end for good once an ETag was no MD5 of its object (a bucket with KMS), or one was refused.
     """
 
     def __init__(
@@ -58,24 +57,29 @@ class S3PutStore(RemoteStore):
         direct: Direct | None = None,
         sends: bool = True,
     ) -> None:
-        """connect, unsigned: make clients whose signature covers payloads, and does not. sends: whether an object may
-        be put by an address that is signed. Raises: as RemoteStore."""
+        """connect, unsigned: make clients whose signature covers payloads, and does not.
+
+        sends: whether an object may be put by an address that is signed. Raises: as RemoteStore.
+        """
         super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys, direct=direct)
         self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
         self._twin_client: Client | None = None
         self._vouches, self._sends = True, sends
 
     def put_same(self, key: str, data: bytes | memoryview, etag: str, *, replace: bool) -> None:
-        """`put` or, unless `replace`, `put_if_absent` of what another store has under `etag`: as whole and as certain.
+        """Put an object that another store has under `etag`: as whole and as certain as `put` or `put_if_absent`.
 
-        Where the store says another ETag of what arrived, that is read back, and put again where it is not `data`.
+        If the store says another ETag of the bytes that arrived, they are read back. The object is put again where
+        they are not `data`.
+
+        replace: True as `put`; False as `put_if_absent`.
         """
         is_put = self._vouches and is_md5(etag) and self._put_unsigned(key, data, etag, replace)
         if not is_put:
             (self.put if replace else self.put_if_absent)(key, data)
 
     def _put_unsigned(self, key: str, data: bytes | memoryview, etag: str, replace: bool) -> bool:
-        """Whether it is there; False where it may not be put so."""
+        """Return whether the object is there; False where it may not be put so."""
         path, mode = self._prefix + check_key(key), "overwrite" if replace else "create"
 
         def attempt(obstore: Any, _: Client) -> str | None:
@@ -109,7 +113,7 @@ class S3PutStore(RemoteStore):
         return True
 
     def sends(self, etag: str) -> bool:
-        """Whether `send_twin` may do for what another store has under this ETag, "" where that is not known yet."""
+        """Return whether `send_twin` may put an object of this ETag; "" where it is not known yet."""
         return (
             self._sends
             and self._vouches
@@ -119,9 +123,9 @@ class S3PutStore(RemoteStore):
         )
 
     def send_twin(self, key: str, nbytes: int, etag: str, *, replace: bool) -> Sending | None:
-        """`put_same` of bytes that are still to come; None where they are to be held, and put so.
+        """Begin `put_same` of bytes that are still to come; None where they are to be held, and put by `put_same`.
 
-        `finish_twin` says whether they arrived; then it is closed.
+        `finish_twin` says whether they arrived; then the Sending is closed.
         """
         path, direct = self._prefix + check_key(key), self._direct
         if direct is None or not etag or not self.sends(etag):
@@ -134,7 +138,7 @@ class S3PutStore(RemoteStore):
         return None if held is None else Sending(direct, held[0], nbytes, held[1])
 
     def finish_twin(self, sending: Sending, etag: str) -> bool | None:
-        """Whether the store has what came; None where it says another ETag of it."""
+        """Return whether the store has the bytes that were sent; None where it says another ETag of them."""
         found = sending.finish()
         if sending.is_refused:
             self._sends = False

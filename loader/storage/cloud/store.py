@@ -1,8 +1,8 @@
 """S3, GCS and Azure through obstore: everything that does not depend on the provider. Reading: `reads.py`.
 
-The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries
-are switched off (`shared/requests.py` rules), and its listings are filtered here (their offset and prefix
-semantics differ between providers).
+The sync API from many threads is as fast as its async one, and needs no event loop. obstore's own retries are
+switched off (`shared/requests.py` rules). Its listings are filtered here: their offset and prefix semantics differ
+between providers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RemoteStore(ReadStore):
         self._call("write", key, lambda obs, client: obs.put(client, path, data, use_multipart=False))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> None:
-        """A failed create says nothing of what is stored: the key is read again, and that decides."""
+        """Create an object. A failed create says nothing of the key's content: it is read again, and that decides."""
         path = self._prefix + check_key(key)
 
         def attempt(obstore: Any, client: Client) -> None:
@@ -85,11 +85,11 @@ class RemoteStore(ReadStore):
         return self._call("upload", key, attempt)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As everywhere; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
+        """List as `Store.list`; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
         return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `store.list_from`."""
+        """List as `store.list_from`."""
         prefix = check_prefix(prefix)
         return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
 
@@ -111,7 +111,7 @@ class RemoteStore(ReadStore):
     def _created(
         self, obstore: Any, client: Client, key: str, data: bytes | memoryview, put: Callable[[], T]
     ) -> T | None:
-        """Return what a create says; None where it failed, and the key holds `data`.
+        """Return the result of a create; None where it failed, and the key holds `data`.
 
         Raises: AlreadyExists; Transient.
         """
@@ -126,7 +126,7 @@ class RemoteStore(ReadStore):
         raise refused
 
     def _holds(self, obstore: Any, client: Client, key: str, data: bytes | memoryview) -> bool:
-        """Whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""
+        """Return whether `key` holds `data`; False when it holds nothing. Raises: AlreadyExists."""
         try:
             held = obstore.get(client, self._prefix + key).bytes().to_bytes()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which reads serve a set of spans of one file on a disk, or fill a set of buffers: neighbours share one."""
+"""Plans of reads of one file on a disk: neighbouring spans, or buffers, share a read."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,22 +6,25 @@ from typing import NamedTuple
 from ..store import Buffer, Piece
 
 _MAX_GAP_BYTES = 4096
-"""Reading so much more costs less than another call."""
+"""Bytes between two pieces that share a read: reading so much more costs less than another call."""
 _MAX_BUFFERS = 512
-"""Of one read; the kernel takes 1,024."""
+"""Buffers of one read; the kernel takes 1,024."""
 _GAP = bytearray(_MAX_GAP_BYTES)  # what lies between pieces: every thread writes here, nobody reads
 
 
 class Run(NamedTuple):
-    """Bytes [offset, offset + nbytes) of a file, and where they go."""
+    """A range of bytes of a file, and the buffers that it fills."""
 
     offset: int
+    """First byte."""
     nbytes: int
+    """Number of bytes."""
     buffers: list[Buffer]
+    """Buffers in the order of the bytes, `nbytes` together."""
 
 
 def runs_of(pieces: Sequence[Piece]) -> list[Run]:
-    """Pieces put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    """Return pieces put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
     runs: list[Run] = []
     start = end = 0
     buffers: list[Buffer] = []
@@ -46,7 +49,7 @@ Neighbours = tuple[int, int, list[int]]
 
 
 def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
-    """(offset, nbytes) spans put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
+    """Return (offset, nbytes) spans put together where each begins at most `_MAX_GAP_BYTES` behind the one before."""
     runs: list[Neighbours] = []
     first = end = 0
     numbers: list[int] = []
@@ -65,7 +68,7 @@ def neighbours(spans: Sequence[tuple[int, int]]) -> list[Neighbours]:
 
 
 def cut(spans: Sequence[tuple[int, int]], runs: Sequence[Neighbours], data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each span, from those of its run."""
+    """Return the bytes of each span, cut from those of its run."""
     out = [b""] * len(spans)
     for (start, _, numbers), body in zip(runs, data, strict=True):
         if len(numbers) == 1:

@@ -14,7 +14,8 @@ def unlink_in_place(base: str, path: str) -> None:
     """Delete the file `path` below `base`, a folder or a link to one; none is no error.
 
     Each folder on the way is opened in the one before it, so no link that somebody lays there meanwhile is followed.
-    Raises: InvalidStore where the path is a link, or leads through one; what the operating system says, as StoreError.
+    Raises: InvalidStore where the path is a link, or leads through one; errors of the operating system, as
+    StoreError.
     """
     *folders, name = path.split("/")
     try:

@@ -1,4 +1,4 @@
-"""What the operating system answered, in the words of `loader.errors`, and directories made durable."""
+"""Errors of the operating system in the words of `loader.errors`, and directories made durable."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def disk_error(verb: str, path: str, error: OSError) -> StoreError:
 
 
 def upload_size(path: str, target: str) -> int:
-    """Bytes of the local file that is to become `target`. Raises: ObjectNotFound; InvalidStore; Forbidden."""
+    """Return the size of the local file that is to become `target`. Raises: ObjectNotFound; InvalidStore; Forbidden."""
     try:
         with open(path, "rb") as source:
             return os.fstat(source.fileno()).st_size
@@ -66,7 +66,7 @@ def no_links(path: str, error: OSError) -> OSError | StoreError:
 
 
 def make_directories(path: str) -> None:
-    """`os.makedirs`, each new entry made durable in its parent. Raises: OSError."""
+    """Make directories as `os.makedirs`, each new entry made durable in its parent. Raises: OSError."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -81,7 +81,7 @@ def make_directories(path: str) -> None:
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Also where the system takes less at once. Raises: OSError."""
+    """Write all of `data`, also where the system takes less at once. Raises: OSError."""
     while data:
         data = data[os.write(descriptor, data) :]
 

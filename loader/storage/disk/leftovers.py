@@ -1,8 +1,8 @@
-"""What lies below a directory and is in no listing of it: for whoever must leave nothing out without a word.
+"""Files below a directory that no listing of it shows.
 
-What writers have not finished: of a folder of this machine, where no listing shows it, and no key names it.
-
-Buckets have uploads that were never ended, which their own APIs list (`penstock doctor`, `penstock takedown`).
+Callers that must leave nothing out without a word ask here. In a folder of this machine these are unfinished writes,
+which no key names, and files that are no objects. Buckets have uploads that were never ended, which their own APIs list
+(`penstock doctor`, `penstock takedown`).
 """
 
 import os
@@ -16,12 +16,12 @@ from .store import LocalStore
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether the file of this path is one that a writer has not finished."""
+    """Return whether the file of this path is one that a writer has not finished."""
     return path.rpartition("/")[2].startswith(TEMPORARY)
 
 
 def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Return the objects of a store in key order, and in a folder the files that writers have not finished.
+    """Yield the objects of a store in key order, and in a folder the files that writers have not finished.
 
     Raises: as `Store.list`.
     """
@@ -29,15 +29,17 @@ def list_with_unfinished(store: Store, prefix: str) -> Iterator[ObjectInfo]:
 
 
 def list_in_place(store: Store, prefix: str, top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-    """For whoever deletes: what `list_with_unfinished` gives, without what lies behind a symbolic link below the folder
-    `top`, and True beside each such link. Raises: as `Store.list`."""
+    """Yield the files of `list_with_unfinished` for deletion, and True beside each symbolic link below `top`.
+
+    Files behind such links are left out. Raises: as `Store.list`.
+    """
     if isinstance(store, LocalStore):
         return store.list_in_place(prefix, top)
     return ((info, False) for info in store.list(prefix))
 
 
 def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
-    """Delete what `list_in_place` named, but no link, and nothing behind one.
+    """Delete paths that `list_in_place` named, but no link, and nothing behind one.
 
     Raises: InvalidStore for these; as `Store.delete_many`, which stops where it may.
     """
@@ -48,8 +50,9 @@ def delete_in_place(store: Store, paths: Iterable[str], top: str = "") -> None:
 
 
 def unlisted(folder: str) -> Iterator[tuple[str, str]]:
-    """(path below `folder`, why it is no object) of all that a listing passes over, but for unfinished writes. A
-    directory is named in place of what is in it; bytes that are no UTF-8 are written as `\\xe9`.
+    """Yield (path below `folder`, reason) of files that a listing passes over, but for unfinished writes.
+
+    A directory is named in place of its content; bytes that are no UTF-8 are written as `\\xe9`.
 
     Raises: Forbidden; Transient.
     """
@@ -75,7 +78,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 
 
 def _why(entry: os.DirEntry[str]) -> str:
-    """Why nothing of an entry is listed; "" where it is, or is an unfinished write."""
+    """Return the reason why nothing of an entry is listed; "" where it is, or is an unfinished write."""
     if not is_text(entry.name):
         return "its name is not UTF-8, as every key is: rename it"
     if entry.name.startswith(TEMPORARY):

@@ -1,8 +1,8 @@
 """Files of a disk of this machine, mapped into memory: small pieces of them cost a copy, and no call of the system.
 
 A file that is cut short while it is mapped ends the process with a signal, where a read would be an error. So only
-files of file systems that no other machine writes to are mapped, and a file is looked at before each use. What does
-not lie in the page cache is read: a thread that waits for a page of a map may hold up all others.
+files of file systems that no other machine writes to are mapped, and a file is looked at before each use. Bytes
+outside the page cache are read: a thread that waits for a page of a map may hold up all others.
 """
 
 import mmap
@@ -35,10 +35,12 @@ LOCAL_TYPES = frozenset(
 
 
 class Mapped(NamedTuple):
-    """A file's bytes, twice: as what is sliced into bytes, and as uint8 [nbytes]."""
+    """A file's bytes, twice."""
 
     data: mmap.mmap
+    """Map that slices into bytes."""
     array: np.ndarray
+    """The same map as uint8 [nbytes]."""
 
 
 class _Kept(NamedTuple):
@@ -65,11 +67,16 @@ class MappedFiles:
 
     @contextmanager
     def using(self, key: str, etag: str | None) -> Iterator[tuple[Mapped, str] | None]:
-        """Yield a file as it is now, and its etag, for the time of the block.
+        """Yield a file as it is now, and its etag, for the time of the block; None where it is better read.
 
-        None where it is better read: of a file system that is not known to be this machine's alone, of no bytes, for a
-        while after a block that had to wait for the disk often, and where there are more files than maps. Raises:
-        ObjectNotFound; Changed; as reads do.
+        A file is better read:
+
+        - on a file system that is not known to be this machine's alone;
+        - where it is empty;
+        - for a while after a block that had to wait for the disk often;
+        - where there are more files than maps.
+
+        Raises: ObjectNotFound; Changed; as reads do.
         """
         if self._rests:
             self._rests = max(0, self._rests - 1)  # (threads may do so at once: it is a rough measure)
@@ -105,7 +112,10 @@ class MappedFiles:
         return mapped, found
 
     def _has_room(self) -> bool:
-        """For another file. With more files than maps it is better to map some of them than each for one use."""
+        """Return whether another file may be mapped.
+
+        With more files than maps it is better to keep maps of some than to map each for one use.
+        """
         if len(self._files) >= self._most:
             oldest = next(iter(self._files))
             if self._files[oldest].used > self._uses - UNUSED * self._most:
@@ -114,10 +124,10 @@ class MappedFiles:
         return True
 
     def _mapped(self, key: str, etag: str) -> Mapped | None:
-        """None where the file was replaced a moment ago: whoever reads it will say so.
+        """Return the map of a file; None where the file was replaced a moment ago: its reader will say so.
 
-        And where the process may have no further map, or no descriptor for one: those that there are give way, for
-        reading needs some too.
+        None also where the process may have no further map, or no descriptor for one: those that there are give way,
+        for reading needs some too.
         """
         file = self._store.open_same(key, etag)
         if file is None:
@@ -132,7 +142,7 @@ class MappedFiles:
 
 
 def _most_files() -> int:
-    """Maps at most: where each holds a descriptor, a quarter of those that the process may have."""
+    """Return the most maps to keep: where each holds a descriptor, a quarter of those that the process may have."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if _NO_DESCRIPTOR or limit == resource.RLIM_INFINITY:
         return KEPT_FILES
@@ -140,13 +150,13 @@ def _most_files() -> int:
 
 
 def _major_faults() -> int:
-    """Pages that this thread has waited for a disk for."""
+    """Return the number of pages that this thread has waited for a disk for."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 @lru_cache(maxsize=256)
 def is_of_this_machine(device: int) -> bool:
-    """Whether a device number (`st_dev`) is of a file system that no other machine writes to.
+    """Return whether a device number (`st_dev`) is of a file system that no other machine writes to.
 
     False where nobody tells, as beyond Linux.
     """

@@ -1,4 +1,4 @@
-"""Files of our own on a disk of this machine, for the while: what is said where there is no room for them."""
+"""Temporary files on a disk of this machine, and the error where there is no room for them."""
 
 import sqlite3
 import tempfile
@@ -11,7 +11,7 @@ from ...errors import PenstockError, StoreError
 def no_room(
     place: object, error: Exception, meanwhile: str, *, room_for: str, again: str, option: str = ""
 ) -> StoreError:
-    """Return the error for temporary space that is full or cannot be written. option: what names it, beside TMPDIR."""
+    """Return the error for temporary space that is full or cannot be written. option: its name, beside TMPDIR."""
     reason = getattr(error, "strerror", None) or error
     either = f" or {option}" if option else ""
     return StoreError(
@@ -21,7 +21,7 @@ def no_room(
 
 
 def default_place() -> str:
-    """Where such files go unless somebody says otherwise. Never raises: disks may be so full that there is no place."""
+    """Return the default place of such files. Never raises: disks may be so full that there is no place."""
     try:
         return tempfile.gettempdir()
     except OSError:

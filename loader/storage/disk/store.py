@@ -1,10 +1,10 @@
 """A directory on a disk, straight through the operating system.
 
-fsspec's `mode="create"` on a disk is exists-then-write and loses races; here a create is a finished, fsynced
+fsspec's `mode="create"` on a disk is exists-then-write and loses races. Here a create is a finished, fsynced
 temporary file that `os.link` publishes under its key, which the kernel lets succeed once.
 
-Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, as RFC 8089 says).
-Symbolic links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
+Options: none. The URL is an absolute or relative path, or file:///path (percent-decoded, as RFC 8089 says). Symbolic
+links are followed. A file whose name begins with `.tmp-` is one that a writer has not finished.
 """
 
 import os
@@ -42,7 +42,10 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 def open_local(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
-    """Raises: InvalidStore for a path that is a file, another host's file:// URL, `~`, or an option."""
+    """Open a folder of this machine.
+
+    Raises: InvalidStore for a path that is a file, another host's file:// URL, `~`, or an option.
+    """
     if options:
         raise InvalidStore(f"{url}: a directory takes no options, got {sorted(options)}; leave them out")
     path = _path_of(url)
@@ -65,7 +68,7 @@ class LocalStore(Opened):
 
     @property
     def disk(self) -> "LocalStore":
-        """Itself: see `store.disk_of`."""
+        """This store itself: see `store.disk_of`."""
         return self
 
     def get(self, key: str) -> Blob:
@@ -92,10 +95,10 @@ class LocalStore(Opened):
     ) -> tuple[list[bytes], str]:
         """Return the bytes of (offset, nbytes) spans in the order given, and the file's etag.
 
-        Raises: as `get_ranges`.
+        It costs a third of `get_ranges`: only spans that lie close behind each other share a read. Another read from
+        the page cache costs no more than cutting pieces out of a larger one.
 
-        What `get_ranges` does, at a third of its cost: only spans that lie close behind each other share a read, since
-        another one from the page cache costs no more than cutting pieces out of a larger one.
+        Raises: as `get_ranges`.
         """
         runs = neighbours(spans)
         descriptor, status = self._open(key)
@@ -183,7 +186,7 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield what `list` gives, and among it the files that a writer has not finished: at work, or killed.
+        """Yield the objects of `list`, and among them the files that a writer has not finished: at work, or killed.
 
         These have paths that are no keys. Raises: as `list`.
         """
@@ -191,9 +194,9 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
-        """What `list_with_unfinished` gives, but for what lies behind a symbolic link below the folder `top`.
+        """Yield the files of `list_with_unfinished`, but for those behind a symbolic link below the folder `top`.
 
-        And each such link itself, which is told by True, and may be one on the way to `prefix`. Raises: as `list`.
+        Each such link is yielded itself, with True, and may be one on the way to `prefix`. Raises: as `list`.
         """
         for key, status in walk(
             self._base, check_prefix(prefix), None, unfinished=True, top=check_prefix(top)
@@ -201,9 +204,9 @@ class LocalStore(Opened):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 
     def delete_in_place(self, paths: Iterable[str], top: str = "") -> None:
-        """Delete what `list_in_place` gave, but no links; none is no error.
+        """Delete paths that `list_in_place` gave, but no links; none is no error.
 
-        Raises: InvalidStore for what is no such path, or is a link or lies behind one; as `delete_many`.
+        Raises: InvalidStore for a path that is none of these, is a link or lies behind one; as `delete_many`.
         """
         for path in paths:
             folder, _, name = path.rpartition("/")
@@ -230,7 +233,7 @@ class LocalStore(Opened):
         return open(descriptor, "rb", buffering=2**20)
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: nothing is held open between calls."""
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         path = self._base + check_key(key)
@@ -306,7 +309,7 @@ class LocalStore(Opened):
 
 @contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """Raises: what the operating system says of a read, in our words."""
+    """Raise the operating system's errors of a read in our words."""
     try:
         yield
     except OSError as error:

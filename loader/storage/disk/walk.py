@@ -14,13 +14,16 @@ _log = logging.getLogger(__name__)
 def walk(
     base: str, prefix: str, start_after: str | None, *, unfinished: bool = False, top: str | None = None
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
+    """Yield keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
-    Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it:
-    'a.b' < 'a/b' because '.' < '/'. Subtrees that cannot match are not read.
-    unfinished: also files that a writer has not finished. top: a folder, "" or ending in '/', below which no link is
-    followed: it is told of in place of what lies behind it, with the status of a link, also where it is on the way to
-    `prefix`. Raises: Forbidden, Transient.
+    Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
+    because '.' < '/'. Subtrees that cannot match are not read.
+
+    unfinished: also files that a writer has not finished.
+    top: a folder, "" or ending in '/', below which no link is followed. A link there is yielded in place of the files
+    behind it, with the status of a link, also where it is on the way to `prefix`.
+
+    Raises: Forbidden; Transient.
     """
     folder = prefix[: prefix.rfind("/") + 1] if top is None else top
     yield from _walk(base, folder, prefix, start_after, unfinished, follows=top is None)
@@ -48,7 +51,7 @@ def _walk(
 def _entries(
     base: str, folder: str, prefix: str, start_after: str, unfinished: bool, *, follows: bool
 ) -> list[tuple[str, os.DirEntry[str]]]:
-    """Return what a directory has that may match, sorted.
+    """Return the entries of a directory that may match, sorted.
 
     Other names, thousands of them in a log, cost no more than being read.
     """

@@ -7,8 +7,11 @@ FIRST = 1
 
 
 class Pins:
-    """The ETag of each object in each store, as it was first seen there, under one token per object: "m1", and the next
-    number once it was seen to be replaced. The same in every process. Thread-safe; some 200 bytes per object read."""
+    """The ETag of each object in each store, as it was first seen there, under one token per object.
+
+    The token is "m1", and the next number once the object was seen to be replaced; the same in every process.
+    Thread-safe; some 200 bytes per object read.
+    """
 
     def __init__(self, n_stores: int) -> None:
         self._lock = lock()
@@ -16,7 +19,7 @@ class Pins:
         self._numbers: dict[str, int] = {}  # of the objects that were replaced
 
     def etag(self, store: int, key: str, token: str | None) -> str | None:
-        """Return what a store is to have where a reader has pinned `token`; None: whatever it has. Raises: Changed."""
+        """Return the ETag that a store is to have where a reader has pinned `token`; None: any. Raises: Changed."""
         if token is None:
             return None
         with self._lock:
@@ -24,7 +27,7 @@ class Pins:
             return self._etags[store].get(key)
 
     def token(self, store: int, key: str, etag: str, pinned: str | None = None) -> str:
-        """Return the token of what a store gave. Raises: Changed where the reader has pinned another object."""
+        """Return the token of an object that a store gave. Raises: Changed where the reader has pinned another."""
         with self._lock:
             if pinned is not None:
                 self._check(key, pinned)

@@ -1,7 +1,7 @@
-"""Which of several stores serves a read: the nearest that is up, then the next.
+"""Choice among several stores for a read: the nearest that is up, then the next.
 
-What one does not have, or gives wrongly, the next is asked for. One that fails is passed over for a while, and asked
-again beside the reads, so that no read waits for a store that is known to be down.
+An object that one does not have, or gives wrongly, the next is asked for. A store that fails is passed over for a
+while, and asked again beside the reads, so that no read waits for a store that is known to be down.
 """
 
 import logging
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NEXT_AFTER_S = 2.0
-"""How long a store is tried that does not answer, where another can be asked instead."""
+"""Seconds that a store is tried that does not answer, where another can be asked instead."""
 CERTAIN = "data/"
 """Objects that are only asked for where the log names them: a store that cannot be asked may have them."""
 _DOWN = (Transient, Throttled, Forbidden, InvalidStore)
-"""What says that a store is down, and not just that one object is not there."""
+"""Errors that say that a store is down, and not just that one object is not there."""
 
 
 class Fallback:
@@ -44,10 +44,12 @@ class Fallback:
         self._members = members
 
     def read(self, key: str, read: Callable[[Member], T], *, by_name: bool = False) -> T:
-        """Return what `read` gives of the first store that has it. by_name: of a listing, in the order of their names.
+        """Return the result of `read` on the first store that has the object.
 
-        Raises: ObjectNotFound where nobody has it; else what the first store raised that may have it; InvalidStore for
-        a key that no store takes, which says nothing of the stores.
+        by_name: a listing's read, in the order of the stores' names.
+
+        Raises: ObjectNotFound where no store has it; else the error of the first store that may have it; InvalidStore
+        for a key that no store takes, which says nothing of the stores.
         """
         if not by_name:
             check_key(key)
@@ -74,7 +76,7 @@ class Fallback:
         raise tried.error()
 
     def _try(self, tried: "_Tried[T]", one: Member, read: Callable[[Member], T], *, more: bool) -> bool:
-        """Whether a store served the read. more: there is another one to ask, so it need not have its whole budget."""
+        """Return whether a store served the read. more: there is another to ask, so part of the budget is enough."""
         for_good = is_patient()
         try:
             with tried_while(lambda spent_s: one.is_up and spent_s < NEXT_AFTER_S) if more else nullcontext():
@@ -133,7 +135,7 @@ class Fallback:
 
 
 class _Tried(Generic[T]):
-    """What came of asking the stores for one object."""
+    """Outcomes of asking the stores for one object."""
 
     def __init__(self, key: str, nearest: Member, *, listed: bool) -> None:
         self.key, self.nearest, self.listed = key, nearest, listed
@@ -143,7 +145,7 @@ class _Tried(Generic[T]):
         self.down: list[tuple[Member, PenstockError]] = []
 
     def tell(self, one: Member) -> None:
-        """Count what another store than the nearest served, and say once of each store what it lacked."""
+        """Count a read that the nearest store did not serve, and warn once of each kind of failure of a store."""
         if one is not self.nearest:
             count_fallback()
         for other, error in (*self.absent, *self.bad):
@@ -153,7 +155,7 @@ class _Tried(Generic[T]):
                 logger.warning("%s; it is read from %s (said once for this store)", error, one.url)
 
     def error(self) -> PenstockError:
-        """What whoever asked is told."""
+        """Return the error for the caller."""
         known = [*self.bad, *self.absent]
         errors = [*self.down, *known] if self.key.startswith(CERTAIN) else [*known, *self.down]
         first = errors[0][1]

@@ -1,4 +1,4 @@
-"""One of several stores that hold the same objects: is it up, and when is it asked again after it failed?"""
+"""One of several stores that hold the same objects: its health, and the time to ask it again after a failure."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from ..shared.threads import lock
 from ..store import Store
 
 PASSED_OVER_S = 5.0
-"""How long a store that failed is passed over; doubled each time that it fails soon after it came back."""
+"""Seconds that a store that failed is passed over; doubled each time that it fails soon after it came back."""
 PASSED_OVER_MAX_S = 60.0
 STRIKES = 3
 """Failures of reads that were tried once, as reads ahead are, that count as one of a read that was tried again."""
@@ -22,9 +22,9 @@ class Member:
         self.reads = 0
         """Reads that it served."""
         self.identity: str | None = None
-        """Whose objects it holds, once somebody has asked."""
+        """Identity of the root whose objects it holds, once somebody has asked."""
         self.warned: set[str] = set()
-        """What was said of it once, and need not be said again."""
+        """Warnings that were given once, and need not be given again."""
         self._clock, self._lock = clock, lock()
         self._strikes, self._pause_s = 0, PASSED_OVER_S
         self._until_s: float | None = None  # the end of its being passed over; None: it is up
@@ -36,14 +36,14 @@ class Member:
         return self._until_s is None
 
     def served(self) -> None:
-        """A read succeeded."""
+        """Note a read that succeeded."""
         self.reads += 1
         self._strikes = 0
 
     def failed(self, *, for_good: bool) -> float | None:
-        """Return a read failed, after all its tries or (`for_good` False) after the only one.
+        """Note a failed read, and return the seconds that the store is passed over; None where that is nothing new.
 
-        Returns the seconds that it is passed over from now on; None where that is nothing new.
+        for_good: True after all tries of the read, False after the only one.
         """
         with self._lock:
             self._strikes += STRIKES if for_good else 1
@@ -56,14 +56,14 @@ class Member:
             return self._pause_s
 
     def shall_be_asked(self) -> bool:
-        """Whether it is time to ask it again; the caller then does, and says what came of it with `asked`."""
+        """Return whether it is time to ask it again; the caller then does, and reports the outcome to `asked`."""
         with self._lock:
             due = self._until_s is not None and not self._asking and self._clock() >= self._until_s
             self._asking = self._asking or due
             return due
 
     def asked(self, *, answers: bool) -> None:
-        """What came of asking it again."""
+        """Take the outcome of asking it again."""
         with self._lock:
             self._asking = False
             if answers:

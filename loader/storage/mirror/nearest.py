@@ -1,4 +1,4 @@
-"""Which of several stores of the same objects is the nearest, and whether they hold the same at all."""
+"""Order of several stores of the same objects by nearness, and the check that they hold the same at all."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ Identity = Callable[[Store], str | None]
 """Whose objects a store holds, by one request; None where it holds none yet. Raises: StoreError."""
 
 PATIENCE_S = 1.0
-"""How much longer than the first store any other may take to answer, when the nearest is looked for."""
+"""Seconds more than the first store that any other may take to answer, when the nearest is looked for."""
 MUCH_NEARER, NEAR_S = 2.0, 0.005
 """A store comes before one that was named earlier when it answers so many times as fast, and so much sooner."""
 
@@ -28,7 +28,7 @@ class Members:
     """The stores, in the order in which they are read. Thread-safe.
 
     A folder of this machine is the nearest. Otherwise each store is asked for its identity twice, at the first read,
-    all at once, and the time of the second answer says how near it is: two round trips. Those that are about as near
+    all at once. The time of the second answer, two round trips, says how near it is. Those that are about as near
     keep the order in which they were named, and so do all but the nearest.
     """
 
@@ -47,7 +47,7 @@ class Members:
         return self.all[0]
 
     def in_order(self) -> Sequence[Member]:
-        """Raises: InvalidStore where two of them hold different things."""
+        """Return the stores in the order of reading. Raises: InvalidStore where two of them hold different things."""
         order = self._order
         if order is None:
             with self._lock:
@@ -57,16 +57,16 @@ class Members:
         return order
 
     def admit(self, member: Member) -> None:
-        """Before a store is read for the first time: what it holds is what the others hold.
+        """Check before a store's first read that it holds the same root as the others.
 
-        Raises: InvalidStore where it is not; ObjectNotFound, its identity None, for one that holds nothing while others
-        do; what reading raises.
+        Raises: InvalidStore where it does not; ObjectNotFound, its identity None, for one that holds nothing while
+        others do; as a read.
         """
         if not member.identity:
             self._admit(member, self.identity_of(member.store))
 
     def admit_for_writing(self) -> None:
-        """Before the primary is written to: a history must not begin anew in an empty place beside a mirror of another.
+        """Check before a write that the primary is not an empty place beside a mirror of another history.
 
         Raises: ObjectNotFound; as `admit`.
         """
@@ -126,7 +126,7 @@ class Members:
 
 
 def _wait_for_the_near(pending: "set[Future[tuple[str | None, float]]]") -> None:
-    """Until all have answered, or PATIENCE_S after the first that did."""
+    """Wait until all have answered, or PATIENCE_S after the first that did."""
     until_s: float | None = None
     while pending:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())

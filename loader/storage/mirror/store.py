@@ -31,7 +31,7 @@ class MirroredStore:
 
     Tokens of its objects are its own (`etags.Pins`); in each store the ETag is pinned that was seen there first.
 
-    Where all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
+    When all stores are down, the one that was tried last is given its whole retry budget, then each of the others.
     It pickles as its stores do, without secrets.
     """
 
@@ -39,7 +39,7 @@ class MirroredStore:
         self._members, self._pins = Members(stores, identity), Pins(len(stores))
         self._fallback = Fallback(self._members)
         self.primary = self._members.primary.store
-        """Which alone is written to. Its errors are its own: nobody else is asked in its place."""
+        """The only store that is written to. Its errors are its own: nobody else is asked in its place."""
         self._on_disk = next((one for one in self._members.all if disk_of(one.store) is not None), None)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -50,12 +50,12 @@ class MirroredStore:
 
     @property
     def primary_is_up(self) -> bool:
-        """Whether the primary is asked: it has not failed of late."""
+        """True while the primary is asked: it has not failed of late."""
         return self._members.primary.is_up
 
     @property
     def url(self) -> str:
-        """Where the primary is, without secrets."""
+        """Place of the primary, without secrets."""
         return self.primary.url
 
     @property
@@ -70,7 +70,7 @@ class MirroredStore:
 
     @property
     def disk(self) -> "MirroredStore | None":
-        """Itself, where the nearest store is a folder of this machine."""
+        """This store itself, where the nearest store is a folder of this machine."""
         return None if self._on_disk is None else self
 
     # reading
@@ -96,7 +96,7 @@ class MirroredStore:
         return self._fallback.read(key, read)
 
     def fill(self, key: str, offset: int, view: memoryview, etag: str | None = None) -> str:
-        """Fill `view` with an object's bytes from `offset`, whichever store has them; the etag. Raises: as a read."""
+        """Fill `view` with an object's bytes from `offset`, and return the etag. Raises: as a read."""
 
         def read(one: Member) -> str:
             found = fill_from(one.store, key, offset, view, self._pins.etag(one.number, key, etag))
@@ -167,9 +167,9 @@ class MirroredStore:
     # writing
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """To the primary.
+        """Put into the primary.
 
-        What is put can be replaced and decides nothing, as a sign of life: whoever leaves it waits no longer than
+        Such an object can be replaced and decides nothing, as a sign of life. So a writer waits no longer than
         readers for a primary that is down.
         """
         one = self._members.primary
@@ -196,14 +196,14 @@ class MirroredStore:
             store.close()
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield what the primary has, or while it is down another store.
+        """Yield the objects of the primary, or while it is down of another store.
 
-        Raises: what listing raises, once it has begun.
+        Raises: as a listing, once it has begun.
         """
         yield from self._listed(prefix, lambda store: store.list(prefix, start_after))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """See `store.list_from`."""
+        """List as `store.list_from`."""
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
 
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:
@@ -222,8 +222,8 @@ class MirroredStore:
     def writable(self) -> Store:
         """Return the primary.
 
-        Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds another root than
-        they; what reading raises.
+        Raises: ObjectNotFound where it is empty, and its mirrors are not; InvalidStore where it holds another root
+        than they; as a read.
         """
         self._members.admit_for_writing()
         return self.primary
@@ -237,6 +237,8 @@ class MirroredStore:
 
 
 def primary_of(store: Store) -> Store:
-    """Return the store itself, or of several the primary: for what mirrors do not have, whose listing would say that
-    there is nothing."""
+    """Return the primary of several stores, or the store itself.
+
+    It serves objects that mirrors do not have, and whose listing there would say that there are none.
+    """
     return store.primary if isinstance(store, MirroredStore) else store

@@ -1,8 +1,8 @@
-"""What a forked child must not use of its parent's: native clients, with which it hangs without a word.
+"""Native clients of a parent process, which a forked child must not use: it would hang without a word.
 
-Once a process has used obstore, a child that it forks hangs even with a store opened afresh: the threads of
-the native runtime do not exist there, and the runtime believes they do. So the child is told at once.
-Worker processes are made with spawn or forkserver, or threads are used.
+Once a process has used obstore, a child that it forks hangs even with a store opened afresh. The threads of the
+native runtime do not exist there, and the runtime believes they do. So the child is told at once. Worker processes
+are made with spawn or forkserver, or threads are used.
 """
 
 import os
@@ -22,12 +22,12 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def token() -> int:
-    """Return what `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
+    """Return the token that `check` compares, for a store whose client can be opened anew in a child (fsspec's)."""
     return _generation
 
 
 def opened(url: str) -> int:
-    """Note that a native runtime is started in this process; returns the token that `check` compares.
+    """Note that a native runtime is started in this process; return the token that `check` compares.
 
     Raises: ForkedStore in a child of a process that had opened one.
     """
@@ -39,7 +39,7 @@ def opened(url: str) -> int:
 
 
 def check(born: int, url: str) -> None:
-    """Raises: ForkedStore when this process was forked since `born` was given."""
+    """Raise ForkedStore when this process was forked since `born` was given."""
     if born != _generation:
         raise ForkedStore(
             f"{url}: this process (pid {os.getpid()}) was forked from one that had opened a store, and "

@@ -1,4 +1,4 @@
-"""How much may be held on the way to a store, and what was held, used again: new memory costs as much as hashing it."""
+"""Limits of the memory held on the way to a store, and its reuse: new memory costs as much as hashing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,29 +8,26 @@ from threading import Condition
 from .threads import begins_anew
 
 KEPT_BYTES = 256 * 2**10
-"""Smaller memory is not kept: the allocator does that."""
+"""Bytes below which memory is not kept: the allocator does that."""
 KEPT = 32
-"""Pieces of memory, at most."""
+"""Pieces of memory that are kept, at most."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Lent:
-    """view: of so many bytes, with anything in them.
-
-    Of use within the context alone. is_free: set by whoever is done with it. Not where something may still write there:
-    nobody gets that memory again. Nor does anybody where a client still has the view, as of a request that was given
-    up.
-    """
+    """Memory of use within the context alone."""
 
     view: memoryview
+    """View of so many bytes, with anything in them."""
     is_free: bool = False
+    """Set by the user who is done with the memory. Leave it False where something may still write there, as a request
+    that was given up: nobody gets that memory again. Nor does anybody while a client still has the view."""
 
 
 class MemoryBudget:
-    """Bytes that all threads may hold together.
+    """Bytes that all threads may hold together. Thread-safe.
 
-    What is larger than all of it has it alone. idle: how many pieces of memory are kept while nobody has any.
-    Thread-safe.
+    A larger piece has the budget alone. idle: pieces of memory that are kept while nobody has any.
     """
 
     def __init__(self, nbytes: int, idle: int = KEPT) -> None:
@@ -39,14 +36,14 @@ class MemoryBudget:
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Nobody holds anything: as in a forked child, where the threads that did are not."""
+        """Forget all holders, as in a forked child, where their threads are not."""
         self._left, self._lent = self._all, 0
         self._changed = Condition()
         self._spare: list[bytearray] = []  # which is held too; the last was used last
 
     @contextmanager
     def for_bytes(self, nbytes: int) -> Iterator[None]:
-        """Wait until there is room for so many."""
+        """Wait until there is room for so many bytes."""
         taken = min(nbytes, self._all)
         with self._changed:
             while self._left < taken:
@@ -59,7 +56,7 @@ class MemoryBudget:
 
     @contextmanager
     def memory(self, nbytes: int, beside: int = 0) -> Iterator[Lent]:
-        """Wait for so much, and for room `beside` it: what another had, where that is at most twice as large."""
+        """Wait for `nbytes` of memory, and for room `beside` it. Memory used before is at most twice as large."""
         with self._changed:
             while True:
                 found = self._fitting(nbytes)
@@ -111,7 +108,7 @@ class MemoryBudget:
 
 
 def _let_go(view: memoryview) -> bool:
-    """Whether nobody has the view: a client has it until it will not read there any more."""
+    """Return whether nobody has the view: a client has it until it will not read there any more."""
     try:
         view.release()
     except BufferError:

@@ -1,16 +1,18 @@
-"""Requests: counted for whoever asked, repeated while a store fails, and made once more where bytes are wrong.
+"""Requests: counted for the caller, repeated while a store fails, and made once more where bytes are wrong.
 
-A store is shared by loaders, threads and tools, and each wants its own numbers. So stores count into what the current
-context names, and nowhere without one: no verb has an argument more, and a store around another need not pass it on. A
-thread pool has contexts of its own: work is given to it as `copy_context().run`.
+A store is shared by loaders, threads and tools, and each wants its own numbers. So stores count into the `Traffic` of
+the current context, and nowhere without one. No verb has an argument more, and a store around another need not pass
+it on. A thread pool has contexts of its own: work is given to it as `copy_context().run`.
 
-The retry budget and the concurrency limit are our own, instead of each client's: obstore gives up after 1.6 to 5 s of
-503s and s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff and full
-jitter, and a store that says "slow down" is asked by fewer threads at once (additive increase, multiplicative decrease,
-as TCP does it).
+The retry budget and the concurrency limit are our own, instead of each client's. By itself obstore gives up after 1.6
+to 5 s of 503s, and s3fs tries 25 times over 40 s. Here a verb is tried until its deadline, with exponential backoff
+and full jitter.
 
-No store notices a flipped bit; whoever knows the checksum does, far above it. So what served a read is noted in the
-context of it, and the next try of the same read goes elsewhere, where several stores hold the same objects.
+A store that says "slow down" is asked by fewer threads at once (additive increase, multiplicative decrease, as TCP
+does it).
+
+No store notices a flipped bit; the caller that knows the checksum does, far above it. So the context of a read notes
+the stores that served it. The next try of the same read goes elsewhere, where several stores hold the same objects.
 """
 
 import random
@@ -53,7 +55,7 @@ _current: ContextVar[Traffic | None] = ContextVar("penstock_traffic", default=No
 
 @contextmanager
 def counted(into: Traffic) -> Iterator[None]:
-    """Yield what stores do in this context is counted into `into`."""
+    """Count the requests of stores in this context into `into`."""
     token = _current.set(into)
     try:
         yield
@@ -62,14 +64,14 @@ def counted(into: Traffic) -> Iterator[None]:
 
 
 def count_request(requests: int = 1, *, retry: bool = False) -> None:
-    """A store tells of a request, or of several, that it is about to make. Costs 0.2 us."""
+    """Count a request, or several, that a store is about to make. Costs 0.2 us."""
     traffic = _current.get()
     if traffic is not None:
         traffic.add(requests, retry=retry)
 
 
 def count_fallback() -> None:
-    """A read was served by another store than the nearest."""
+    """Count a read that another store than the nearest served."""
     traffic = _current.get()
     if traffic is not None:
         traffic.fell_back()
@@ -85,7 +87,7 @@ _worth: ContextVar[Worth | None] = ContextVar("penstock_worth", default=None)
 
 @contextmanager
 def tried_while(worth: Worth) -> Iterator[None]:
-    """Verbs in this context are tried again only while all who say `worth` around them agree, and the budget lasts."""
+    """Try verbs in this context again only while all `worth` around them agree, and the budget lasts."""
     outer = _worth.get()
     token = _worth.set(worth if outer is None else lambda spent_s: outer(spent_s) and worth(spent_s))
     try:
@@ -96,28 +98,27 @@ def tried_while(worth: Worth) -> Iterator[None]:
 
 @contextmanager
 def tried_once() -> Iterator[None]:
-    """Verbs in this context are tried once, whatever the budget: for reads that somebody else repeats if it matters."""
+    """Try verbs in this context once, whatever the budget: for reads that somebody else repeats if it matters."""
     with tried_while(lambda _: False):
         yield
 
 
 def is_patient() -> bool:
-    """Whether verbs in this context have the whole of their budget."""
+    """Return whether verbs in this context have the whole of their budget."""
     return _worth.get() is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """How long a verb may go on failing.
-
-    deadline_s: no try begins later than this after the first; the last one may then take as long as one
-    request may (the option `timeout_s`). base_s, cap_s: the n-th pause is uniform in
-    [0, min(cap, base * 2^(n-1))].
-    """
+    """Times within which a verb may go on failing."""
 
     deadline_s: float = 60.0
+    """Seconds after the first try in which another may begin. The last one may then take as long as one request may
+    (the option `timeout_s`)."""
     base_s: float = 0.05
+    """Base of the pauses in seconds: the n-th is uniform in [0, min(cap_s, base_s * 2^(n-1))]."""
     cap_s: float = 5.0
+    """Longest pause in seconds."""
 
     def __post_init__(self) -> None:
         if self.deadline_s < 0 or self.base_s < 0 or self.cap_s < self.base_s:
@@ -139,7 +140,7 @@ class Limiter:
     """
 
     def __init__(self, most: int = 64) -> None:
-        """Raises: InvalidStore for a limit below 1."""
+        """most: requests in flight, at least 1. Raises: InvalidStore."""
         if most < 1:
             raise InvalidStore(f"max_concurrency={most} lets no request through; give 1 or more")
         self._most = most
@@ -151,11 +152,11 @@ class Limiter:
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight now."""
+        """Requests that may be in flight now."""
         return int(self._limit)
 
     def acquire(self) -> int:
-        """Wait for a place; returns the token that `release` takes back."""
+        """Wait for a place, and return the token that `release` takes back."""
         with self._lock:
             while self._in_flight + 1 > self._limit:
                 self._waiting += 1
@@ -199,8 +200,10 @@ class Retrier:
     def call(self, attempt: Callable[[], T]) -> T:
         """Return the result of `attempt`, tried again while it raises Throttled or Transient.
 
-        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they are
-        where `tried_while` ends it; every other error at once. No place in the limiter is held during a pause.
+        No place in the limiter is held during a pause.
+
+        Raises: Throttled, Transient once the deadline has passed, with the number of tries and the time, or as they
+        are where `tried_while` ends it; every other error at once.
         """
         started_s = self._clock()
         tries = 0
@@ -246,12 +249,12 @@ _serving: ContextVar[set[int] | None] = ContextVar("penstock_serving", default=N
 
 
 def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
-    """Return what `read` gives: it fetches bytes and raises Corrupt where they are wrong.
+    """Return the result of `read`, which fetches bytes and raises Corrupt where they are wrong.
 
-    Then it is called once more for each store that has not served it yet, and `again` times in any case: a bit that
-    flipped on the way is cured so.
+    Then it is called once more for each store that has not served it yet, and `again` times in any case. That cures a
+    bit that flipped on the way.
 
-    Raises: Corrupt, as the last call did; whatever else `read` raises, such as Transient of a store that may have the
+    Raises: Corrupt, as the last call did; any other error of `read`, such as Transient of a store that may have the
     right bytes.
     """
     doubt = _Doubt()
@@ -272,13 +275,13 @@ def retry_corrupt(read: Callable[[], T], *, again: int = 1) -> T:
 
 
 def doubted() -> frozenset[int]:
-    """Numbers of the stores whose bytes were wrong, in this context."""
+    """Return the numbers of the stores whose bytes were wrong, in this context."""
     doubt = _doubt.get()
     return frozenset(doubt.wrong) if doubt else frozenset()
 
 
 def note(number: int) -> None:
-    """A store serves a read."""
+    """Note that a store serves a read."""
     doubt = _doubt.get()
     if doubt is not None:
         doubt.serving.add(number)

@@ -30,10 +30,10 @@ _locks: WeakSet[Lock] = WeakSet()
 
 
 class Shared(Protocol):
-    """What a forked child finds as a thread of its parent's left it, and has to begin anew."""
+    """State that a forked child finds as a thread of its parent left it, and has to begin anew."""
 
     def begin_anew(self) -> None:
-        """Called once in the child, before anything else of it runs."""
+        """Begin anew: called once in the child, before anything else of it runs."""
 
 
 _shared: WeakSet[Shared] = WeakSet()
@@ -49,14 +49,15 @@ def _after_fork_in_child() -> None:
 def lock() -> Lock:
     """Return a lock that is free in a forked child, also where a thread of the parent held it in that moment.
 
-    For what views, versions and roots keep: plans bring them into a child, which makes a Loader of its own there.
+    It is for state of views, versions and roots: plans bring them into a child, which makes a Loader of its own
+    there.
     """
     _locks.add(made := Lock())
     return made
 
 
 def begins_anew(one: Shared) -> None:
-    """Have it begin anew in forked children, as long as it lives."""
+    """Have `one` begin anew in forked children, as long as it lives."""
     _shared.add(one)
 
 
@@ -68,12 +69,13 @@ T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
 
 LEAVE_S = 1.0
-"""What the interpreter's end waits for threads at work, all together. Daemons that come back from native code into an
-interpreter that goes may abort it, so those that can end soon are let; those that wait for a store are left there."""
+"""Seconds that the interpreter's end waits for threads at work, all together. Daemons that come back from native code
+into an interpreter that goes may abort it. So it waits for those that can end soon; those that wait for a store are
+left."""
 
 
 class Leaving(Protocol):
-    """Who has daemon threads that may be at work when the interpreter ends."""
+    """An owner of daemon threads that may be at work when the interpreter ends."""
 
     def dismiss(self) -> None:
         """Let every thread end after the call that it is in. Does not wait."""
@@ -115,7 +117,7 @@ class DaemonPool(Executor):
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
-        """Return what the call will return or raise. Raises: RuntimeError after `shutdown`."""
+        """Return the future of the call. Raises: RuntimeError after `shutdown`."""
         future: Future[T] = Future()
         with self._lock:
             if self._closed:
@@ -161,9 +163,9 @@ class DaemonPool(Executor):
 
 @contextmanager
 def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Iterator[Future[T]]":
-    """Yield what a call returns or raises that another thread makes meanwhile.
+    """Yield the future of a call that another thread makes meanwhile.
 
-    Whoever does not ask for it does not wait.
+    A caller that does not ask for its result does not wait.
     """
     thread = DaemonPool(1, "penstock-beside")
     try:
@@ -173,20 +175,20 @@ def beside(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Itera
 
 
 class Turns:
-    """One thread at a time for each key: what several want to read at once is read by one, and found by the others."""
+    """One thread at a time for each key: one reads for several, and the others find the result."""
 
     def __init__(self) -> None:
         self.begin_anew()
         begins_anew(self)
 
     def begin_anew(self) -> None:
-        """Nobody has a turn: as in a forked child, where the threads that had one are not."""
+        """Forget all turns, as in a forked child, where the threads that had one are not."""
         self._changed = Condition()
         self._taken: set[Hashable] = set()
 
     @contextmanager
     def of(self, key: Hashable) -> Iterator[None]:
-        """Waits for the thread that has the key's turn."""
+        """Wait for the thread that has the key's turn."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._taken)
             self._taken.add(key)
@@ -219,9 +221,9 @@ AT_ONCE = 64
 
 
 class Together:
-    """A store of which some objects are on their way. A context manager: what nobody has asked for is left at its end.
+    """A store of which some objects are on their way. A context manager, which leaves unused reads at its end.
 
-    The first `get` of one of `keys` gives what was read then, its error too; every other reads.
+    The first `get` of one of `keys` gives the read ahead, its error too; every other reads.
     """
 
     def __init__(self, store: "Objects", keys: Iterable[str]) -> None:
@@ -237,7 +239,7 @@ class Together:
         return self._store.get(key) if coming is None else coming.result()
 
     def peek(self, key: str) -> "Blob":
-        """As `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
+        """Return the object as `get`; the next `get` gives the same and costs no request. Raises: as the store does."""
         if key not in self._coming:
             self._coming[key] = self._pool.submit(copy_context().run, self._store.get, key)
         return self._coming[key].result()

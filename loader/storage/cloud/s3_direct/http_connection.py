@@ -1,7 +1,8 @@
 """One connection to an HTTP/1.1 server, for what S3's objects need of it: GET, PUT, and bodies of a known length.
 
-The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the interpreter's
-lock let go. What is not the plain answer to a range is not understood here: whoever asked asks again by another way.
+The body goes from the socket into the caller's memory: one copy, by one system call for a range, with the
+interpreter's lock let go. Any other answer than the plain one to a range is not understood here: the caller asks
+again another way.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _CODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _BODILESS = {204, 304}
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-"""Of Linux: what came is acknowledged at once. A server that sends a head, and holds its body back until that has been
-acknowledged (Ceph, as it comes), otherwise takes 44 ms for a range that takes 1."""
+"""Linux only: bytes that came are acknowledged at once. A server that sends a head, and holds its body back until that
+has been acknowledged (Ceph, as it comes), otherwise takes 44 ms for a range that takes 1."""
 _BEGINNING = 1024  # of the answer with a large body, of which little shall come with the head
 
 
@@ -47,11 +48,14 @@ class Broken(OSError):
 
 
 class Place(NamedTuple):
-    """Where to connect to; tls: None for plain http."""
+    """A server to connect to."""
 
     host: str
+    """Host name or address."""
     port: int
+    """Port."""
     tls: ssl.SSLContext | None
+    """TLS settings; None for plain http."""
 
 
 Keep = Callable[["Wire"], object]
@@ -60,9 +64,10 @@ Keep = Callable[["Wire"], object]
 class Wire:
     """A connection, and the answer that comes over it (`in_order.Answer`): used by one thread at a time.
 
-    status: of the last answer. Where it is PLAIN, `first`, `nbytes`: which of the object's bytes the body has; `size`,
-    `etag`: of the object. Otherwise `text`: the body, as far as there is memory for it.
-    One that an error came out of is closed. So is one whose answer nobody reads, by its end.
+    `status` is the last answer's. If it is PLAIN, `first` and `nbytes` say which of the object's bytes the body
+    has, `size` and `etag` are the object's. Otherwise `text` is the body, as far as there is memory for it.
+
+    A connection that raised an error is closed. So is a connection whose answer nobody reads, by its end.
     """
 
     __slots__ = (
@@ -72,7 +77,7 @@ class Wire:
     )
 
     def __init__(self, place: Place, connect_timeout_s: float, timeout_s: float) -> None:
-        """timeout_s: for which the server may say nothing. Raises: ssl.SSLError; Broken."""
+        """timeout_s: longest silence of the server. Raises: ssl.SSLError; Broken."""
         self._timeout_s = timeout_s
         self._keep: Keep | None = None  # while it is asked: what keeps it holds no cycle
         self._memory = bytearray(SMALL_BYTES + HEAD_BYTES)
@@ -85,12 +90,12 @@ class Wire:
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
-        """Send a GET, and read what the answer begins with; its status. nbytes, keep: of `answer`. Raises: Broken."""
+        """Send a GET, and return the answer's status. nbytes, keep: as for `answer`. Raises: Broken."""
         self.send(request)
         return self.answer(nbytes, keep)
 
     def send(self, data: bytes | memoryview) -> None:
-        """A request, or what comes next of its body. Raises: Broken."""
+        """Send a request, or the next bytes of its body. Raises: Broken."""
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -100,9 +105,9 @@ class Wire:
             raise
 
     def answer(self, nbytes: int, keep: Keep) -> int:
-        """Read what the answer begins with; its status.
+        """Read the beginning of the answer, and return its status.
 
-        nbytes: which the body may have; keep: is given it when it can be asked again. Raises: Broken.
+        nbytes: most that the body may have; keep: is given the connection when it can be asked again. Raises: Broken.
         """
         self._keep, come, end, until = keep, 0, -1, time.monotonic() + self._timeout_s
         most = len(self._memory) if nbytes <= SMALL_BYTES else _BEGINNING
@@ -126,7 +131,7 @@ class Wire:
         return self._understand(end, come, until)
 
     def all(self) -> bytes:
-        """Return what is left of the body. Raises: Broken."""
+        """Return the rest of the body. Raises: Broken."""
         end = self._at + self._left  # of the memory
         if end > len(self._memory):
             made = BytesIO()  # which gives away its memory as bytes, without a copy
@@ -148,9 +153,9 @@ class Wire:
         return data
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """Fill `view` with what comes next of the body; how many bytes came, each time that some came.
+        """Fill `view` with the next bytes of the body, and yield how many came, each time that some came.
 
-        It may end before `view`; what is behind `view` can be asked for next. Raises: Broken.
+        The body may end before `view`; bytes behind `view` can be asked for next. Raises: Broken.
         """
         view = view[: self._left]
         with self:
@@ -171,17 +176,17 @@ class Wire:
 
     @property
     def left(self) -> int:
-        """How many bytes of the body were not taken yet."""
+        """Bytes of the body that were not taken yet."""
         return self._left
 
     def is_quiet(self) -> bool:
-        """Whether the server has said nothing since its last answer, and not hung up."""
+        """Return whether the server has said nothing since its last answer, and not hung up."""
         look = select.poll()
         look.register(self._socket, select.POLLIN)
         return not look.poll(0)
 
     def __enter__(self) -> None:
-        """Reading of a body: after an error it is used no more."""
+        """Begin to read a body: after an error the connection is used no more."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
@@ -190,14 +195,14 @@ class Wire:
             self.close()
 
     def leave(self) -> None:
-        """The answer is of no use. Never raises."""
+        """Give up the answer, which is of no use. Never raises."""
         if not self._left:
             self._end()
         else:
             self.close()
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the connection. Never raises."""
         self._lasts = False
         self._socket.close()
 
@@ -232,7 +237,10 @@ class Wire:
         return PLAIN
 
     def _read_text(self, begin: int, come: int, nbytes: int | None, until: float) -> bool:
-        """Of another answer; whether that is all of it. nbytes: None where its end is marked, by a chunk of none."""
+        """Read the body of another answer, and return whether that is all of it.
+
+        nbytes: None where an empty chunk marks its end.
+        """
         end = HEAD_BYTES if nbytes is None else min(begin + nbytes, HEAD_BYTES)
         with suppress(OSError):
             # From the line end on that is the head's last: the only chunk may be the last one.
@@ -247,7 +255,7 @@ class Wire:
         return len(self.text) == nbytes
 
     def _received(self, view: memoryview) -> int:
-        """Of the body, into `view`: how many bytes came within `timeout_s`. Raises: OSError."""
+        """Receive bytes of the body into `view`, and return how many came within `timeout_s`. Raises: OSError."""
         count = self._socket.recv_into(view, len(view), self._flags)
         if not count:
             raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
@@ -272,7 +280,7 @@ class Wire:
 
 
 def _acknowledges(made: socket.socket) -> bool:
-    """Whether it can be told to acknowledge at once: not every kernel that calls itself Linux knows how."""
+    """Return whether the socket can acknowledge at once: not every kernel that calls itself Linux knows how."""
     if _QUICKACK is None:
         return False
     with suppress(OSError):
@@ -312,12 +320,14 @@ def _connected(place: Place, connect_timeout_s: float, timeout_s: float) -> tupl
 
 
 _answered: dict[str, int] = {}
-"""Host -> the family of addresses by which it was reached last: where the other one leads nowhere it is not tried first
-again."""
+"""Host -> the family of addresses by which it was reached last, which is tried first: the other may lead nowhere."""
 
 
 def _dialled(place: Place, timeout_s: float) -> socket.socket:
-    """By one of two of the host's addresses, of two families if it has them, which share the time. Raises: OSError."""
+    """Connect by one of two of the host's addresses, of two families if it has them, which share the time.
+
+    Raises: OSError.
+    """
     found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     first = _answered.get(place.host, found[0][0])
     found.sort(key=lambda one: one[0] != first)

@@ -1,8 +1,8 @@
 """Ranges of S3's objects by requests of our own: signed by obstore, sent and received over `http_connection.py`.
 
-A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies and
-for waking threads. What is asked for here is the plain case alone. `None` says that the answer was another one:
-obstore, which knows all others, is to be asked. So no rule of S3's is written down twice.
+A range through obstore and its runtime's threads takes two to three times the processor time, most of it for copies
+and for waking threads. Only the plain case is asked for here. `None` says that the answer was another one: obstore,
+which knows all others, is to be asked. So no rule of S3's is written down twice.
 
 The signature is part of the address and good for one object, for 15 minutes. Not for stores without credentials, with
 keys of the customer's own, of S3 Express, and behind a proxy.
@@ -33,17 +33,18 @@ Method = Literal["GET", "PUT"]
 
 SIGNED_FOR = timedelta(minutes=15)
 SIGNED_AGAIN_S = 450.0
-"""Half of it: an answer may take its time, and clocks differ."""
+"""Seconds after which an address is signed again: half of its life, as an answer may take its time, and clocks
+differ."""
 SIGNED_KEYS = 4096
-"""That many addresses are kept (0.7 KiB each), then none of them."""
+"""Addresses that are kept (0.7 KiB each); then all are dropped."""
 LOOKED_AT_S = 1.0
-"""A connection that was idle for so long is looked at before it is used again."""
+"""A connection that was idle for so many seconds is looked at before it is used again."""
 IDLE_S = 15.0
-"""A connection that is idle for longer is not used again: servers close them after 20 s and more."""
+"""A connection that was idle for more seconds is not used again: servers close them after 20 s and more."""
 REFUSALS = 3
-"""After so many answers in a row that obstore had to be asked for..."""
+"""Answers in a row that obstore had to be asked for, after which nothing is asked for here for PAUSE_S."""
 PAUSE_S = 60.0
-"""...nothing is asked for here for so long."""
+"""Seconds of that pause."""
 
 _NO_KEY = b"<Code>NoSuchKey</Code>"
 _YES = {"true", "1", "on", "yes", "y"}
@@ -53,31 +54,38 @@ _ANYHOW = {408, 416, 429, 500, 502, 503, 504}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """fields: what a request to it goes on with, behind the object's path."""
+    """A server that answers signed requests."""
 
     place: Place
+    """Host, port and TLS settings."""
     fields: str
+    """Text of a request behind the object's path: the end of its first line, and header fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a request goes, and what it begins with."""
+    """The server and the beginning of a request."""
 
     place: Place
+    """Host, port and TLS settings."""
     head: str = field(repr=False)
+    """First line of the request, with the signature, and header fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A request but for its range."""
+    """A signed request without its range."""
 
     place: Place
+    """Host, port and TLS settings."""
     text: bytes = field(repr=False)
+    """Bytes of the request, up to the numbers of its range."""
     until: float
+    """Time of `time.monotonic` until which the signature is used, in seconds."""
 
 
 class Direct:
-    """Of one store. Thread-safe; its connections are kept for the next request."""
+    """Direct requests of one store. Thread-safe; its connections are kept for the next request."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -90,11 +98,11 @@ class Direct:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is asked for here now."""
+        """True while requests are made here, and not in a pause."""
         return time.monotonic() >= self._resumes
 
     def ask(self, obstore: Any, client: Client, path: str, start: int, stop: int) -> Wire | None:
-        """Bytes [start, stop) of an object, or as many as it has of these; None where obstore is to be asked.
+        """Return an answer with bytes [start, stop) of an object, or as many as it has; None: ask obstore.
 
         Raises: OSError, with a text as obstore's errors have (`errors.translate`).
         """
@@ -136,7 +144,7 @@ class Direct:
         self.close()
 
     def _sent(self, place: Place, request: bytes, nbytes: int) -> Wire:
-        """Return what the answer comes over. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
+        """Return the connection of an answer. Raises: Broken; ssl.SSLError for a server that cannot be spoken to so."""
         while (wire := self._idle_one()) is not None:
             try:
                 wire.ask(request, nbytes, self._keep)
@@ -153,7 +161,7 @@ class Direct:
     def begin(self, obstore: Any, client: Client, path: str, nbytes: int, *, create: bool) -> Wire | None:
         """Return a connection that waits for the `nbytes` of an object that is put; None where obstore is to put it.
 
-        create: whether only where there is none. Raises: Broken.
+        create: put it only where there is no object. Raises: Broken.
         """
         if not self.is_on:
             return None
@@ -172,9 +180,9 @@ class Direct:
         return wire
 
     def end(self, wire: Wire) -> tuple[int, str, bytes]:
-        """(status, ETag, text) of the answer, once the last byte of an object was sent.
+        """Return (status, ETag, text) of the answer, once the last byte of an object was sent.
 
-        The ETag is "" where it is not there. Raises: Broken, after which nobody knows.
+        The ETag is "" where it is not there. Raises: Broken; the outcome is unknown then.
         """
         status, etag, text = wire.answer(0, self._keep), quoted(wire.etag), wire.text
         wire.leave()  # others may ask it from here on
@@ -188,7 +196,7 @@ class Direct:
         return Wire(place, self._runtime.connect_timeout_s, self._runtime.timeout_s)
 
     def _idle_one(self, *, look: bool = False) -> Wire | None:
-        """Return a connection that can be used again. look: at each, and not only where it was idle for long."""
+        """Return a connection that can be used again. look: at each connection, not only at those idle for long."""
         while self._idle:
             try:
                 wire = self._idle.pop()
@@ -212,7 +220,7 @@ class Direct:
                 self._idle.popleft().close()
 
     def _sign(self, obstore: Any, client: Client, path: str) -> Signed | None:
-        """None where obstore cannot sign, or the server may not be reached as `http_connection.py` does."""
+        """Return a signed request; None where obstore cannot sign, or `http_connection.py` cannot reach the server."""
         now = time.monotonic()
         address = self._address(obstore, client, "GET", path)
         if address is None:
@@ -224,7 +232,7 @@ class Direct:
         return made
 
     def _address(self, obstore: Any, client: Client, method: Method, path: str) -> Address | None:
-        """None as of `_sign`."""
+        """Return a signed address; None as of `_sign`."""
         try:
             signed = obstore.sign(client, method, path, SIGNED_FOR)
         except client_errors():
@@ -236,7 +244,7 @@ class Direct:
         return Address(server.place, f"{method} {signed[slash:]}{server.fields}")
 
     def _find_server(self, origin: str) -> Server | None:
-        """Of an address's beginning (https://host:port); None where `http_connection.py` may not reach it."""
+        """Return the server at an origin (https://host:port); None where `http_connection.py` may not reach it."""
         address = urlsplit(origin)
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
@@ -262,7 +270,7 @@ class Direct:
             return self._tls
 
     def refused(self) -> None:
-        """An answer that says nothing to us. Once is by the way, as for credentials that have just expired."""
+        """Count an answer that tells us nothing. One alone matters little, as where credentials have just expired."""
         self._refusals += 1
         if self._refusals >= REFUSALS:
             self._refusals, self._resumes = 0, time.monotonic() + PAUSE_S
@@ -276,7 +284,7 @@ def _is_proxied(scheme: str, netloc: str) -> bool:
 
 
 def _raise_meant(status: int, text: bytes) -> None:
-    """Raises: what obstore would, of answers whose meaning does not depend on how the request was signed."""
+    """Raise the error that obstore would, of answers whose meaning does not depend on the signature."""
     if status == 404 and _NO_KEY in text:
         raise FileNotFoundError(f"status code: {status} {text.decode('utf-8', 'replace')}")
     if status in _ANYHOW:

@@ -14,7 +14,7 @@ CHUNK_BYTES = (
 
 
 class NativeAnswer:
-    """obstore's."""
+    """obstore's answer."""
 
     def __init__(self, answer: Any) -> None:
         meta = answer.meta
@@ -26,7 +26,7 @@ class NativeAnswer:
         return found
 
     def into(self, view: memoryview) -> Iterator[int]:
-        """To its end."""
+        """Fill `view` to its end."""
         for piece in self._answer.stream(min_chunk_size=CHUNK_BYTES):
             if len(piece) > len(view):
                 raise Broken("more bytes came than were asked for")

@@ -1,6 +1,6 @@
 """An object that is put while its bytes come from elsewhere: nothing of it is held, or waits for the rest.
 
-S3 has it once its last byte was sent, and not before: whoever finds at the end that the bytes are wrong sends no more.
+S3 has it once its last byte was sent, and not before: a caller that finds wrong bytes at the end sends no more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sending:
         self.is_refused = False
 
     def send(self, piece: memoryview) -> bool:
-        """The next bytes; whether the store still takes them."""
+        """Send the next bytes, and return whether the store still takes them."""
         try:
             self._wire.send(piece)
         except Broken:
@@ -35,7 +35,7 @@ class Sending:
         return True
 
     def finish(self) -> str:
-        """Return the ETag of what the store has now; "" where it has nothing, or nobody knows."""
+        """Return the ETag of the object that the store has now; "" where it has none, or nobody knows."""
         if self._left:
             return ""
         try:

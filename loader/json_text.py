@@ -23,7 +23,7 @@ class DamagedJson(ValueError):
 
 
 def is_text(given: object) -> bool:
-    """Whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
+    """Return whether it is text that UTF-8 can hold: a str without half characters (surrogates)."""
     try:
         return isinstance(given, str) and given.encode() is not None
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Yields: objects refused, objects unused, samples per object, samples per delivery."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,6 @@ class Outcomes:
     """Objects that gave samples."""
     rejected: int = 0
     """Objects that were rejected."""
-    refused: Mapping[str, int] = field(default_factory=dict)
-    """Code -> objects."""
 
 
 def outcome_findings(

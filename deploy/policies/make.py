@@ -85,7 +85,7 @@ def places(role: str, verb: str) -> list[str]:
 
 
 def s3(role: str, bucket: str, prefix: str) -> dict[str, Any]:
-    """An IAM policy. A create is a PUT under If-None-Match."""
+    """Return an IAM policy. A create is a PUT under If-None-Match."""
     root = f"{prefix}/" if prefix else ""
 
     def objects(places: list[str]) -> list[str]:
@@ -112,8 +112,10 @@ def s3(role: str, bucket: str, prefix: str) -> dict[str, Any]:
 
 
 def gcs(role: str, bucket: str, prefix: str, project: str, member: str) -> dict[str, Any]:
-    """Definitions of roles, and bindings with conditions. Google's permission to create is of new objects alone, also
-    of those that are put without a condition."""
+    """Return definitions of roles, and bindings with conditions.
+
+    Google's permission to create is of new objects alone, also of those that are put without a condition.
+    """
     base = f"projects/_/buckets/{bucket}/objects/{prefix + '/' if prefix else ''}"
     definitions, bindings = [], [{"role": "roles/storage.objectViewer", "members": [member]}]
     for verb in (CREATE, PUT, DELETE):

@@ -37,10 +37,11 @@ class Sent:
     def written(self) -> int:
         """Return a descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
         check_can_be_sent(self.recipe)
-        fd = os.memfd_create("penstock-recipe", os.MFD_CLOEXEC)
-        with os.fdopen(fd, "wb", closefd=False) as file:
-            file.write(_pickled(self))
-        return fd
+        data = _pickled(self)
+        with os.fdopen(os.memfd_create("penstock-recipe", os.MFD_CLOEXEC), "wb") as file:
+            file.write(data)
+            file.flush()
+            return os.dup(file.fileno())
 
     @staticmethod
     def read(fd: int) -> "Sent":

@@ -39,7 +39,7 @@ LONG = {
 ROLES = {
     "loader": {
         "batch", "columns", "decode", "errors", "generators", "memory", "pages", "ranges", "request", "spec",
-        "state", "store", "threads", "timeline",
+        "state", "store", "timeline",
     },
     "penstock": {
         "approve", "bench", "clock", "derived", "diff", "listing", "plan", "raw_objects", "repair", "retention", "run",

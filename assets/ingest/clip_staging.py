@@ -6,7 +6,7 @@ from typing import Any
 from loader.storage import Store
 from penstock.stages import check_partition, fingerprint
 
-from ..media.known import ClipStaging
+from ..media.known_facts import ClipStaging
 from ..media.policy import CutPolicy
 from ..media.segments.read import Segment
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .container import check_riff, kind_inside
-from .known import NOTHING, Known
+from .known_facts import NOTHING, Known
 from .policy import CutPolicy
 from .sniff import EMPTY, UNKNOWN
 from .unit import Kind, Unit, dropped, rejected

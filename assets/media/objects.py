@@ -17,7 +17,7 @@ from loader.errors import StoreError, Throttled, Transient
 from loader.storage import Store
 
 from .cutters import CUTTERS, MEDIA_KINDS, kind_of
-from .known import ClipStaging, Known
+from .known_facts import ClipStaging, Known
 from .media_table import Row
 from .policy import CutPolicy
 from .scratch import check_scratch, scratch_error

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import dagster as dg
 
 from assets.spec import DatasetSpec
-from dagster_project.sensors import discovery, quarantine, release, training, watch
+from dagster_project.sensors import alarms, discovery, quarantine, release, training
 
 Make = Callable[[DatasetSpec, dg.DynamicPartitionsDefinition], dg.SensorDefinition | None]
 """Function of (the dataset, its batches) that makes a sensor, whose name begins with `dagster_name(spec.name)`; None
@@ -16,7 +16,7 @@ SENSORS: dict[str, Make] = {
     "training": training.sensor,
     "quarantine": quarantine.sensor,
     "release": release.sensor,
-    "watch": watch.sensor,
+    "watch": alarms.sensor,
 }
 
 

@@ -13,7 +13,7 @@ from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import Corrupt, InvalidRuntime
 from ..order.plan import Plan
-from ..order.random.keys import I64
+from ..order.random.keyed_permutation import I64
 from ..order.sources.packed_view import PackedView
 from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address

@@ -8,8 +8,8 @@ from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .mixing.boundary import FILL, MASK, check_boundary, epoch_steps
 from .mixing.interleave import Interleaving, Turn
 from .mixing.mixture import Segment, Stream, Weight
-from .random.canonical import MAX_GLOBAL_BATCH, content_hash, whole
 from .random.lanes import LaneShape, frozen_shape
+from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine

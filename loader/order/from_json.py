@@ -11,8 +11,8 @@ from .content import ORDER_VERSION, PLAN_FORMAT, PlannedSource
 from .mixing.mixture import chain_segments
 from .mixing.ramp import cut_at, in_force
 from .plan import Plan, segment_starts
-from .random.canonical import MAX_GLOBAL_BATCH, content_hash, whole
 from .random.lanes import MAX_SAMPLES, LaneShape
+from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import Growth
 from .sources.packing import Packing
 from .sources.quarantine import Quarantine, QuarantineList

@@ -18,7 +18,7 @@ from .describe import describe, plan_facts
 from .mixing.boundary import FILL
 from .mixing.mixture import Weight, chain_segments, integer_weights
 from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
-from .random.canonical import plan_json, whole
+from .random.plan_hash import plan_json, whole
 from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, quarantine_of

@@ -17,7 +17,7 @@ from typing import Literal
 from ..cache.spec import CacheSpec
 from ..errors import InvalidRuntime
 from ..storage import is_local
-from .ahead.threads import ThreadPool
+from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
 from .contention import Contention, better_processes, better_threads
 from .making.assemble import Assembler

@@ -14,7 +14,7 @@ from ..errors import InvalidRuntime, Unpicklable
 from ..order.mixing.boundary import MASK
 from ..order.plan import Plan
 from ..storage.shared.threads import DaemonPool
-from .ahead.threads import range_threads
+from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.collate import FRAMEWORKS
 from .batch.step_metrics import SlowSample

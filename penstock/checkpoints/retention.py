@@ -13,7 +13,7 @@ from itertools import groupby
 
 from loader.errors import CheckpointNotFound, Corrupt, FormatTooNew, InvalidRuntime, StoreError
 from loader.storage import ObjectInfo, Store, is_there
-from loader.storage.disk.leftovers import delete_in_place, is_unfinished, list_in_place
+from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished, list_in_place
 
 from .marker import Checkpoint, marker_key, part_key, read, steps
 

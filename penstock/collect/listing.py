@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from loader.storage import Store
-from loader.storage.disk.leftovers import list_in_place
 from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.unlisted_files import list_in_place
 from loader.storage.store import ObjectInfo
 
 ROWS = 65_536

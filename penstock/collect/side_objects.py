@@ -9,7 +9,7 @@ from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
 from loader.dataset.log.state import State
 from loader.storage import Store
-from loader.storage.disk.leftovers import is_unfinished, list_in_place
+from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
 from loader.storage.store import ObjectInfo
 
 from .classify import Tally

@@ -18,7 +18,7 @@ from loader.dataset.leases.lease import Leases
 from loader.dataset.log.state import VersionRecord
 from loader.errors import Forbidden, StoreError, Throttled, Transient
 from loader.storage import Store
-from loader.storage.disk.leftovers import delete_in_place
+from loader.storage.disk.unlisted_files import delete_in_place
 
 from ..progress import progress
 from ..units import size

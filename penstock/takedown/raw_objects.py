@@ -13,7 +13,7 @@ from loader.dataset.tables.parquet import TableFile, get_table, parse_table
 from loader.errors import InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 
-from ..list_twice import listed_twice
+from ..confirmed_listing import listed_twice
 from .finding.find import all_datasets
 from .finding.hashed_names import TAKEN_DOWN, mark
 from .finding.json_text import cell_texts, json_object, texts

@@ -17,7 +17,7 @@ from loader.errors import InvalidPlan, PlanMismatch
 from loader.order import plan
 from loader.order import synthetic as synthetic_view
 from loader.order.mixing import mixture
-from loader.order.random import keys, lanes
+from loader.order.random import keyed_permutation, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth, packed_view, views
 from loader.order.sources.views import Delta
@@ -46,16 +46,16 @@ def z_score(observed, expected):
 
 def permutes(n, k):
     everything = np.arange(n, dtype=np.int64)
-    assert sorted(keys.perm(k, n, everything).tolist()) == everything.tolist()
+    assert sorted(keyed_permutation.perm(k, n, everything).tolist()) == everything.tolist()
 
 
 def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
     """(perm(x + 1) - perm(x)) mod n over many keys, every x equally often."""
-    many = keys.sub_array(seed, np.arange(samples, dtype=np.uint64))
+    many = keyed_permutation.sub_array(seed, np.arange(samples, dtype=np.uint64))
     counts = np.zeros(n, dtype=np.int64)
     for x in range(n):
-        first = keys.perm(many, n, np.full(samples, x, dtype=np.int64))
-        second = keys.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
+        first = keyed_permutation.perm(many, n, np.full(samples, x, dtype=np.int64))
+        second = keyed_permutation.perm(many, n, np.full(samples, (x + 1) % n, dtype=np.int64))
         counts += np.bincount((second - first) % n, minlength=n)
     assert counts[0] == 0
     z = z_score(counts[1:], counts.sum() / (n - 1))
@@ -65,7 +65,7 @@ def pair_differences_are_uniform(n=144, samples=40_000, seed=5):
 def sums_are_exact(values=(0, 5, 2**40), addends=(0, 2**63, 2**64 - 3, 2**64 - 1), modulus=2**40 + 15):
     """(value + addend) mod modulus, without losing 2^64 on the way."""
     for value in values:
-        got = keys._add_mod(
+        got = keyed_permutation._add_mod(
             np.full(len(addends), value, dtype=np.uint64), np.array(addends, dtype=np.uint64), modulus
         )
         assert got.tolist() == [(value + addend) % modulus for addend in addends]

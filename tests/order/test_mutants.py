@@ -13,16 +13,16 @@ import pytest
 from loader.order import bucket, plan, source, synthetic
 from loader.order.building import grow_buckets, quarantined
 from loader.order.mixing import boundary, interleave, mixture
-from loader.order.random import keys, lanes
+from loader.order.random import keyed_permutation, lanes
 from loader.order.sources import best_fit as pack_table
 from loader.order.sources import growth
 from loader.order.sources.quarantine import Quarantine
 from loader.order.steps import slots, state
 from loader.order.steps import slots as places
 
-real_key = keys.key
-real_perm = keys.perm
-real_rounds = keys._rounds
+real_key = keyed_permutation.key
+real_perm = keyed_permutation.perm
+real_rounds = keyed_permutation._rounds
 
 
 @pytest.fixture(autouse=True)
@@ -35,25 +35,28 @@ def fresh_keys():
 
 
 def six_rounds(patch):
-    patch.setattr(keys, "FEISTEL_ROUNDS", 6)
+    patch.setattr(keyed_permutation, "FEISTEL_ROUNDS", 6)
 
 
 def no_cycle_walking(patch):
     def once(k, n, x):
         a = int(np.ceil(np.sqrt(n)))
         b = -(-n // a)
-        ks = [keys.sub(k, r) if isinstance(k, int) else keys.sub_array(k, r) for r in range(8)]
+        ks = [
+            keyed_permutation.sub(k, r) if isinstance(k, int) else keyed_permutation.sub_array(k, r)
+            for r in range(8)
+        ]
         return (real_rounds(ks, a, b, x.astype(np.uint64)) % n).astype(np.int64)
 
-    patch.setattr(keys, "_feistel", once)
+    patch.setattr(keyed_permutation, "_feistel", once)
 
 
 def wrapping_sum(patch):
-    patch.setattr(keys, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
+    patch.setattr(keyed_permutation, "_add_mod", lambda value, addend, modulus: (value + addend) % modulus)
 
 
 def smaller_argsort(patch):
-    patch.setattr(keys, "ARGSORT_MAX", 127)
+    patch.setattr(keyed_permutation, "ARGSORT_MAX", 127)
 
 
 def seed_plus_epoch(patch):
@@ -103,8 +106,10 @@ def deal_with(patch, place):
     def deal(shape, chunk, rounds, key_r, i):
         d, u = i % shape.lanes, i // shape.lanes
         tau = u // shape.rounds_h
-        ks = keys.sub_array(keys.sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64))
-        lane = keys.perm(ks, shape.rounds_h, u % shape.rounds_h)
+        ks = keyed_permutation.sub_array(
+            keyed_permutation.sub_array(key_r, d.astype(np.uint64)), tau.astype(np.uint64)
+        )
+        lane = keyed_permutation.perm(ks, shape.rounds_h, u % shape.rounds_h)
         x = place(shape, chunk, rounds, lane, d, tau)
         return d + shape.lanes * (x // chunk * shape.rounds_h + lane), x % chunk
 
@@ -434,7 +439,7 @@ def digest_mixed_once_more(patch):
     real = places.delivered_digest
 
     def hashed(step, numbers, who, crcs):
-        return keys.mix64(real(step, numbers, who, crcs))
+        return keyed_permutation.mix64(real(step, numbers, who, crcs))
 
     patch.setattr(places, "delivered_digest", hashed)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loader.errors import BatchTooLarge, EmptyView, FormatTooNew, InvalidPlan, InvalidRuntime, PlanMismatch
 from loader.order import make_plan, plan_from_json, source, synthetic
-from loader.order.random.canonical import plan_json
+from loader.order.random.plan_hash import plan_json
 from loader.order.sources.views import SyntheticView
 from loader.storage import open_store
 

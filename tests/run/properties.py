@@ -12,7 +12,7 @@ import numpy as np
 
 import loader
 from loader import order
-from loader.order.random.keys import hash_fields, sub
+from loader.order.random.keyed_permutation import hash_fields, sub
 from loader.order.steps.slots import identity_hash
 
 MODULUS = 2**64

@@ -10,7 +10,7 @@ import numpy as np
 from loader.modalities.audio.timeline import Floats
 
 from ..container import TAIL_S, check_duration, first_audio, opened
-from ..known import NOTHING, Known
+from ..known_facts import NOTHING, Known
 from ..policy import AudioPolicy, CutPolicy
 from ..segments.read import Segment
 from ..unit import MetadataValue, Unit, at, dropped, rejected

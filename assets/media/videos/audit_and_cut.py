@@ -16,7 +16,7 @@ from loader.errors import ObjectNotFound
 from loader.json_text import parse_json_object
 
 from ..container import PacketIndex
-from ..known import ClipStaging
+from ..known_facts import ClipStaging
 from ..policy import VideoPolicy
 from ..scratch import check_scratch
 from ..segments.read import Segment

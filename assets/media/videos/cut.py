@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..container import PacketIndex, index_packets, moving_picture, opened
-from ..known import NOTHING, Known
+from ..known_facts import NOTHING, Known
 from ..policy import CutPolicy, VideoPolicy, bucket_of
 from ..unit import MetadataValue, Unit, at, rejected
 from .audit_and_cut import get_clips

@@ -14,7 +14,7 @@ from ...storage.shared.requests import count_request, retry_corrupt
 from ...storage.store import disk_of
 from ..shards.address import FieldAddress, SampleAddress
 from ..shards.shard import crc32c
-from .verified_store import Int64s, VerifiedStore
+from .sha256_store import Int64s, VerifiedStore
 
 MAPPED_BYTES = 128 * 2**10
 """Bytes of a span, at most on average, that are copied out of a map: the interpreter's lock is held meanwhile."""

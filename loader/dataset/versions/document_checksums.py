@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...errors import AlreadyExists, Corrupt, DecodeFailed, ObjectNotFound, StoreError
 from ...modalities.array import layout_of
 from ...order.sources.packed_view import PackedView
-from ..reading.read import FieldPart, read_fields
+from ..reading.read_fields import FieldPart, read_fields
 from ..shards.address import FieldAddress
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes

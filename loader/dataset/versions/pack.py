@@ -19,11 +19,11 @@ from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotF
 from ...json_text import parse_json
 from ...modalities.array import layout_of
 from ...modalities.fields import last_word
-from ...order.random.canonical import content_hash
+from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
 from ...order.sources.packed_view import PackedView
 from ...order.sources.packing import PackBy
-from ..reading.read import read_fields
+from ..reading.read_fields import read_fields
 from ..shards.index import IndexFile, IndexPlace
 from ..tables.parquet import READ_AHEAD, parse_stored, table_bytes, table_facts
 from .document_checksums import PieceChecks, keep_checks, load_checks

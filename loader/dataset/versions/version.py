@@ -14,7 +14,7 @@ from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage import RangeReader, Store
 from ...storage.shared.threads import Together, lock
 from ..reading.places import Lookup, Map, SamplePlaces, Stretch
-from ..reading.verified_store import VerifiedStore
+from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexPlace
 from ..shards.index_cache import IndexCache

@@ -9,7 +9,7 @@ import numpy as np
 from ...errors import Conflict, FieldMismatch, FieldNotFound, InvalidField, PenstockError, TransformFailed
 from ...modalities import decoder_for
 from ..names import check_field, check_group
-from ..reading.read import read_fields
+from ..reading.read_fields import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import IndexPlace
 from ..shards.part import Part

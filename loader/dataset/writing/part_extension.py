@@ -11,7 +11,7 @@ from typing import Any
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound
 from ...storage import Store
-from ..reading.read import read_fields
+from ..reading.read_fields import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
 from ..shards.part import Part, ShardFile

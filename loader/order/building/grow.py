@@ -8,7 +8,7 @@ from ...errors import EmptyView, InvalidPlan
 from ..content import PlanContent, PlannedSource, Source, plan_source
 from ..mixing.boundary import MASK
 from ..mixing.interleave import Interleaving, bucket_source
-from ..random.canonical import whole
+from ..random.plan_hash import whole
 from ..sources.growth import Growth, delta_name, whole_name
 from ..sources.views import Delta, OrderView, delta_since
 from .bucketed import split_view

@@ -7,7 +7,7 @@ import numpy as np
 
 from ...errors import InvalidPlan
 from ..content import PlanContent
-from ..random.canonical import whole
+from ..random.plan_hash import whole
 from ..sources.growth import origins
 from ..sources.quarantine import Quarantine, QuarantineList, listed_samples
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import InvalidPlan
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
 
 FILL, MASK = "fill", "mask"
 

@@ -16,7 +16,7 @@ from math import gcd, lcm
 import numpy as np
 
 from ...errors import InvalidPlan
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
 
 MAX_TOTAL_WEIGHT = 2**16
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ...errors import InvalidPlan
-from ..random.canonical import MAX_GLOBAL_BATCH, whole
+from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from .keys import key
+from .keyed_permutation import key
 
 
 def sample_rng_key(seed: int, source: str, epoch: int, version_ordinal: int) -> np.random.Generator:

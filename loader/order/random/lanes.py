@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
-from .canonical import whole
-from .keys import I64, U64, at, key, perm, sub_array
+from .keyed_permutation import I64, U64, at, key, perm, sub_array
+from .plan_hash import whole
 
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4

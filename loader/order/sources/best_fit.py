@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
 
 BLOCK_DOCUMENTS = 2**14
 _HASHED_ROWS = 2**16

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...errors import InvalidPlan
 from ..mixing.ramp import GlobalBatch, in_force, steps_of
-from ..random.canonical import MAX_GLOBAL_BATCH, whole
+from ..random.plan_hash import MAX_GLOBAL_BATCH, whole
 
 _SHAPE = re.compile(r"w([0-9]+)h([0-9]+)(?:f([0-9]+))?")  # width, height in px, frames
 

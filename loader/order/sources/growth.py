@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

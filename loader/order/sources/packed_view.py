@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..random.canonical import content_hash
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
+from ..random.plan_hash import content_hash
 from .best_fit import PackTable
 from .packing import Beside, PackBy, Packing
 from .views import OrderView

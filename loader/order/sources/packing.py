@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import InvalidPlan
-from ..random.canonical import whole
+from ..random.plan_hash import whole
 
 MAX_LENGTH_TOKENS = 2**24
 POSITION_IDS, SEGMENT_IDS, LOSS_MASK = "position_ids", "segment_ids", "loss_mask"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InvalidPlan
-from ..random.canonical import whole
-from ..random.keys import I64
+from ..random.keyed_permutation import I64
+from ..random.plan_hash import whole
 from .views import OrderView
 
 QuarantineKeys = Mapping[str, Iterable[str]]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import EmptyView, InvalidPlan
-from ..random.keys import I64, framed
+from ..random.keyed_permutation import I64, framed
 from ..random.lanes import MAX_SAMPLES
 
 

@@ -23,7 +23,7 @@ from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
 from ..mixing.boundary import MASK, whole_epochs
 from ..mixing.mixture import Segment, Stream, stream_slots
-from ..random.keys import I64, U64, hash_fields, key, sub_array
+from ..random.keyed_permutation import I64, U64, hash_fields, key, sub_array
 from ..random.lanes import locate, locate_each
 from ..sources.growth import earlier_ordinals, removed_since
 

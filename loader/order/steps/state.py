@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import FormatTooNew, PlanMismatch
 from ..content import ORDER_VERSION, PlanContent, PlannedSource
-from ..random.canonical import content_hash
+from ..random.plan_hash import content_hash
 from .slots import planned_digest, planned_slots
 
 STATE_FORMAT = 1

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.read import Map
+from ...dataset.reading.read_fields import Map
 from ...modalities.video.packet_table import SUFFIX
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ..recipe.document_pieces import pieces_of
 from ..recipe.rank_slots import Locate, Located, real_slots
 from ..recipe.recipe import Recipe

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import NamedTuple, Unpack
 
 from ...cache.cached_store import Claim
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ...storage import Blob, RangeReader, ReadLimits, Span
 from .next_reads import Steps
 

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from ...cache.cached_store import Claim
 from ...errors import PenstockError
 from ...storage.shared.requests import Traffic, counted, tried_once
-from .threads import ThreadPool
+from .thread_pools import ThreadPool
 
 logger = logging.getLogger(__name__)
 

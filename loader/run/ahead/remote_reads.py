@@ -9,7 +9,7 @@ from ...cache.cached_store import CachedStore, Content
 from ...cache.memory import Count, MemoryPages
 from ...cache.node_cache import OpenCache
 from ...cache.spec import CacheSpec, NodeCache
-from ...dataset.reading.read import Map
+from ...dataset.reading.read_fields import Map
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...modalities.destination import Place
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 
 LEAST_BYTES = 2**20
 """Smaller arrays are numpy's own: its allocator keeps their memory by itself."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import delivered_hashes, slot_identities
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe

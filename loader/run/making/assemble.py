@@ -10,7 +10,7 @@ import numpy as np
 from ...cache.cached_store import waiting_for_no_page
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.crc_sums import sample_crcs
-from ...dataset.reading.read import Map
+from ...dataset.reading.read_fields import Map
 from ...errors import Corrupt
 from ...order.steps.slots import Slots
 from ...storage.shared.requests import counted

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...dataset.reading.places import SamplePlaces
-from ...dataset.reading.read import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
+from ...dataset.reading.read_fields import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
 from ...dataset.reading.rows_from_disk import NotInRow, RowsOfField, read_rows
 from ...dataset.reading.rows_from_maps import map_bytes, map_rows
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.disk.mapped_files import MappedFiles
 from ...storage.store import disk_of

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...order.plan import Plan
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ...order.sources.best_fit import Pieces
 from ...order.sources.packed_view import PackedView, sequence_key
 from ...order.sources.packing import LOSS_MASK, POSITION_IDS, SEGMENT_IDS, Packing

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.reading.places import Lookup, SamplePlaces, layout_of
-from ...dataset.reading.read import Map
+from ...dataset.reading.read_fields import Map
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
-from ...order.random.keys import I64
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from .recipe import Recipe
 

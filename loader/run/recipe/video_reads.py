@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from ...dataset.reading.read import FieldPart, Map, OnCorrupt, PartsOfField, raise_corrupt
+from ...dataset.reading.read_fields import FieldPart, Map, OnCorrupt, PartsOfField, raise_corrupt
 from ...dataset.shards.address import FieldAddress, SampleAddress
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View

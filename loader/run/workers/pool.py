@@ -23,10 +23,10 @@ from .batch_memory import Written, read
 from .messages import Kind, Message
 from .open_files import if_few, is_want_of_files, too_few_files
 from .outcome import Outcome, log_again
-from .process import Task, WorkerProcess
 from .ring import Ring
 from .shared_memory import Segment
 from .startup_message import Sent
+from .worker_handle import Task, WorkerProcess
 
 logger = logging.getLogger(__name__)
 

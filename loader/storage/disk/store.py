@@ -34,8 +34,8 @@ from ..store import (
     unfinished_name,
 )
 from .buffer_reads import Run, cut, neighbours, runs_of
-from .delete_in_place import unlink_in_place
 from .errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
+from .unlink_in_place import unlink_in_place
 from .walk import walk
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC

@@ -18,8 +18,8 @@ from loader.errors import AlreadyExists, Changed, Conflict, ObjectNotFound, Pens
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3_puts import differ
-from loader.storage.disk.leftovers import unlisted
 from loader.storage.disk.store import LocalStore
+from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.shared.threads import beside
 
 from ..copying.copy_many import Copies, copy_all

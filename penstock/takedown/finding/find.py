@@ -15,7 +15,7 @@ from loader.dataset.shards.key_hashes import hashes_of
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table
 
-from ...list_twice import listed_twice
+from ...confirmed_listing import listed_twice
 from ..record import Place
 from .cells import LABELS, class_names_without, scrub, searched
 from .hashed_names import Marks

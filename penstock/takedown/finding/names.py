@@ -15,7 +15,7 @@ from loader.dataset.tables.parquet import TableFile, get_table, parse_table
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
-from ...list_twice import listed_twice
+from ...confirmed_listing import listed_twice
 from .hashed_names import Marks, marks_of
 
 NAMES = ("key", "source_key", "unit_id", "raw_key", "raw_uri", "raw_sha256", "subject")

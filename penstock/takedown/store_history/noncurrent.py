@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loader.storage import Store
-from loader.storage.disk.leftovers import is_unfinished, list_with_unfinished
+from loader.storage.disk.unlisted_files import is_unfinished, list_with_unfinished
 from loader.storage.mirror.store import primary_of
 from loader.storage.options import bucket_and_prefix
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from loader.order import make_plan, source, synthetic
-from loader.order.random import keys
+from loader.order.random import keyed_permutation
 
 HERE = Path(__file__).parent.parent
 TEXT = (HERE.parents[1] / "docs" / "order.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def test_every_test_that_the_document_names_exists():
 
 
 def test_the_example_of_a_keys_fields():
-    example = "".join(keys.framed(field).hex() for field in (7, "photos", "P", 0))
+    example = "".join(keyed_permutation.framed(field).hex() for field in (7, "photos", "P", 0))
     written = re.search(r"hashes the bytes\s+`([0-9a-f ]+)`", TEXT)
     assert written.group(1).replace(" ", "") == example
 

@@ -8,7 +8,7 @@ import numpy as np
 import loader
 from loader.dataset.leases.lease import Lease
 from loader.dataset.publishing.commit import open_record
-from loader.dataset.reading.read import read_fields
+from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
 from penstock.collect import Moment, Options, collect

@@ -14,7 +14,7 @@ import pytest
 import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.publishing.commit import open_record
-from loader.dataset.reading.read import read_fields
+from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown

@@ -12,7 +12,7 @@ import torch
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
-from loader.order.random.keys import hash_fields, sub
+from loader.order.random.keyed_permutation import hash_fields, sub
 from loader.run.batch.batch import Batch
 
 

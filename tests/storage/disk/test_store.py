@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound, StoreError, Transient
 from loader.storage import open_store
-from loader.storage.disk.leftovers import delete_in_place, is_unfinished, list_in_place, list_with_unfinished
+from loader.storage.disk.unlisted_files import (
+    delete_in_place,
+    is_unfinished,
+    list_in_place,
+    list_with_unfinished,
+)
 
 
 def files_below(root: Path) -> list[str]:

@@ -18,8 +18,8 @@ from ...media_table import Row
 from ...policy import VideoPolicy
 from ...sounds.track_of_clip import SoundBeside
 from ...unit import rejected
+from ..frames.timestamp_checks import Timing
 from ..frames.timestamps import Clock, Shown
-from ..frames.timing import Timing
 from ..frames.watcher import FrameWatcher
 from ..picture.colour import rendering_of
 from .look import Look

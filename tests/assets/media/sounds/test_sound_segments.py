@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.media.known import Known
+from assets.media.known_facts import Known
 from assets.media.policy import AudioPolicy, CutPolicy
 from assets.media.segments.read import Segment
 from assets.media.sounds.cut import cut_audio, segments_of

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.container import PacketIndex
-from assets.media.known import ClipStaging
+from assets.media.known_facts import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, CutResult, audit_object, cut_object
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loader
-from assets.media.known import Known
+from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.segments.read import Segment
 from assets.media.unit import Unit

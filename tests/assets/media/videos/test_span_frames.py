@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.media.container import opened
-from assets.media.known import Known
+from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.videos.cut import cut_video
 from assets.media.videos.measure.audit import audit_video

@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 
-from assets.media.known import Known
+from assets.media.known_facts import Known
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.media.unit import Unit, Unusable
 from assets.media.videos.cut import cut_video

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import NoReturn
 
 from ...errors import Unpicklable
-from ..ahead.threads import range_threads
+from ..ahead.thread_pools import range_threads
 from ..batch.batch import Batch
 from ..making.assemble import Assembler
 from ..making.prefetch import making

@@ -45,9 +45,9 @@ test-all: $(READY) ## every test that needs nothing but pip (half an hour of two
 	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
-	rm -rf build/times && mkdir -p build/times
-	TEST_TIMES=build/times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants'
-	$(BIN)/python tests/times.py build/times
+	rm -rf .test-times && mkdir -p .test-times
+	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants'
+	$(BIN)/python tests/times.py .test-times
 
 test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
 	scripts/install-ceph.sh

@@ -41,7 +41,7 @@ class WorkerProcess:
         self.socket, theirs = connection()
         code = (
             f"import sys; sys.path[:] = {[path for path in sys.path if isinstance(path, str)]}; "
-            f"from {__package__}.main import main; "
+            f"from {__package__}.worker_main import main; "
             f"main({theirs.fileno()}, {sent_fd}, {os.getpid()})"
         )
         command = [os.fsdecode(multiprocessing.spawn.get_executable()), *_args_from_interpreter_flags()]

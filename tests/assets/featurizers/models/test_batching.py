@@ -178,12 +178,13 @@ def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
 def test_the_first_batch_says_what_the_memory_holds() -> None:
     def hungry(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         x = batch["x"]
-        return {"y": x + torch.ones(len(x), 1 << 21).sum(dim=1, keepdim=True)}  # 8 MiB a row
+        # 40 MiB a row: of less the allocator may have some left that an earlier test gave back.
+        return {"y": x + torch.ones(len(x), 10 << 20).sum(dim=1, keepdim=True)}
 
-    grown = batches(hungry, batch_size=2, max_batch_size=64, memory_bytes=72 << 20)
+    grown = batches(hungry, batch_size=2, max_batch_size=64, memory_bytes=360 << 20)
     grown.results(rows_of(2))
     (fit,) = grown.fits.values()
-    assert 7 << 20 <= fit.row_bytes <= 10 << 20
+    assert 35 << 20 <= fit.row_bytes <= 50 << 20
     assert fit.ceiling == 8
 
 

@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(
     for item in items:
         file, function = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
         by_file.setdefault(file, {})[function] = seconds.get(function, FAST_S)
-    items.sort(key=lambda item: -sum(by_file[item.nodeid.partition("::")[0]].values()))
+    cost = {file: sum(functions.values()) for file, functions in by_file.items()}
+    items.sort(key=lambda item: -cost[item.nodeid.partition("::")[0]])
 
 
 def pytest_collection_finish() -> None:

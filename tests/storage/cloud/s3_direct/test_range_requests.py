@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -449,45 +450,17 @@ def test_behind_a_proxy_obstore_asks(faulty, faulty_options, monkeypatch, proxy)
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> tuple[str, str]:
-    """(its text, a file with it and its key), of 127.0.0.1."""
-    from ipaddress import IPv4Address
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    text = made.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    path.write_bytes(private + text)
-    return text.decode(), str(path)
+def certificate(tmp_path_factory, shared) -> tuple[str, Path]:
+    """(its authority's text, a folder with server.pem and server.key), of 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    return shared("servers/certificates").write_certificates(folder), folder
 
 
 @pytest.fixture
 def secure(certificate, shared):
     """The small S3, over TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate[1])
+    context.load_cert_chain(certificate[1] / "server.pem", certificate[1] / "server.key")
     server = shared("servers/http").HttpServer(shared("servers/s3").SmallS3("bucket"), tls=context)
     yield server
     server.close()

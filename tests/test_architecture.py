@@ -300,10 +300,10 @@ def sentences(docstring: str) -> list[str]:
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Yield (path, syntax) of every module."""
+    """Yield (dotted name, syntax) of every module."""
     for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+        for name, path in modules(package).items():
+            yield name, ast.parse(path.read_text())
 
 
 def test_docstrings_begin_with_their_subject_and_are_short() -> None:

@@ -6,15 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from loader.modalities import check_field
 
+from ..media.unit import Kind
 from .decoding import inputs_of
 
 Column = bool | int | float | str | None
 
-KINDS = frozenset({"image", "video", "audio", "text"})
+KINDS = frozenset(get_args(Kind))
 """Kinds of samples."""
 
 

@@ -133,7 +133,8 @@ class Execution:
 
     def asked(self) -> None:
         """Note that the training asks for a batch: its thread has computed since `handed`."""
-        self._computed_s = thread_time() - self._computed_s
+        if self._contention is not None:
+            self._computed_s = thread_time() - self._computed_s
 
     def handed(self, waited_s: float, busy_s: float) -> None:
         """Note that the training gets a batch that it waited for, after it had worked; perhaps go over to processes."""
@@ -141,7 +142,8 @@ class Execution:
             self._look(self._contention)
         if self._starting is not None:
             self._go_over(self._starting)
-        self._computed_s = thread_time()
+        if self._contention is not None:
+            self._computed_s = thread_time()
 
     def close(self, *, wait: bool = True) -> None:
         """End all threads and processes; see `Prefetch.close`."""

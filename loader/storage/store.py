@@ -8,7 +8,6 @@ One rule says for every backend what a key may be, so that a dataset can move be
 machine can do more than other stores: fill buffers, and be mapped into memory.
 """
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -155,11 +154,11 @@ class Disk(RangeReader, Protocol):
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
         """Fill the buffers of pieces from one object, and give its etag; sorted by offset is best."""
 
-    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
-        """Return the etag and the status of a file; None where the object has to be read elsewhere."""
+    def etag_of(self, key: str, etag: str | None = None) -> str | None:
+        """Return the etag of a file as it is now; None where the object has to be read elsewhere."""
 
-    def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """Return the file that had this etag; None where it was replaced."""
+    def open_same(self, key: str, etag: str) -> int | None:
+        """Return a new descriptor of the file that has this etag; None where it was replaced."""
 
 
 def disk_of(store: RangeReader) -> Disk | None:

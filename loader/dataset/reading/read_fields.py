@@ -1,6 +1,6 @@
 """Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -11,7 +11,7 @@ from ...storage import RangeReader
 from ..shards.address import FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .places import Int64s, SamplePlaces
-from .shard_read import CACHED_BYTES, AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
+from .shard_read import AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -156,10 +156,7 @@ def _read_shards(
 ) -> list[tuple[int, str, bytes | Corrupt]]:
     def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
         (of, path), wanted = item
-        reading = reading_of(of)
-        if reading.maps is None:
-            return _read_shard(reading, path, wanted, address_of)
-        return [one for block in _blocks(wanted) for one in _read_shard(reading, path, block, address_of)]
+        return _read_shard(reading_of(of), path, wanted, address_of)
 
     # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
     lists = run(read_shard, list(by_shard.items()))
@@ -168,17 +165,6 @@ def _read_shards(
         for wanted, found in zip(by_shard.values(), lists, strict=True)
         for (number, field, _, _, _), data in zip(wanted, found, strict=True)
     ]
-
-
-def _blocks(wanted: Sequence[_Wanted]) -> Iterator[Sequence[_Wanted]]:
-    """Yield blocks so small that their bytes are still in the processor's cache when they are verified."""
-    start, nbytes = 0, 0
-    for i, (_, _, _, more, _) in enumerate(wanted):
-        if nbytes + more > CACHED_BYTES and i > start:
-            yield wanted[start:i]
-            start, nbytes = i, 0
-        nbytes += more
-    yield wanted[start:]
 
 
 def _read_shard(

@@ -11,7 +11,7 @@ put in the place of another is verified anew, or refused where the other is pinn
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Unpack, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -39,7 +39,8 @@ HashesOf = Callable[[str], PageHashes]
 Identity = tuple[str | int, ...]
 """Identity of the object that bytes came from: its ETag, and with several stores the number of the store."""
 
-_MAPPED = -1
+_NEAREST = -1
+_READ_BYTES = 2**20  # a power of two, as pages are: whole pages
 
 ReadSpans = Callable[[Sequence[Span], str | None], tuple[list[bytes], str]]
 """(Spans, the ETag that the object shall have) -> their bytes and its ETag."""
@@ -117,32 +118,39 @@ class VerifiedStore:
                 at += len(view)
         return found
 
-    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
-        """Return a file's state, as the disk does."""
-        return self._disk.state(key, etag)
+    def etag_of(self, key: str, etag: str | None = None) -> str | None:
+        """Return a file's etag, as the disk does."""
+        return self._disk.etag_of(key, etag)
 
-    def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """Return the file, as the disk does: `is_verified` says whether its bytes are right."""
+    def open_same(self, key: str, etag: str) -> int | None:
+        """Return a descriptor, as the disk does: `is_verified` says whether the file's bytes are right."""
         return self._disk.open_same(key, etag)
 
-    def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, data: np.ndarray) -> bool:
-        """Return whether bytes [offset, offset + nbytes) of a shard that is in memory are right.
+    def is_verified(self, key: str, etag: str, offset: Int64s, nbytes: Int64s, file: int) -> bool:
+        """Return whether bytes [offset, offset + nbytes) of an open shard are right.
 
         Pages that were not looked at before are looked at now.
 
-        offset, nbytes: int64 [n]; data: uint8, all of the shard that has this ETag. Raises: as reading its index.
+        offset, nbytes: int64 [n]; file: descriptor of the shard that has this ETag. Raises: as reading its index.
         """
         shard = self._shard(key)
-        # Of several stores a map is of the nearest, which other reads do not tell.
-        identity = (etag, _MAPPED) if isinstance(self._origin, MirroredStore) else (etag,)
+        # Of several stores the open file is the nearest one's, which other reads do not tell.
+        identity = (etag, _NEAREST) if isinstance(self._origin, MirroredStore) else (etag,)
         if shard.is_whole(identity):
             return True
-        if len(data) != shard.hashes.nbytes or int((offset + nbytes).max(initial=0)) > len(data):
+        if int((offset + nbytes).max(initial=0)) > shard.hashes.nbytes:
             return False
-        runs = shard.runs(shard.unverified(identity, offset, nbytes), offset, nbytes)
-        view = data.data
-        wrong = [shard.verify(identity, run, view[run.offset : run.offset + run.nbytes]) for run in runs]
-        return not any(wrong)
+        for low, nbytes_left in shard.runs(shard.unverified(identity, offset, nbytes), offset, nbytes):
+            end, at_once = low + nbytes_left, max(shard.hashes.page_bytes, _READ_BYTES)
+            for start in range(low, end, at_once):
+                run = Span(start, min(at_once, end - start))
+                try:
+                    data = os.pread(file, run.nbytes, run.offset)
+                except OSError:
+                    return False
+                if len(data) != run.nbytes or shard.verify(identity, run, memoryview(data)):
+                    return False
+        return True
 
     @property
     def _disk(self) -> Disk:

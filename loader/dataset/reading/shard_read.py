@@ -5,22 +5,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from ...errors import Changed, Corrupt, ObjectNotFound, StoreError
 from ...storage import RangeReader, Span
-from ...storage.disk.mapped_files import Mapped, MappedFiles
-from ...storage.shared.requests import count_request, retry_corrupt
+from ...storage.disk.file_handles import FileHandle, FileHandles
+from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..shards.address import FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .sha256_store import Int64s, VerifiedStore
-
-MAPPED_BYTES = 128 * 2**10
-"""Bytes of a span, at most on average, that are copied out of a map: the interpreter's lock is held meanwhile."""
-
-CACHED_BYTES = 256 * 2**10
-"""Bytes copied out of a map before they are verified, which finds them in the processor's cache."""
 
 AddressOf = Callable[[int], SampleAddress]
 """Number of a sample in the list at hand -> its address; called only for a message about it."""
@@ -55,8 +47,8 @@ class Reading(NamedTuple):
     """Called before each read that is repeated."""
     on_read: OnRead = lambda _: None
     """Called with each shard's share, in the thread that read it."""
-    maps: MappedFiles | None = None
-    """Maps of the shards of a disk, for small pieces; None for none."""
+    files: FileHandles | None = None
+    """Open shards of a disk; None where the shards do not lie on one."""
 
     def ranges(
         self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
@@ -69,7 +61,7 @@ class Reading(NamedTuple):
         disk = disk_of(store)
         if disk is not None:
             with self.told(first, field):
-                data, found = self._mapped(path, spans, etag) or disk.read_each(path, spans, etag=etag)
+                data, found = disk.read_each(path, spans, etag=etag)
             self.pin(path, found)
             return data
         with self.told(first, field):
@@ -78,33 +70,28 @@ class Reading(NamedTuple):
             self.pin(path, blob.etag)
         return [blob.data for blob in blobs]
 
-    def _mapped(
-        self, path: str, spans: Sequence[tuple[int, int]], etag: str | None
-    ) -> tuple[list[bytes], str] | None:
-        """Return small spans out of a map, and the etag; None where reading is better."""
-        if self.maps is None or sum(nbytes for _, nbytes in spans) > len(spans) * MAPPED_BYTES:
-            return None
-        with self.maps.using(path, etag) as mapped:
-            if mapped is None or max(offset + nbytes for offset, nbytes in spans) > len(mapped[0].data):
-                return None
-            if not self.is_verified(path, mapped, *np.array(spans, np.int64).T):
-                return None
-            count_request()
-            data = mapped[0].data
-            return [data[offset : offset + nbytes] for offset, nbytes in spans], mapped[1]
+    def opened(
+        self, path: str, offset: Int64s, nbytes: Int64s, first: Callable[[], SampleAddress], field: str
+    ) -> FileHandle | None:
+        """Return an open shard of which these ranges may be read; None where `ranges` has to say what is wrong.
 
-    def is_verified(
-        self, path: str, mapped: tuple[Mapped, str], offset: Int64s, nbytes: Int64s | int
-    ) -> bool:
-        """Return whether ranges of a mapped shard may be used as far as its SHA-256 goes.
+        Where SHA-256 are asked for, pages that were not looked at before are looked at now.
 
-        Pages that were not looked at before are looked at now. Always True where nobody asks for SHA-256. After False
-        a read says for which sample they may not.
+        offset, nbytes: int64 [n]. first, field: of the first range, for errors.
         """
-        if not isinstance(self.store, VerifiedStore):
-            return True
-        each = np.broadcast_to(np.asarray(nbytes, np.int64), offset.shape)
-        return self.store.is_verified(path, mapped[1], offset, each, mapped[0].array)
+        assert self.files is not None
+        with self.told(first, field):
+            found = self.files.get(path, self.pins.get(path))
+        if found is None:
+            return None
+        handle, etag = found
+        self.pin(path, etag)
+        store = self.store
+        if isinstance(store, VerifiedStore) and not store.is_verified(
+            path, etag, offset, nbytes, handle.descriptor
+        ):
+            return None
+        return handle
 
     @contextmanager
     def told(self, first: Callable[[], SampleAddress], field: str) -> Iterator[None]:

@@ -18,35 +18,63 @@ from .substitution import Substitution
 Ids = list[tuple[str, str] | None]
 
 
+class Keys:
+    """Keys of the rows of batches that were made together, listed at the first look at those of any.
+
+    They cost as much as reading and checking small samples, and most trainings never look at them.
+    """
+
+    def __init__(self, listed: Callable[[], list[str]]) -> None:
+        self._listed: Callable[[], list[str]] | list[str] = listed
+
+    def __call__(self) -> list[str]:
+        """Return the key of each row; "" at padding."""
+        if not isinstance(self._listed, list):
+            self._listed = self._listed()
+        return self._listed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotIds:
-    """Sources and keys of slots, as arrays; immutable."""
+    """Sources and keys of slots; immutable."""
 
     names: Sequence[str]
     """Names of the plan's sources."""
     source: NDArray[np.int32]
-    """int32 [slots]: index into `names`."""
-    keys: Sequence[str]
-    """str per slot; "" at padding."""
-    valid: NDArray[np.bool_]
-    """bool [slots]: False at padding."""
+    """int32 [slots]: index into `names`; -1 at padding."""
+    keys: Keys
+    """Keys of rows, among them those of the slots."""
+    rows: slice
+    """Rows of the slots in `keys`."""
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.source)
 
     def __getitem__(self, slots: slice) -> "SlotIds":
         """Return those of some slots, in the same memory."""
-        return SlotIds(
-            names=self.names, source=self.source[slots], keys=self.keys[slots], valid=self.valid[slots]
-        )
+        first, stop, _ = slots.indices(len(self))
+        rows = slice(self.rows.start + first, self.rows.start + stop)
+        return SlotIds(names=self.names, source=self.source[slots], keys=self.keys, rows=rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with the keys of these slots alone."""
+        return _slot_ids, (self.names, self.source, self.listed_keys())
+
+    def listed_keys(self) -> list[str]:
+        """Return the key per slot; "" at padding."""
+        return self.keys()[self.rows]
 
     def listed(self) -> Ids:
         """Return (source, key) per slot, None at padding; a list of the caller's own."""
         names = self.names
         return [
-            (names[source], key) if valid else None
-            for source, key, valid in zip(self.source.tolist(), self.keys, self.valid.tolist(), strict=True)
+            (names[source], key) if source >= 0 else None
+            for source, key in zip(self.source.tolist(), self.listed_keys(), strict=True)
         ]
+
+
+def _slot_ids(names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> SlotIds:
+    return SlotIds(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
 
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -78,6 +106,11 @@ class Batch:
     """Global step."""
     ids: _IdsOnDemand = _IdsOnDemand()
     """list of (source, key) per slot, None at padding. A substituted slot has the sample that came instead."""
+    sources: NDArray[np.int32]
+    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy's."""
+    ordinals: NDArray[np.int64]
+    """int64 [slots]: ordinal of each slot's sample in its source's version, -1 at padding. Always numpy's. With the
+    source it names the sample as `ids` does, and costs nothing: `version.address` takes it."""
     mask: Any
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
@@ -131,6 +164,8 @@ class Batch:
             piece = replace(
                 self,
                 ids=ids,
+                sources=self.sources[rows],
+                ordinals=self.ordinals[rows],
                 mask=self.mask[rows],
                 weight=self.weight * sum(one is not None for one in ids) / max(1, valid),
                 fields=fields,

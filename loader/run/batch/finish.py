@@ -10,7 +10,7 @@ from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import delivered_hashes, slot_identities
 from ..recipe.rank_slots import RankSlots
 from ..recipe.recipe import Recipe
-from .batch import Batch, Ids, SlotIds, fields_nbytes
+from .batch import Batch, Keys, SlotIds, fields_nbytes
 from .columns import Columns
 from .step_metrics import MAKING, StepMetrics
 from .substitution import Substitution
@@ -20,7 +20,7 @@ from .substitution import Substitution
 class Delivered:
     """Samples delivered for a batch, a row each. Their values lie in the batch's columns."""
 
-    keys: list[str]
+    keys: Keys
     """Key of the delivered sample per row; "" at padding."""
     crcs: I64
     """int64 [rows]: CRC-32C that the digest is made of; anything at padding."""
@@ -56,8 +56,10 @@ class Finish:
         hashes[~mine.valid] = 0
         digests = np.add.reduceat(hashes, mine.starts[:-1])
         real = np.add.reduceat(mine.valid, mine.starts[:-1], dtype=np.int64)
-        names = self._names
-        of_source = np.bincount(mine.slots.source[mine.valid], minlength=len(names))
+        names, slots = self._names, mine.slots
+        sources = np.where(mine.valid, slots.source, np.int32(-1))
+        ordinals = np.where(mine.valid, slots.ordinal, -1)
+        of_source = np.bincount(slots.source[mine.valid], minlength=len(names))
         for name, count in zip(names, of_source.tolist(), strict=True):
             seen.samples[name] = seen.samples.get(name, 0) + count
         out = []
@@ -70,10 +72,8 @@ class Finish:
             strict=True,
         ):
             fields, mask = self._collate(part, self._recipe.framework)
-            ids = SlotIds(
-                names=names, source=mine.slots.source[rows], keys=made.keys[rows], valid=mine.valid[rows]
-            )
-            out.append(self._batch(step, ids, fields, mask, digest, n, batch))
+            ids = SlotIds(names=names, source=sources[rows], keys=made.keys, rows=rows)
+            out.append(self._batch(step, ids, ordinals[rows], fields, mask, digest, n, batch))
         for one in made.substitutions:
             out[mine.steps.index(one.step)].substitutions.append(one)
         return out
@@ -81,12 +81,20 @@ class Finish:
     def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
         """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""
         fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
-        return self._batch(mine.steps[0], [None] * mine.n_padded, fields, mask, 0, 0, mine.batches[0])
+        padding = np.full(mine.n_padded, -1)
+        ids = SlotIds(
+            names=self._names,
+            source=padding.astype(np.int32),
+            keys=Keys(lambda: [""] * mine.n_padded),
+            rows=slice(0, mine.n_padded),
+        )
+        return self._batch(mine.steps[0], ids, padding, fields, mask, 0, 0, mine.batches[0])
 
     def _batch(
         self,
         step: int,
-        ids: Ids | SlotIds,
+        ids: SlotIds,
+        ordinals: I64,
         fields: dict[str, Any],
         mask: Any,
         digest: int,
@@ -97,6 +105,8 @@ class Finish:
         return Batch(
             step=step,
             ids=ids,
+            sources=ids.source,
+            ordinals=ordinals,
             mask=mask,
             weight=n_real * self._recipe.world.world_size / global_batch,
             digest=digest,

@@ -3,19 +3,22 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import itemgetter
 
 import numpy as np
 
 from ...cache.cached_store import waiting_for_no_page
 from ...cache.spec import CacheSpec, PageMemory
-from ...dataset.reading.crc_sums import sample_crcs
+from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map
+from ...dataset.reading.sample_crcs import sample_crcs
 from ...errors import Corrupt
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.shared.requests import counted
 from ..ahead.remote_reads import NodeReads
-from ..batch.batch import Batch
+from ..batch.batch import Batch, Keys
 from ..batch.collate import collate, gathered
 from ..batch.columns import Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
@@ -149,11 +152,10 @@ class Assembler:
             batch_row.put(sample, self._samples.names(one, sample))
             instead.append(alone)
             substitutions += tried
-        keys, crcs = [""] * len(columns), np.zeros(len(columns), np.int64)
-        for one in [*wanted, *instead]:
-            for row, key in zip(one.rows.tolist(), one.places.keys(), strict=True):
-                keys[row] = key
+        crcs, delivered = np.zeros(len(columns), np.int64), [*wanted, *instead]
+        for one in delivered:
             crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+        keys = Keys(partial(_keys, len(columns), [(one.rows, one.places) for one in delivered]))
         return Delivered(keys=keys, crcs=crcs, substitutions=substitutions)
 
     def _decoded(
@@ -167,3 +169,12 @@ class Assembler:
         payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, wanted, payloads, columns, seen)
+
+
+def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
+    """Return the key of each of n rows, "" where none was delivered; later samples of a row replace earlier ones."""
+    keys = [""] * n
+    for rows, places in delivered:
+        for row, key in zip(rows.tolist(), places.keys(), strict=True):
+            keys[row] = key
+    return keys

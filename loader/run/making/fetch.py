@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...dataset.reading.disk_reads import FieldRead, RowsOfField, read_bytes, read_rows
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
-from ...dataset.reading.rows_from_disk import NotInRow, RowsOfField, read_rows
-from ...dataset.reading.rows_from_maps import map_bytes, map_rows
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.shards.address import SampleAddress
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
-from ...storage.disk.mapped_files import MappedFiles
+from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
 from ..ahead.remote_reads import NodeReads
 from ..batch.columns import Columns
@@ -38,7 +37,7 @@ class InRows(NamedTuple):
     """Name of the field."""
     filled: I64
     """int64: numbers of the samples whose values lie in their rows."""
-    others: Sequence[NotInRow]
+    others: Sequence[FieldRead]
     """Samples whose row is not filled, with their bytes or the reason."""
     left: I64
     """int64: numbers of the samples that were not read."""
@@ -85,12 +84,10 @@ class Bulk:
             left.append(np.flatnonzero(~fits))
         if not wanted:
             return []
-        found, unmapped = map_rows(reading_of, places, wanted)
-        if unmapped:
-            found += read_rows(reading_of, places, unmapped)
-        others: dict[str, dict[int, NotInRow]] = {one.field: {} for one in wanted}
-        for other in found:
-            others[other.field][other.number] = other
+        others: dict[str, dict[int, FieldRead]] = {one.field: {} for one in wanted}
+        for other in read_rows(reading_of, places, wanted):
+            number, field, _ = other
+            others[field][number] = other
         return [
             InRows(
                 one.field,
@@ -137,17 +134,17 @@ class Fetch:
         self._pins: dict[str, str] = {}
         stores = [reads[number] for number in range(len(self._views))]
         disks = [disk_of(one) for one in stores]
-        self._maps = [None if disk is None else MappedFiles(disk) for disk in disks]
+        self._files = [None if disk is None else FileHandles(disk) for disk in disks]
         apart = zip(
             [number if groups else None for number, groups in enumerate(self._videos)],
-            self._maps,
+            self._files,
             strict=True,
         )
         fields = [view.fields for view in self._views]
         self.locate = Locate(
             self._views,
             fields,
-            [(video, maps is None, id(own)) for (video, maps), own in zip(apart, decoders, strict=True)],
+            [(video, files is None, id(own)) for (video, files), own in zip(apart, decoders, strict=True)],
         )
         self._bulk = [Bulk(kind.fields, decoders[kind.sources[0]]) for kind in self.locate.kinds]
 
@@ -163,9 +160,9 @@ class Fetch:
 
     def close(self) -> None:
         """Hold no file any more."""
-        for maps in self._maps:
-            if maps is not None:
-                maps.close()
+        for files in self._files:
+            if files is not None:
+                files.close()
 
     def parts(
         self, source: int, wanted: Sequence[PartsOfField], seen: StepMetrics
@@ -181,7 +178,7 @@ class Fetch:
 
     def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         places, bulk, sources = wanted.places, self._bulk[wanted.kind.number], wanted.kind.sources
-        on_disk = self._maps[sources[0]] is not None
+        on_disk = self._files[sources[0]] is not None
 
         def reading_of(number: int) -> Reading:
             return self._reading(sources[number], seen)
@@ -194,10 +191,13 @@ class Fetch:
                 rest[rows.field] = rows.left
                 columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
-                    _take(fetched, other.number, other.field, other.data)
-            for field in (field for field in rest if field in bulk.plain):
-                rest[field] = _mapped(reading_of, wanted, field, rest[field], columns, fetched)
-        for number, field, data in read_places(reading_of, places, rest, self._run):
+                    _take(fetched, *other)
+        read = (
+            read_bytes(reading_of, places, rest)
+            if on_disk
+            else read_places(reading_of, places, rest, self._run)
+        )
+        for number, field, data in read:
             if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                 columns.put(at[number], field, data)
             else:
@@ -239,7 +239,7 @@ class Fetch:
             self._pins,
             partial(seen.count, "refetched"),
             partial(seen.read, name),
-            self._maps[source],
+            self._files[source],
         )
 
     def _readers(self, source: int, seen: StepMetrics) -> Readers:
@@ -262,17 +262,6 @@ class Fetch:
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
-
-
-def _mapped(
-    reading_of: ReadingOf, wanted: Located, field: str, numbers: I64, columns: Columns, fetched: Fetched
-) -> I64:
-    """Put bytes of mapped shards into the columns. Return the numbers of the samples that are left."""
-    found, left = map_bytes(reading_of, wanted.places, field, numbers)
-    for number in [number for number, data in found.items() if isinstance(data, Corrupt)]:
-        _take(fetched, number, field, found.pop(number))
-    columns.put_bytes(field, wanted.rows[list(found)].tolist(), found.values())
-    return left
 
 
 def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:

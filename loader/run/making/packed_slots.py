@@ -17,6 +17,7 @@ from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
+from ..batch.batch import Keys
 from ..batch.columns import BatchRow, Columns
 from ..batch.finish import Delivered
 from ..batch.step_metrics import StepMetrics
@@ -121,7 +122,7 @@ class PackedSlots:
                 sample = self._transformed(mine.slots, row, sample, address, seen)
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
-        return Delivered(keys=keys, crcs=sums, substitutions=substitutions)
+        return Delivered(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
         """Return the places of the documents that are read."""

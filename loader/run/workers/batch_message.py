@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..batch.batch import Batch, Ids, SlotIds
+from ..batch.batch import Batch, Ids, Keys, SlotIds
 from ..batch.columns import Allocate
 from ..batch.step_metrics import SlowSample
 
@@ -22,7 +22,7 @@ LEAST_BYTES = 4096
 """Least bytes of samples that are joined; fewer go with the pickle."""
 
 _UINT8 = np.dtype(np.uint8)
-_CUT = ("ids", "mask", "fields", "slowest")
+_CUT = ("ids", "sources", "ordinals", "mask", "fields", "slowest")
 _TOLD = [one.name for one in fields(Batch) if one.name not in _CUT]
 _SLOW = [one.name for one in fields(SlowSample)]
 _slow_values = attrgetter(*_SLOW)
@@ -82,6 +82,10 @@ class Packed:
     """Values of each `Batch.slowest`; None for none."""
     ids: Ids | SlotIds
     """Identities of all slots."""
+    sources: np.ndarray
+    """int32 [slots], of all slots."""
+    ordinals: np.ndarray
+    """int64 [slots], of all slots."""
     mask: np.ndarray
     """bool [slots], of all slots."""
     columns: dict[str, _Column]
@@ -100,6 +104,8 @@ class Packed:
             Batch(
                 **rest,
                 ids=self.ids[begin:end],
+                sources=self.sources[begin:end],
+                ordinals=self.ordinals[begin:end],
                 mask=self.mask[begin:end],
                 fields=part,
                 slowest=None if slow is None else SlowSample(**dict(zip(_SLOW, slow, strict=True))),
@@ -124,6 +130,8 @@ def packed(batches: Sequence[Batch], allocate: Allocate) -> Packed | None:
         told={name: [getattr(batch, name) for batch in batches] for name in _TOLD},
         slowest=[None if batch.slowest is None else _slow_values(batch.slowest) for batch in batches],
         ids=_ids(batches),
+        sources=np.concatenate([batch.sources for batch in batches]),
+        ordinals=np.concatenate([batch.ordinals for batch in batches]),
         mask=np.concatenate([batch.mask for batch in batches]),
         columns=columns,
         apart=[] if alike else [batch.fields for batch in batches],
@@ -135,11 +143,12 @@ def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
     some = [vars(batch)["ids"] for batch in batches]
     if not all(type(one) is SlotIds for one in some):
         return list(chain.from_iterable(batch.ids for batch in batches))
+    keys = list(chain.from_iterable(one.listed_keys() for one in some))
     return SlotIds(
         names=some[0].names,
         source=np.concatenate([one.source for one in some]),
-        keys=list(chain.from_iterable(one.keys for one in some)),
-        valid=np.concatenate([one.valid for one in some]),
+        keys=Keys(lambda: keys),
+        rows=slice(0, len(keys)),
     )
 
 

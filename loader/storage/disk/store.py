@@ -140,20 +140,20 @@ class LocalStore(Opened):
             os.close(descriptor)
         return found
 
-    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result]:
-        """Return the etag and the status of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
+    def etag_of(self, key: str, etag: str | None = None) -> str:
+        """Return the etag of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
         path = self._base + check_key(key)
         with _disk(path):
             status = os.stat(path)
-        return self._pinned(key, status, etag), status
+        return self._pinned(key, status, etag)
 
-    def open_same(self, key: str, etag: str) -> BinaryIO | None:
-        """Return the file that had this etag; None where it was replaced. Raises: ObjectNotFound."""
+    def open_same(self, key: str, etag: str) -> int | None:
+        """Return a new descriptor of the file; None where it was replaced. Raises: ObjectNotFound."""
         descriptor, status = self._open(key)
         if _etag(status) != etag:
             os.close(descriptor)
             return None
-        return open(descriptor, "rb", buffering=0)
+        return descriptor
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._write(key, lambda out: write_all(out, memoryview(data)), os.replace)

@@ -1,6 +1,5 @@
 """Several stores that hold the same objects as one: read from the nearest that is up, written to the first."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO, Unpack
@@ -141,24 +140,24 @@ class MirroredStore:
                 at += len(view)
         return token
 
-    def state(self, key: str, etag: str | None = None) -> tuple[str, os.stat_result] | None:
+    def etag_of(self, key: str, etag: str | None = None) -> str | None:
         one = self._on_disk
         disk = None if one is None or not one.is_up else disk_of(one.store)
         if one is None or disk is None or one.number in doubted():
             return None
         try:
             self._members.admit(one)
-            seen = disk.state(key, self._pins.etag(one.number, key, etag))
-            if seen is None:
+            found = disk.etag_of(key, self._pins.etag(one.number, key, etag))
+            if found is None:
                 return None
             one.served()
-            return self._pins.token(one.number, key, seen[0], etag), seen[1]
+            return self._pins.token(one.number, key, found, etag)
         except InvalidStore:
             raise
         except StoreError:
             return None  # a read says why, or goes to the next store
 
-    def open_same(self, key: str, etag: str) -> BinaryIO | None:
+    def open_same(self, key: str, etag: str) -> int | None:
         one = self._on_disk
         disk = None if one is None else disk_of(one.store)
         own = None if one is None else self._pins.etag(one.number, key, etag)

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.run.batch.batch import Batch, SlotIds
+from loader.run.batch.batch import Batch, Keys, SlotIds
 from loader.run.batch.step_metrics import SlowSample
 from loader.run.workers.batch_memory import Slot, bytes_of, read
 from loader.run.workers.batch_message import packed
@@ -51,9 +51,9 @@ def unlisted(step, n):
     return st.builds(
         lambda source, real: SlotIds(
             names=("a", "b", "c"),
-            source=np.array(source, np.int32),
-            keys=[f"{step}.{i}" for i in range(n)],
-            valid=np.array(real, bool),
+            source=np.where(real, np.array(source, np.int32), np.int32(-1)),
+            keys=Keys(lambda: [f"{step}.{i - 5}" for i in range(n + 9)]),
+            rows=slice(5, 5 + n),
         ),
         sources,
         valid,
@@ -73,6 +73,8 @@ def made(draw, allocate):
         Batch(
             step=step,
             ids=draw(st.one_of(listed(step, n), unlisted(step, n))),
+            sources=np.full(n, step, np.int32),
+            ordinals=np.arange(n) * step,
             mask=np.arange(n) % 2 == step % 2,
             weight=step / 3,
             digest=2**64 - 1 - step,
@@ -100,7 +102,8 @@ def plain(value):
 
 def contents(batch):
     told = {one.name: getattr(batch, one.name) for one in dataclasses.fields(batch)}
-    return {**told, "mask": plain(batch.mask), "fields": [(k, plain(v)) for k, v in batch.fields.items()]}
+    arrays = {name: plain(told[name]) for name in ("sources", "ordinals", "mask")}
+    return {**told, **arrays, "fields": [(k, plain(v)) for k, v in batch.fields.items()]}
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -125,6 +128,8 @@ def test_bytes_lie_beside_the_pickle():
         Batch(
             step=step,
             ids=[("s", "k")] * 4,
+            sources=np.zeros(4, np.int32),
+            ordinals=np.arange(4),
             mask=np.ones(4, bool),
             weight=1.0,
             digest=0,

@@ -293,10 +293,10 @@ def test_a_folder_of_this_machine_is_the_nearest(pair, tmp_path):
     assert both.disk is both
     data, token = both.read_each("data/a", [(2, 2), (0, 1)])
     assert (data, primary.asked) == ([b"ur", b"f"], [])
-    assert both.state("data/a", token)[0] == token
+    assert both.etag_of("data/a", token) == token
     primary.store.put("data/a", b"four")
     folder.delete_many(["data/a"])
-    assert both.state("data/a", token) is None
+    assert both.etag_of("data/a", token) is None
     filled = bytearray(4)
     assert both.read_into("data/a", [(0, 4, [memoryview(filled)[:1], memoryview(filled)[1:]])]) == token
     assert filled == b"four"

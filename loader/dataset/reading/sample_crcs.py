@@ -1,6 +1,4 @@
-"""CRC-32C as a linear map: sums of many messages at once, moved and joined without their bytes.
-
-The delivered digest covers one sum per sample, made of its fields' sums.
+"""One CRC-32C per sample, made of the checksums of its fields: the delivered digest covers it.
 
 A CRC of messages of one length is affine in their bits: an XOR of one term for each bit. Four tables of 256, one per
 byte of a checksum, look up the term of a whole checksum.
@@ -11,7 +9,6 @@ from functools import lru_cache, partial, reduce
 from itertools import accumulate
 
 import numpy as np
-from google_crc32c import extend
 from numpy.typing import NDArray
 
 from ..shards.shard import crc32c
@@ -35,50 +32,11 @@ def looked_up(table: U32, numbers: NDArray[np.integer]) -> U32:
     return reduce(np.bitwise_xor, others, first)
 
 
-def moved_crc(crc: int, nbytes: int) -> np.uint32:
-    """Return the term of crc(A) in crc(A + B), where B has so many bytes, at least one.
-
-    crc(A + B) is this term XOR crc(B).
-    """
-    return np.uint32(looked_up(_moved(nbytes), np.array([crc], np.uint32))[0])
-
-
-def joined_crcs(crcs: U32, nbytes: int) -> U32:
-    """Return uint32 [m]: the CRC-32C of n messages of `nbytes` bytes each, joined, out of the CRC-32C of each.
-
-    crcs: uint32 [m, n]; n and nbytes are at least 1. O(m * n); keeps tables of 4 KiB * n for (n, nbytes).
-    """
-    n_joined, n = crcs.shape
-    places = np.arange(4 * n) * 256 + crcs.astype("<u4").view(np.uint8).reshape(n_joined, 4 * n)
-    out: U32 = np.bitwise_xor.reduce(_joined(n, nbytes).take(places), axis=1)
-    return out
-
-
-@lru_cache(maxsize=64)
-def _joined(n: int, nbytes: int) -> U32:
-    """Return uint32 [n * 4 * 256]: the term of the CRC-32C of each of n messages in that of all, byte by byte."""
-    tables = [table_of(lambda bit: 1 << bit)]  # of the last: itself
-    while len(tables) < n:
-        tables.append(looked_up(_moved(nbytes), tables[-1]))
-    return np.concatenate(tables[::-1], axis=None)
-
-
-@lru_cache(maxsize=1024)
-def _moved(nbytes: int) -> U32:
-    """Return uint32 [4, 256]: the term of a CRC-32C in that of a message with so many bytes more. O(log nbytes)."""
-    if nbytes == 1:
-        blank = extend(0, b"\0")
-        return table_of(lambda bit: extend(1 << bit, b"\0") ^ blank)
-    half = _moved(nbytes // 2)
-    even = looked_up(half, half)
-    return looked_up(_moved(1), even) if nbytes % 2 else even
-
-
 def sample_crcs(crcs: Mapping[str, Int64s]) -> Int64s:
     """Return int64 [n]: one CRC-32C per sample over its fields, by name.
 
     The message is, for each field: name, zero byte, CRC-32C of its bytes as little-endian uint32. Its CRC is that of
-    the message with zeros for all checksums, XOR the term of each checksum (`joined_crcs`). O(fields) operations on
+    the message with zeros for all checksums, XOR the term of each checksum. O(fields) operations on
     arrays.
 
     crcs: field -> int64 [n].

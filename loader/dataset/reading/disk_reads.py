@@ -1,0 +1,164 @@
+"""Fields read from a disk, verified: those of one size into rows of memory, others as bytes.
+
+`loader.native` reads and checks the samples of all shards in one go, outside the interpreter's lock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import Corrupt
+from ...native import RIGHT, OpenFile, gather_bytes, gather_rows
+from ...storage import Span
+from ...storage.disk.file_handles import FileHandle
+from ...storage.shared.requests import count_request
+from ..shards.address import SampleAddress
+from .places import Int64s, SamplePlaces
+from .read_fields import read_places
+from .shard_read import Reading, ReadingOf, ShardRead
+
+
+class RowsOfField(NamedTuple):
+    """Memory for the values of one field."""
+
+    field: str
+    """Name of the field."""
+    head: bytes
+    """Bytes that all values begin with; they are compared and dropped."""
+    numbers: Int64s
+    """int64 [n], ascending: numbers of the samples, whose fields have the size of head and row."""
+    rows: Int64s
+    """int64 [n]: row of `memory` that the rest of each sample fills."""
+    memory: np.ndarray
+    """uint8 [any, nbytes], contiguous."""
+
+
+FieldRead = tuple[int, str, bytes | Corrupt]
+"""Number of a sample, field, its bytes or the reason why it has none."""
+
+
+def read_rows(reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]) -> list[FieldRead]:
+    """Fill the rows from disks, verified; return the samples that do not lie in their row.
+
+    Raises: Changed; ObjectNotFound; Transient.
+    """
+    out = list[FieldRead]()
+    for one in wanted:
+        found, left = _opened(reading_of, places, one.field, one.numbers)
+        if found.shards:
+            start, status = perf_counter(), np.zeros(len(found.numbers), np.uint8)
+            rows = one.rows[np.searchsorted(one.numbers, found.numbers)]
+            crcs = places.fields[one.field].crc32c[found.numbers]
+            verified_s = gather_rows(
+                found.files(),
+                found.which,
+                found.begin,
+                one.head,
+                rows,
+                one.memory,
+                one.memory.shape[1],
+                crcs,
+                status,
+            )
+            found.report(perf_counter() - start, verified_s)
+            left = np.concatenate([found.numbers[status != RIGHT], left])
+        out += _read_again(reading_of, places, one.field, left)
+    return out
+
+
+def read_bytes(reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s]) -> list[FieldRead]:
+    """Return these samples of these fields, verified. numbers: as of `read_places`. Raises: as `read_rows`."""
+    out = list[FieldRead]()
+    for field, some in numbers.items():
+        found, left = _opened(reading_of, places, field, some)
+        if found.shards:
+            start, status = perf_counter(), np.zeros(len(found.numbers), np.uint8)
+            crcs = places.fields[field].crc32c[found.numbers]
+            data, verified_s = gather_bytes(
+                found.files(), found.which, found.begin, found.nbytes, crcs, status
+            )
+            found.report(perf_counter() - start, verified_s)
+            right = (status == RIGHT).tolist()
+            out += [
+                (number, field, one)
+                for number, one, good in zip(found.numbers.tolist(), data, right, strict=True)
+                if good
+            ]
+            left = np.concatenate([found.numbers[status != RIGHT], left])
+        out += _read_again(reading_of, places, field, left)
+    return out
+
+
+def _read_again(reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s) -> list[FieldRead]:
+    """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
+    return read_places(reading_of, places, {field: np.sort(numbers)}) if len(numbers) else []
+
+
+class _Shard(NamedTuple):
+    reading: Reading
+    path: str
+    file: FileHandle
+    first: Callable[[], SampleAddress]
+    span: Span
+    nbytes: int  # of all its samples at hand
+    opened_s: float
+
+
+class _Opened(NamedTuple):
+    """Samples of one field that lie in open shards, shard by shard."""
+
+    shards: list[_Shard]
+    numbers: Int64s  # int64 [n]: of the samples
+    which: Int64s  # int64 [n]: index into `shards`
+    begin: Int64s  # int64 [n]: first byte in the shard
+    nbytes: Int64s  # int64 [n]
+
+    def files(self) -> list[OpenFile]:
+        """Return the open shards as the verbs of `loader.native` take them."""
+        return [(shard.file.descriptor, shard.file.map) for shard in self.shards]
+
+    def report(self, took_s: float, verified_s: float) -> None:
+        """Tell each shard's reader its share of the time, by bytes.
+
+        The slowest comes first: whoever keeps the slowest asks for its address, and for no other.
+        """
+        whole = max(1, sum(shard.nbytes for shard in self.shards))
+        for shard in sorted(self.shards, key=lambda one: -one.nbytes):
+            share = shard.nbytes / whole
+            fetched_s = shard.opened_s + (took_s - verified_s) * share
+            shard.reading.on_read(
+                ShardRead(shard.first, shard.path, shard.span, fetched_s, verified_s * share)
+            )
+
+
+def _opened(
+    reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
+) -> tuple[_Opened, Int64s]:
+    """Return samples in shards that could be opened, and the numbers of the others. Raises: as `read_rows`."""
+    at, shards = places.fields[field], list[_Shard]()
+    ordered, shares = at.shares(numbers)
+    begin, nbytes = at.offset[ordered], at.nbytes[ordered]
+    which = np.full(len(ordered), -1, np.int64)
+    if shares:
+        starts = [share.start for share in shares]
+        lows = np.minimum.reduceat(begin, starts).tolist()
+        ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
+        totals = np.add.reduceat(nbytes, starts).tolist()
+        for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
+            start, mine, reading = perf_counter(), slice(first, stop), reading_of(shard.of)
+            address = partial(places.address, int(ordered[first]))
+            file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
+            if file is None:
+                continue
+            count_request()
+            which[mine] = len(shards)
+            opened_s = perf_counter() - start
+            shards.append(_Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s))
+    there = which >= 0
+    if there.all():
+        return _Opened(shards, ordered, which, begin, nbytes), ordered[:0]
+    found = _Opened(shards, ordered[there], which[there], begin[there], nbytes[there])
+    return found, ordered[~there]

@@ -1,0 +1,29 @@
+"""The verbs that touch sample bytes outside the interpreter's lock: a C extension, or the same in Python.
+
+`_native.c` runs where it was built (`pip install` builds it when there is a compiler), `python.py` elsewhere and where
+PENSTOCK_NATIVE=0. `KIND` says which one runs.
+"""
+
+import os
+from types import ModuleType
+
+from . import python
+from .python import RIGHT as RIGHT
+from .python import UNREAD as UNREAD
+from .python import WRONG as WRONG
+from .python import OpenFile as OpenFile
+
+
+def _chosen() -> ModuleType:
+    if os.environ.get("PENSTOCK_NATIVE") == "0":
+        return python
+    try:
+        from . import _native
+    except ImportError:  # no compiler where it was installed
+        return python
+    return _native
+
+
+_verbs = _chosen()
+KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions()}"
+crc32c, gather_rows, gather_bytes = _verbs.crc32c, _verbs.gather_rows, _verbs.gather_bytes

@@ -1,0 +1,611 @@
+/* The verbs of loader/native that touch sample bytes, without the interpreter's lock.
+
+   loader/native/python.py has each verb in Python: that is its specification.
+   A file that is cut short is an item that could not be read, not a signal. */
+
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+/* --- CRC-32C: Castagnoli's polynomial, bits reversed; registers are kept inverted, as the instructions do. */
+
+#define POLYNOMIAL 0x82f63b78u
+#define LONG 4096
+#define SHORT 256
+/* Bytes of one of three lanes that are checked side by side: an instruction takes three cycles, and one begins in each. */
+
+static uint32_t by_byte[8][256];        /* what a byte does to a register, 0 to 7 bytes before its end */
+static uint32_t over_long[4][256];      /* what LONG bytes of zeros make of each byte of a register */
+static uint32_t over_short[4][256];     /* and what SHORT of them do */
+
+typedef uint32_t (*crc_function)(uint32_t, uint8_t *, const uint8_t *, size_t);
+static crc_function run_crc, run_copy; /* the first leaves its second argument alone */
+static const char *crc_name;
+
+static uint64_t word_at(const uint8_t *p)
+{
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+static uint32_t crc_by_tables(uint32_t crc, const uint8_t *p, size_t n)
+{
+    for (; n >= 8; p += 8, n -= 8) {
+        uint32_t low = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        crc = by_byte[7][low & 255] ^ by_byte[6][low >> 8 & 255] ^ by_byte[5][low >> 16 & 255] ^
+              by_byte[4][low >> 24] ^ by_byte[3][p[4]] ^ by_byte[2][p[5]] ^ by_byte[1][p[6]] ^ by_byte[0][p[7]];
+    }
+    while (n--)
+        crc = by_byte[0][(crc ^ *p++) & 255] ^ crc >> 8;
+    return crc;
+}
+
+static uint32_t check_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+{
+    (void)to;
+    return crc_by_tables(crc, from, n);
+}
+
+static uint32_t copy_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+{
+    memcpy(to, from, n);
+    return crc_by_tables(crc, to, n);
+}
+
+static uint32_t shifted(uint32_t over[4][256], uint32_t crc)
+{
+    return over[0][crc & 255] ^ over[1][crc >> 8 & 255] ^ over[2][crc >> 16 & 255] ^ over[3][crc >> 24];
+}
+
+/* One body for both instruction sets, and for a checksum alone (STORE: nothing) or of bytes that are copied meanwhile:
+   STEP8 and STEP1 are the instructions, TARGET lets the compiler use them. */
+#define CRC_BY_INSTRUCTION(NAME, TARGET, STEP8, STEP1, STORE)                                                      \
+    TARGET static void NAME##_lanes(uint32_t *crc, uint8_t **to, const uint8_t **from, size_t *n, size_t lane,     \
+                                    uint32_t over[4][256])                                                         \
+    {                                                                                                              \
+        for (; *n >= 3 * lane; *to += 3 * lane, *from += 3 * lane, *n -= 3 * lane) {                               \
+            uint32_t a = *crc, b = 0, c = 0;                                                                       \
+            const uint8_t *p = *from;                                                                              \
+            uint8_t *q = *to;                                                                                      \
+            (void)q;                                                                                               \
+            for (size_t i = 0; i < lane; i += 8) {                                                                 \
+                uint64_t x = word_at(p + i), y = word_at(p + lane + i), z = word_at(p + 2 * lane + i);             \
+                STORE(q + i, &x, 8);                                                                               \
+                STORE(q + lane + i, &y, 8);                                                                        \
+                STORE(q + 2 * lane + i, &z, 8);                                                                    \
+                a = (uint32_t)STEP8(a, x);                                                                         \
+                b = (uint32_t)STEP8(b, y);                                                                         \
+                c = (uint32_t)STEP8(c, z);                                                                         \
+            }                                                                                                      \
+            *crc = shifted(over, shifted(over, a) ^ b) ^ c;                                                        \
+        }                                                                                                          \
+    }                                                                                                              \
+    TARGET static uint32_t NAME(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)                          \
+    {                                                                                                              \
+        NAME##_lanes(&crc, &to, &from, &n, LONG, over_long);                                                       \
+        NAME##_lanes(&crc, &to, &from, &n, SHORT, over_short);                                                     \
+        for (; n >= 8; to += 8, from += 8, n -= 8) {                                                               \
+            uint64_t x = word_at(from);                                                                            \
+            STORE(to, &x, 8);                                                                                      \
+            crc = (uint32_t)STEP8(crc, x);                                                                         \
+        }                                                                                                          \
+        while (n--) {                                                                                              \
+            uint8_t x = *from++;                                                                                   \
+            STORE(to++, &x, 1);                                                                                    \
+            crc = STEP1(crc, x);                                                                                   \
+        }                                                                                                          \
+        return crc;                                                                                                \
+    }
+#define NO_STORE(to, from, n) ((void)0)
+
+#if defined(__x86_64__)
+#define SSE42 __attribute__((target("sse4.2")))
+CRC_BY_INSTRUCTION(crc_by_sse42, SSE42, _mm_crc32_u64, _mm_crc32_u8, NO_STORE)
+CRC_BY_INSTRUCTION(copy_by_sse42, SSE42, _mm_crc32_u64, _mm_crc32_u8, memcpy)
+#elif defined(__aarch64__) && defined(__linux__)
+#define ARMV8 __attribute__((target("+crc")))
+CRC_BY_INSTRUCTION(crc_by_armv8, ARMV8, __crc32cd, __crc32cb, NO_STORE)
+CRC_BY_INSTRUCTION(copy_by_armv8, ARMV8, __crc32cd, __crc32cb, memcpy)
+#endif
+
+static void make_tables(void)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        uint32_t crc = (uint32_t)byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
+        by_byte[0][byte] = crc;
+    }
+    for (int place = 1; place < 8; place++)
+        for (int byte = 0; byte < 256; byte++)
+            by_byte[place][byte] = by_byte[0][by_byte[place - 1][byte] & 255] ^ by_byte[place - 1][byte] >> 8;
+    static const uint8_t zeros[LONG];
+    for (int place = 0; place < 4; place++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t crc = (uint32_t)byte << 8 * place;
+            if (byte & (byte - 1)) { /* linear: of two bits, what each gives */
+                uint32_t rest = (uint32_t)(byte & (byte - 1)), low = (uint32_t)byte ^ rest;
+                over_short[place][byte] = over_short[place][rest] ^ over_short[place][low];
+                over_long[place][byte] = over_long[place][rest] ^ over_long[place][low];
+                continue;
+            }
+            over_short[place][byte] = crc_by_tables(crc, zeros, SHORT);
+            over_long[place][byte] = crc_by_tables(crc, zeros, LONG);
+        }
+    run_crc = check_by_tables;
+    run_copy = copy_by_tables;
+    crc_name = "tables";
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("sse4.2")) {
+        run_crc = crc_by_sse42;
+        run_copy = copy_by_sse42;
+        crc_name = "SSE4.2";
+    }
+#elif defined(__aarch64__) && defined(__linux__)
+    if (getauxval(AT_HWCAP) & HWCAP_CRC32) {
+        run_crc = crc_by_armv8;
+        run_copy = copy_by_armv8;
+        crc_name = "ARMv8";
+    }
+#endif
+}
+
+static uint32_t extended(uint32_t crc, const uint8_t *p, size_t n)
+{
+    return ~run_crc(~crc, NULL, p, n);
+}
+
+/* Copies, and checks just those bytes: others may write to where they came from. */
+static uint32_t copied_crc(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+{
+    return ~run_copy(~crc, to, from, n);
+}
+
+/* --- Arguments */
+
+/* A buffer of this type and length, contiguous. 0, or -1 with ValueError or the buffer's own error. */
+static int buffer_of(PyObject *from, Py_buffer *into, const char *name, Py_ssize_t nbytes, int writable)
+{
+    if (PyObject_GetBuffer(from, into, writable ? PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS : PyBUF_C_CONTIGUOUS) < 0)
+        return -1;
+    if (nbytes >= 0 && into->len != nbytes) {
+        PyErr_Format(PyExc_ValueError, "%s: %zd bytes, not %zd", name, into->len, nbytes);
+        PyBuffer_Release(into);
+        return -1;
+    }
+    return 0;
+}
+
+static void release(Py_buffer *buffers, Py_ssize_t n)
+{
+    while (n--)
+        PyBuffer_Release(&buffers[n]);
+}
+
+/* A file that items lie in. data: its map, for small items a copy without a call of the system; NULL for none. */
+typedef struct {
+    int descriptor;
+    const uint8_t *data;
+    Py_ssize_t nbytes; /* of the map */
+    Py_buffer map;
+} File;
+
+static void release_files(File *files, Py_ssize_t n)
+{
+    while (n--)
+        if (files[n].data != NULL)
+            PyBuffer_Release(&files[n].map);
+    PyMem_Free(files);
+}
+
+/* The files of a sequence of (descriptor, map or None); NULL with an error set. Free with release_files. */
+static File *files_of(PyObject *sequence, Py_ssize_t *n)
+{
+    if ((*n = PySequence_Size(sequence)) < 0)
+        return NULL;
+    File *files = PyMem_Calloc((size_t)*n + 1, sizeof(File));
+    if (files == NULL)
+        return (File *)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < *n; i++) {
+        PyObject *item = PySequence_GetItem(sequence, i), *map = NULL;
+        int taken = item != NULL && PyArg_ParseTuple(item, "iO", &files[i].descriptor, &map);
+        if (taken && map != Py_None && (taken = buffer_of(map, &files[i].map, "map", -1, 0) == 0)) {
+            files[i].data = files[i].map.buf;
+            files[i].nbytes = files[i].map.len;
+        }
+        Py_XDECREF(item); /* the map's buffer holds the map */
+        if (!taken) {
+            release_files(files, i);
+            return NULL;
+        }
+    }
+    return files;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* --- Items: stretches of files, read and checked */
+
+enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
+/* The first three are what a caller sees. COLD: not in the page cache, read when all others are. */
+
+#define BLOCK_BYTES (128 * 1024)
+/* Read and then checked at once: they are in the processor's cache, and the clock is asked seldom. */
+
+/* n items; item i is `nbytes` bytes of files[which[i]] from begin[i] on: the head, and what comes to `to`. */
+typedef struct {
+    File *files;
+    Py_ssize_t n_files, n, n_head, n_row; /* n_row < 0: nbytes[i] */
+    const int64_t *which, *begin, *nbytes, *crcs, *rows;
+    const uint8_t *head;
+    uint8_t *memory, **to; /* row rows[i] of memory, or to[i] */
+    uint8_t *status;
+    double checked_s;
+} Items;
+
+static int same_head(const Items *items, const uint8_t *head)
+{
+    return items->n_head == 0 || memcmp(head, items->head, (size_t)items->n_head) == 0;
+}
+
+static size_t size_of(const Items *items, Py_ssize_t i)
+{
+    return (size_t)(items->n_row < 0 ? items->nbytes[i] : items->n_row);
+}
+
+static uint8_t *place_of(const Items *items, Py_ssize_t i)
+{
+    return items->to != NULL ? items->to[i] : items->memory + items->rows[i] * items->n_row;
+}
+
+/* All of an item, or false, with errno 0 where the file ends. */
+static int read_whole(const Items *items, Py_ssize_t i, uint8_t *head)
+{
+    int file = items->files[items->which[i]].descriptor;
+    size_t done = 0, n_head = (size_t)items->n_head, whole = n_head + size_of(items, i);
+    while (done < whole) {
+        struct iovec parts[2] = {{head + done, n_head - done}, {place_of(items, i), whole - n_head}};
+        int first = done >= n_head;
+        if (first) {
+            parts[1].iov_base = place_of(items, i) + (done - n_head);
+            parts[1].iov_len = whole - done;
+        }
+        ssize_t got = preadv(file, parts + first, 2 - first, (off_t)(items->begin[i] + (int64_t)done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return 0;
+        done += (size_t)got;
+    }
+    return 1;
+}
+
+#if defined(__linux__) && defined(RWF_NOWAIT)
+/* What the page cache holds of an item, all of it or false; *able becomes false where a file system cannot say. */
+static int read_cached(const Items *items, Py_ssize_t i, uint8_t *head, int *able)
+{
+    size_t n_row = size_of(items, i);
+    if (items->begin[i] < 0) /* of -1 the call would read on from the last place */
+        return 0;
+    struct iovec parts[2] = {{head, (size_t)items->n_head}, {place_of(items, i), n_row}};
+    int first = items->n_head == 0;
+    ssize_t got = preadv2(items->files[items->which[i]].descriptor, parts + first, 2 - first, (off_t)items->begin[i], RWF_NOWAIT);
+    if (got < 0 && (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL))
+        *able = 0;
+    return got >= 0 && (size_t)got == (size_t)items->n_head + n_row;
+}
+
+static void will_need(const Items *items, Py_ssize_t i)
+{
+    posix_fadvise(items->files[items->which[i]].descriptor, (off_t)items->begin[i],
+                  (off_t)(items->n_head + (Py_ssize_t)size_of(items, i)), POSIX_FADV_WILLNEED);
+}
+#else
+static int read_cached(const Items *items, Py_ssize_t i, uint8_t *head, int *able)
+{
+    (void)items, (void)i, (void)head;
+    return *able = 0;
+}
+
+static void will_need(const Items *items, Py_ssize_t i)
+{
+    (void)items, (void)i;
+}
+#endif
+
+/* --- Copies out of maps. A file that was cut short since it was mapped raises SIGBUS there, as a bad disk does: the item
+   is then read, which says what is wrong. Other people's SIGBUS go to the handler that was there before. */
+
+static __thread struct {
+    sigjmp_buf *back;
+    const uint8_t *data;
+    size_t nbytes;
+} copying __attribute__((tls_model("initial-exec"))); /* a handler may not wait for memory */
+static struct sigaction handler_before;
+
+static void on_sigbus(int number, siginfo_t *info, void *context)
+{
+    const uint8_t *where = info->si_addr;
+    if (copying.back != NULL && where >= copying.data && where < copying.data + copying.nbytes)
+        siglongjmp(*copying.back, 1);
+    if (handler_before.sa_flags & SA_SIGINFO && handler_before.sa_sigaction != NULL)
+        handler_before.sa_sigaction(number, info, context);
+    else if (handler_before.sa_handler != SIG_DFL && handler_before.sa_handler != SIG_IGN)
+        handler_before.sa_handler(number);
+    else
+        sigaction(SIGBUS, &handler_before, NULL); /* the instruction is repeated, and ends the process as ever */
+}
+
+/* Whether maps may be read: while the handler is in its place. It is put there once: who came later may call it, and
+   would be called by it, for ever. The caller has the interpreter's lock. */
+static int handle_sigbus(void)
+{
+    static int tried;
+    struct sigaction now, ours = {.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
+    ours.sa_sigaction = on_sigbus;
+    sigemptyset(&ours.sa_mask);
+    if (!tried++ && sigaction(SIGBUS, &ours, &handler_before) != 0)
+        return 0;
+    return sigaction(SIGBUS, NULL, &now) == 0 && now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_sigbus;
+}
+
+/* An item out of its file's map: its status, or COLD where it has none, or lies behind it, or cannot be touched. */
+static int copied(const Items *items, Py_ssize_t i, uint32_t begun)
+{
+    const File *file = &items->files[items->which[i]];
+    Py_ssize_t n = (Py_ssize_t)size_of(items, i), begin = (Py_ssize_t)items->begin[i];
+    sigjmp_buf back;
+    if (begin < 0 || items->n_head > file->nbytes || n > file->nbytes - items->n_head ||
+        begin > file->nbytes - items->n_head - n)
+        return COLD;
+    if (sigsetjmp(back, 0) != 0) {
+        copying.back = NULL;
+        return COLD;
+    }
+    copying.data = file->data;
+    copying.nbytes = (size_t)file->nbytes;
+    copying.back = &back;
+    int same = same_head(items, file->data + begin);
+    uint32_t crc = copied_crc(begun, place_of(items, i), file->data + begin + items->n_head, (size_t)n);
+    copying.back = NULL;
+    return same && crc == (uint64_t)items->crcs[i] ? RIGHT : WRONG;
+}
+
+static long waits(void)
+{
+    struct rusage used;
+    return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_majflt : 0;
+}
+
+static void check(Items *items, Py_ssize_t first, Py_ssize_t last, uint32_t begun)
+{
+    double start = seconds();
+    for (Py_ssize_t i = first; i < last; i++)
+        if (items->status[i] == UNCHECKED)
+            items->status[i] = extended(begun, place_of(items, i), size_of(items, i)) != (uint64_t)items->crcs[i];
+    items->checked_s += seconds() - start;
+}
+
+#define PROBED 4
+/* Items that are asked for before maps are used: a page of a map that is not in memory holds the thread up. */
+
+/* Reads and checks all items: first those that lie in the page cache, then those that a disk is asked for, at once. */
+static void fill(Items *items, uint8_t *head, int maps)
+{
+    uint32_t begun = extended(0, items->head, (size_t)items->n_head);
+    int able = 1, cold = 0;
+    Py_ssize_t first, last, i;
+    for (first = 0; first < items->n; first = last) {
+        size_t read = 0;
+        long waited = maps && !cold ? waits() : 0;
+        for (i = first; i < items->n && (i == first || read + size_of(items, i) <= BLOCK_BYTES); i++) {
+            if (maps && !cold && i >= PROBED && items->files[items->which[i]].data != NULL)
+                items->status[i] = (uint8_t)copied(items, i, begun);
+            else if (!able || !read_cached(items, i, head, &able))
+                items->status[i] = COLD;
+            else
+                items->status[i] = same_head(items, head) ? UNCHECKED : WRONG;
+            cold |= items->status[i] == COLD;
+            read += size_of(items, i);
+        }
+        last = i;
+        cold |= maps && !cold && waits() > waited;
+        check(items, first, last, begun);
+    }
+    if (!cold)
+        return;
+    for (i = 0; i < items->n; i++)
+        if (items->status[i] == COLD)
+            will_need(items, i);
+    for (i = 0; i < items->n; i++)
+        if (items->status[i] == COLD) {
+            items->status[i] = !read_whole(items, i, head) ? UNREAD : same_head(items, head) ? UNCHECKED : WRONG;
+            check(items, i, i + 1, begun);
+        }
+}
+
+/* --- Verbs */
+
+static PyObject *crc32c(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    unsigned int crc = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*|I:crc32c", &data, &crc))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    crc = extended(crc, data.buf, (size_t)data.len);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+/* Arrays that say where items lie and what they are: int64 [n] each, but the last, uint8 [n]. */
+enum { WHICH, BEGIN, LAST, CRC, STATUS, N_ARRAYS };
+
+/* Takes the arrays into `held`, whose number they are taken to, and into the items. 0, or -1 with ValueError. */
+static int take_arrays(PyObject **given, const char *last, Py_buffer *arrays, int *held, Items *items)
+{
+    const char *names[N_ARRAYS] = {"which", "begin", last, "crcs", "status"};
+    for (; *held < N_ARRAYS; ++*held) {
+        Py_ssize_t nbytes = *held == WHICH ? -1 : *held == STATUS ? items->n : 8 * items->n;
+        if (buffer_of(given[*held], &arrays[*held], names[*held], nbytes, *held == STATUS) < 0)
+            return -1;
+        if (*held == WHICH)
+            items->n = arrays[WHICH].len / 8;
+    }
+    items->which = arrays[WHICH].buf;
+    items->begin = arrays[BEGIN].buf;
+    items->crcs = arrays[CRC].buf;
+    items->status = arrays[STATUS].buf;
+    for (Py_ssize_t i = 0; i < items->n; i++)
+        if (items->which[i] < 0 || items->which[i] >= items->n_files) {
+            PyErr_Format(PyExc_ValueError, "item %zd: file %lld of %zd", i, (long long)items->which[i], items->n_files);
+            return -1;
+        }
+    return 0;
+}
+
+static PyObject *gather_rows(PyObject *self, PyObject *args)
+{
+    PyObject *listed, *given[N_ARRAYS], *into, *answer = NULL;
+    Py_buffer arrays[N_ARRAYS], head, memory;
+    Items items = {.to = NULL};
+    int held = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOy*OOnOO:gather_rows", &listed, &given[WHICH], &given[BEGIN], &head, &given[LAST],
+                          &into, &items.n_row, &given[CRC], &given[STATUS]))
+        return NULL;
+    uint8_t *scratch = PyMem_Malloc((size_t)head.len + 1);
+    File *files = files_of(listed, &items.n_files);
+    if (scratch == NULL || files == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_NoMemory();
+        goto no_memory;
+    }
+    items.files = files, items.head = head.buf, items.n_head = head.len;
+    if (buffer_of(into, &memory, "memory", -1, 1) < 0)
+        goto no_memory;
+    if (take_arrays(given, "rows", arrays, &held, &items) < 0)
+        goto done;
+    if (items.n_row < 1 || memory.len % items.n_row) {
+        PyErr_Format(PyExc_ValueError, "memory: %zd bytes are no rows of %zd", memory.len, items.n_row);
+        goto done;
+    }
+    items.memory = memory.buf, items.rows = arrays[LAST].buf;
+    for (Py_ssize_t i = 0; i < items.n; i++)
+        if (items.rows[i] < 0 || items.rows[i] >= memory.len / items.n_row) {
+            PyErr_Format(PyExc_ValueError, "item %zd: row %lld of %zd", i, (long long)items.rows[i],
+                         memory.len / items.n_row);
+            goto done;
+        }
+    int maps = handle_sigbus();
+    Py_BEGIN_ALLOW_THREADS
+    fill(&items, scratch, maps);
+    Py_END_ALLOW_THREADS
+    answer = PyFloat_FromDouble(items.checked_s);
+done:
+    release(arrays, held);
+    PyBuffer_Release(&memory);
+no_memory:
+    if (files != NULL)
+        release_files(files, items.n_files);
+    PyMem_Free(scratch);
+    PyBuffer_Release(&head);
+    return answer;
+}
+
+static PyObject *gather_bytes(PyObject *self, PyObject *args)
+{
+    PyObject *listed, *given[N_ARRAYS], *made = NULL, *answer = NULL;
+    Py_buffer arrays[N_ARRAYS];
+    Items items = {.n_row = -1};
+    int held = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOOOOO:gather_bytes", &listed, &given[WHICH], &given[BEGIN], &given[LAST],
+                          &given[CRC], &given[STATUS]))
+        return NULL;
+    File *files = files_of(listed, &items.n_files);
+    if (files == NULL)
+        return NULL;
+    items.files = files;
+    if (take_arrays(given, "nbytes", arrays, &held, &items) < 0)
+        goto done;
+    items.nbytes = arrays[LAST].buf;
+    items.to = PyMem_Malloc(sizeof(uint8_t *) * (size_t)(items.n + 1));
+    made = PyList_New(items.n);
+    if (made == NULL || items.to == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < items.n; i++) {
+        if (items.nbytes[i] < 0) {
+            PyErr_Format(PyExc_ValueError, "item %zd: %lld bytes", i, (long long)items.nbytes[i]);
+            goto done;
+        }
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)items.nbytes[i]);
+        if (bytes == NULL || PyList_SetItem(made, i, bytes) < 0)
+            goto done;
+        items.to[i] = (uint8_t *)PyBytes_AsString(bytes);
+    }
+    int maps = handle_sigbus();
+    Py_BEGIN_ALLOW_THREADS
+    fill(&items, NULL, maps);
+    Py_END_ALLOW_THREADS
+    answer = Py_BuildValue("Od", made, items.checked_s);
+done:
+    Py_XDECREF(made);
+    PyMem_Free(items.to);
+    release(arrays, held);
+    release_files(files, items.n_files);
+    return answer;
+}
+
+static PyObject *instructions(PyObject *self, PyObject *args)
+{
+    (void)self, (void)args;
+    return PyUnicode_FromString(crc_name);
+}
+
+static PyMethodDef methods[] = {
+    {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
+    {"gather_rows", gather_rows, METH_VARARGS,
+     "gather_rows(files, which, begin, head, rows, memory, row_bytes, crcs, status)"},
+    {"gather_bytes", gather_bytes, METH_VARARGS, "gather_bytes(files, which, begin, nbytes, crcs, status)"},
+    {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    make_tables();
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,114 @@
+"""Files of one store, held open: a read costs no name look-up, and another thread may go on with a replaced file."""
+
+import mmap
+import os
+import resource
+import sys
+from collections import OrderedDict
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ...errors import StoreError
+from ..shared.threads import lock
+from ..store import Disk
+
+KEPT_FILES = 1024
+"""Files held open at most; fewer where they would take more than a quarter of the descriptors there may be."""
+_NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+LOCAL_TYPES = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+)
+"""File systems of one machine, as /proc/self/mountinfo names them."""
+
+
+class FileHandle:
+    """An open file. It is closed when nobody refers to the handle any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.map = _mapped(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def _mapped(descriptor: int) -> mmap.mmap | None:
+    """Return a map of a file; None of an empty file, and where the process may have no further map."""
+    try:
+        data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ, **_NO_DESCRIPTOR)
+    except (OSError, ValueError):
+        return None
+    if hasattr(mmap, "MADV_RANDOM"):
+        data.madvise(mmap.MADV_RANDOM)  # samples are read, not what lies around them
+    return data
+
+
+@lru_cache(maxsize=256)
+def is_of_this_machine(device: int) -> bool:
+    """Return whether a device number (`st_dev`) is of a file system that no other machine writes to.
+
+    A page of a network's file may not come for minutes: such files are read, not mapped. False where nobody tells, as
+    beyond Linux.
+    """
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as mounts:
+            lines = [line.split(" - ") for line in mounts]
+    except OSError:
+        return False
+    types = {after.split()[0] for before, after in lines if before.split()[2] == wanted}
+    return bool(types) and types <= LOCAL_TYPES
+
+
+class _Kept(NamedTuple):
+    etag: str
+    handle: FileHandle
+
+
+class FileHandles:
+    """Open files of one store, those used last; thread-safe."""
+
+    def __init__(self, store: Disk) -> None:
+        self._store = store
+        self._lock = lock()
+        self._files: OrderedDict[str, _Kept] = OrderedDict()  # those used last in the end
+        self._most = _most_files()
+
+    def close(self) -> None:
+        """Hold no file any more; those that are in use are closed after their use."""
+        with self._lock:
+            self._files.clear()
+
+    def get(self, key: str, etag: str | None) -> tuple[FileHandle, str] | None:
+        """Return a file as it is now, and its etag; None where a read has to say what happened to it.
+
+        Raises: ObjectNotFound; Changed; as reads do.
+        """
+        found = self._store.etag_of(key, etag)
+        if found is None:
+            return None
+        with self._lock:
+            kept = self._files.get(key)
+            if kept is not None and kept.etag == found:
+                self._files.move_to_end(key)
+                return kept.handle, found
+        try:
+            descriptor = self._store.open_same(key, found)
+        except StoreError:  # perhaps the process has no descriptor left: a read needs one too
+            self.close()
+            return None
+        if descriptor is None:
+            return None
+        handle = FileHandle(descriptor)
+        with self._lock:
+            self._files[key] = _Kept(found, handle)
+            self._files.move_to_end(key)
+            while len(self._files) > self._most:
+                self._files.popitem(last=False)
+        return handle, found
+
+
+def _most_files() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    each = 1 if _NO_DESCRIPTOR else 2  # before Python 3.13 a map holds a descriptor of its own
+    return KEPT_FILES if limit == resource.RLIM_INFINITY else max(1, min(KEPT_FILES, limit // (4 * each)))

@@ -130,12 +130,12 @@ def store(
 
 
 HOW_TO_READ = """\
-- **samples/s**: the median over the rounds, with its range.
-- **of the limit**, **penstock is**: medians of the ratio within a round. The second says how many times faster
-  penstock is than the row's contestant, with workers against with workers, in process against in process.
-- **spread**: the twentieths of the data set that a batch has samples of, on average; samples drawn by chance give
-  {uniform}. A low figure is a poor shuffle, which makes reading easier.
-- **CPU s per GiB**: processor seconds of all of a contestant's processes per GiB of stored samples.
+- **samples/s**: median over the rounds, with range.
+- **of the limit**, **penstock is** (times as fast): medians of the ratio within a round. Workers are compared with
+  workers, in process with in process.
+- **spread**: twentieths of the data set in a batch, on average; chance gives {uniform}. A low figure is a poor
+  shuffle, which makes reading easier.
+- **CPU s per GiB**: of all of a contestant's processes, per GiB of stored samples.
 - **MiB**: their anonymous and shared memory, Python and torch included, the page cache not."""
 
 
@@ -160,9 +160,9 @@ def whole(
         "# Benchmarks",
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
-        "Contestants serve the same samples, each from its own format and pinned environment (benchmarks/peers). They",
-        "take turns within every round, the others stopped. Files are in the page cache, shuffling is on, and every",
-        "sample of 20 batches is compared with the written one.",
+        "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and pinned",
+        "environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is compared",
+        "with the written one.",
         "",
         "More figures: [SHA-256](benchmarks-verified.md), [the pipeline](benchmarks-pipeline.md), "
         "[ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), [scale](benchmarks-scale.md), "

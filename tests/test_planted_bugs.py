@@ -8,6 +8,7 @@ day. `python tests/test_planted_bugs.py` writes docs/planted_bugs.md anew.
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,8 +73,9 @@ def page() -> str:
     for title, bugs in AREAS.items():
         found: dict[str, list[str]] = {}
         for bug in bugs:
-            found.setdefault(_folder(bug.red[0]), []).append(bug.what)
-        lists.append("\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(whats)}" for at, whats in found.items())]))
+            label = re.sub(r"^(a|an|the) ", "", bug.what)
+            found.setdefault(_folder(bug.red[0]), []).append(label)
+        lists.append("\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(labels)}" for at, labels in found.items())]))
     return (LISTS / "page.md").read_text().replace("<!-- lists -->", "\n\n".join(lists))
 
 

@@ -160,9 +160,9 @@ def whole(
         "# Benchmarks",
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
-        "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and pinned",
-        "environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is compared",
-        "with the written one.",
+        "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and",
+        "pinned environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is",
+        "compared with the written one.",
         "",
         "More figures: [SHA-256](benchmarks-verified.md), [the pipeline](benchmarks-pipeline.md), "
         "[ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), [scale](benchmarks-scale.md), "

@@ -75,7 +75,9 @@ def page() -> str:
         for bug in bugs:
             label = re.sub(r"^(a|an|the) ", "", bug.what)
             found.setdefault(_folder(bug.red[0]), []).append(label)
-        lists.append("\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(labels)}" for at, labels in found.items())]))
+        lists.append(
+            "\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(labels)}" for at, labels in found.items())])
+        )
     return (LISTS / "page.md").read_text().replace("<!-- lists -->", "\n\n".join(lists))
 
 

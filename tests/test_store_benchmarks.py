@@ -154,7 +154,7 @@ def test_the_page_says_what_a_migration_reached():
     assert rows[0].endswith("| rclone | 1.0 | 0.80 | no |")
     assert rows[1].endswith("| rclone | 1.0 | 1.07 | yes |"), "two seconds, of which half a one"
     assert rows[2].endswith("| 300 | at most | 150 | yes |")
-    assert rows[3].startswith("| objects of 64 MiB, bucket to bucket, with crc32c, ")
+    assert rows[3].startswith("| bucket to bucket, 64 MiB, crc32c, cores ")
     assert rows[3].endswith("| rclone | 1.0 | 1.20 | yes |")
     page = "\n".join(migration.section(of, 3))
     assert f"| {SHARED} | 64 MiB | penstock | 268 |" in page

@@ -34,7 +34,7 @@ def section(
         f"## Runs, ticks and pages by the number of batches: {storage}",
         "",
         f"Made by `{command}` on {machine}, in memory (tmpfs). {note}".rstrip(),
-        "Seconds are on the wall, in brackets processor seconds.",
+        "Seconds are on the wall, in brackets the processor's.",
         "",
         *_batches(batches),
         *_ticks(rows, latency_s),
@@ -45,7 +45,7 @@ def section(
 
 def _batches(found: Batches) -> list[str]:
     return [
-        f"A batch of {PHOTOS} small photos through all stages (phash as the feature), medians:",
+        f"A batch of {PHOTOS} small photos through all stages (feature: phash), medians:",
         "",
         "| | ms per batch | a minute |",
         "| --- | --- | --- |",
@@ -63,10 +63,9 @@ def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
         f"| {row.n:,} | " + " | ".join(_cost(row.costs[title]) for title in titles) + " |" for row in rows
     ]
     return [
-        "Seconds, and requests to the root's store. *first*: the tick after batches came; later ticks of the same code",
-        "server do not read them again. *refresh*: the schedule's; *release*: with nothing new; *far*: with "
-        f"{latency_s * 1e3:.0f} ms of",
-        "latency at every request.",
+        "Seconds, then requests to the root's store. *first*: the tick after batches came, which a code server reads",
+        "once; *refresh*: the schedule's; *release*: with nothing new; *far*: with "
+        f"{latency_s * 1e3:.0f} ms more per request.",
         "",
         f"| batches | {' | '.join(titles)} |",
         f"|{' --- |' * (len(titles) + 1)}",
@@ -76,7 +75,7 @@ def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
 
 
 def _cost(found: Cost) -> str:
-    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}) s, {found.requests:,}"
+    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}), {found.requests:,}"
 
 
 def _served(rows: Sequence[Measured]) -> list[str]:
@@ -86,8 +85,8 @@ def _served(rows: Sequence[Measured]) -> list[str]:
     asked, pages = list(QUERIES), list(PAGES)
     titles = " | ".join([*(f"asks {name}" for name in asked), *(f"shows {name}" for name in pages)])
     return [
-        "Seconds of the pages' questions by GraphQL, and until Chromium shows the page, from a cold visit; medians",
-        "of 3. Then processor seconds of both servers for all of that, and their memory afterwards.",
+        "Seconds of the pages' questions by GraphQL, and until Chromium shows a page, from a cold visit; medians of 3.",
+        "Then processor seconds of both servers for all of it, and their memory afterwards.",
         "",
         f"| partitions | {titles} | processor s | code server, MiB | webserver, MiB |",
         f"|{' --- |' * (len(asked) + len(pages) + 4)}",

@@ -118,11 +118,10 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     """Markdown."""
     yield "## Whole files\n"
     yield (
-        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (its objects in memory)\n"
-        f"and back, {AT_ONCE} at once. penstock takes the SHA-256, or the CRC-32C, of every byte, up and down;\n"
-        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared. Uploads\n"
-        "come from the page cache, downloads do not. A turn's memory was taken and given back just before, so nobody\n"
-        "waits for a virtual machine's host. "
+        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (objects in memory) and\n"
+        f"back, {AT_ONCE} at once, with the program's start. penstock takes the SHA-256, or the CRC-32C, of every\n"
+        "byte; rclone MD5; s5cmd nothing. Every file that came back was compared. Uploads come from the page cache,\n"
+        "downloads do not. A turn's memory was taken and given back before it. "
         f"{len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
@@ -142,7 +141,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         for program, hash in OURS.items():
             found = page.ratios(turns, f"{program} {way}, {had}", f"s5cmd {way}, {had}")
             reached = "yes" if statistics.median(found) >= AIM else "no"
-            what = f"files of 64 MiB, {way}, with {hash}, {had}"
+            what = f"files of 64 MiB, {way}, {hash}, cores {had}"
             yield f"| {what} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
 
 

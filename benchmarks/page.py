@@ -83,7 +83,7 @@ def throughput(
     lines = [
         f"## {row.title}",
         "",
-        "| contestant | samples/s | of the limit | penstock is | spread | CPU s per GiB | MiB |",
+        "| contestant | samples/s | of the limit | penstock is faster by | spread | CPU s per GiB | MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, found in turns.items():
@@ -93,7 +93,7 @@ def throughput(
             name,
             shown([rate(one) for one in found], 0),
             f"{statistics.median(ratios(turns, name, limit)):.3f}" if limit else "",
-            f"{shown(ratios(turns, like, name))} x" if like and name not in (like, limit) else "",
+            shown(ratios(turns, like, name)) if like and name not in (like, limit) else "",
             f"{spread[name]:.1f}" if name in spread else "",
             f"{cpu:.2f}",
             f"{statistics.median(one['memory_bytes'] for one in found) / MIB:,.0f}",
@@ -131,7 +131,7 @@ def store(
 
 HOW_TO_READ = """\
 - **samples/s**: median over the rounds, with range.
-- **of the limit**, **penstock is** (times as fast): medians of the ratio within a round. Workers are compared with
+- **of the limit**, **penstock is faster by**: medians of the ratio within a round. Workers are compared with
   workers, in process with in process.
 - **spread**: twentieths of the data set in a batch, on average; chance gives {uniform}. A low figure is a poor
   shuffle, which makes reading easier.

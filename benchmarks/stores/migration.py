@@ -135,6 +135,7 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         "| --- | --- | --- | --- | --- | --- | --- |"
     )
     for had, (name, nbytes) in product((SHARED, APART), SIZES.items()):
+        at = f"{had} | {name}"
         for program in CONTESTANTS[had]:
             found = turns[f"{program} {name}, {had}"]
             rates = [page.rate(turn) * nbytes / 1e6 for turn in found]
@@ -146,7 +147,8 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
                 else page.shown(page.ratios(turns, f"penstock {name}, {had}", f"{program} {name}, {had}"))
             )
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 2)} | {page.shown(peak, 0)}"
-            yield f"| {had} | {name} | {program} | {shown} | {ratio} |"
+            yield f"| {at} | {program} | {shown} | {ratio} |"
+            at = "|"
     yield f"\nThe import alone peaks at {_imported_mib(turns):.0f} MiB.\n"
 
 

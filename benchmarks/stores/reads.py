@@ -120,12 +120,14 @@ def section(server: str, turns: Turns, failed: Mapping[str, str]) -> Iterator[st
     yield "| at once | KiB | client | requests/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for (concurrency, size), of in turns.items():
+        at = f"{concurrency} | {size // 1024}"
         for name, found in of.items():
             rates = [page.rate(turn) for turn in found]
             cpu = [cpu_per_gib(turn, size) for turn in found]
             ratio = "" if name == "penstock" else page.shown(page.ratios(of, "penstock", name))
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio}"
-            yield f"| {concurrency} | {size // 1024} | {name} | {shown} |"
+            yield f"| {at} | {name} | {shown} |"
+            at = "|"
     yield ""
     for name, why in failed.items():
         yield f"{name} does not take part: {why}\n"

@@ -126,12 +126,15 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
+    before = ("", "")
     for name, found in sorted(turns.items(), key=_case):
         (program, way), had = name.partition(", ")[0].split(), name.partition(", ")[2]
         rates = [page.rate(turn) * FILE_BYTES / 1e6 for turn in found]
         cpu = [turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found]
         ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}, {had}", name))
-        yield f"| {had} | {way} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
+        at = "|" if (had, way) == before else f"{had} | {way}"
+        before = had, way
+        yield f"| {at} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
     yield ""
 
 

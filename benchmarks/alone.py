@@ -31,7 +31,7 @@ def first_step(rounds: int) -> list[str]:
     lines = [
         "## The first batch's order, of 1e9 samples",
         "",
-        "From nothing to the 1,024 samples of one step; no data is read. To reach: 2 s and 1 GiB at step 1e7.",
+        "The 1,024 samples of one step, from nothing; no data is read. To reach: 2 s and 1 GiB at step 1e7.",
         "",
         "| step | seconds | MiB, all of the process |",
         "| --- | --- | --- |",
@@ -59,7 +59,7 @@ def resumed(bench: Bench, rounds: int) -> list[str]:
     return [
         "## Going on in mid-epoch, from local files",
         "",
-        "Seconds from opening the root to the first batch, libraries imported. To reach: 1.2 times a fresh start.",
+        "From opening the root to the first batch, libraries imported. To reach: 1.2 times a fresh start.",
         "",
         "| start | seconds | times a fresh start |",
         "| --- | --- | --- |",
@@ -118,9 +118,8 @@ def video(rounds: int) -> list[str]:
     return [
         "## Video: 16 frames at a random place, 224 px",
         "",
-        "To reach: 1.1 times the best from the same file, 5 times from canonical clips. Processor time per read, one",
-        "thread each; FFmpeg's decoder bounds penstock, then resizing. More: [benchmarks-video.md]"
-        "(benchmarks-video.md).",
+        "To reach: 1.1 times the best from the same file, 5 times from canonical clips. One thread each. More:",
+        "[benchmarks-video.md](benchmarks-video.md).",
         "",
         "#" + ("## " + body).replace("\n## ", "\n### "),
         "",

@@ -144,8 +144,8 @@ def section(found: Measured, note: str) -> str:
         HEADING,
         "",
         f"Made by `python -m benchmarks.arrival --drops {len(found.arrival_s)}` ({load}"
-        f"{'; ' + note if note else ''}): a photo is written into the",
-        "landing place of a dataset that streams, with a real daemon and webserver, until "
+        f"{'; ' + note if note else ''}), with a real daemon",
+        "and webserver: from the writing of a photo into a streaming dataset's landing place until "
         '`root.open("stream@latest")` has it.',
         "",
         "| | seconds |",
@@ -155,8 +155,8 @@ def section(found: Measured, note: str) -> str:
         f"| fastest, slowest | {min(told):.0f}, {max(told):.0f} |",
         f"| processor time of everything, per photo | {found.cpu_s / len(found.arrival_s):.0f} |",
         "",
-        "Each photo is two runs, each a process of its own, and four waits of up to 5 s (two sensors, twice the "
-        "queue of runs).",
+        "Each photo takes two runs, processes of their own, and four waits of up to 5 s (two sensors, twice the queue "
+        "of runs).",
         "",
     ]
     return "\n".join(lines)

@@ -121,9 +121,9 @@ def table(n: int, rows: list[Row], pages: int) -> str:
     """The section of the page."""
     budget, load = DEFAULT_BUDGET, os.getloadavg()[0]
     lines = [
-        f"`{COMMAND} {n} --write`: {n:,} objects in one place whose listing costs nothing; batches of 4,096 objects,",
-        f"ticks of {budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores, others at work on them",
-        f"(load {load:.1f}: compare processor seconds).",
+        f"`{COMMAND} {n} --write`: {n:,} objects in one place whose listing costs nothing; batches of 4,096, ticks of",
+        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare",
+        "processor seconds).",
         "",
         "| | times | s in all | processor s in all | longest s | MiB at most so far |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -135,7 +135,7 @@ def table(n: int, rows: list[Row], pages: int) -> str:
     lines += [
         "",
         f"The first pass listed {pages:,} pages of {_PER_PAGE:,} keys. At 100 ms each a store adds {pages / 10:.0f} s",
-        f"to a pass and {budget.max_listed / _PER_PAGE / 10:.0f} s to a tick. Dagster ends a sensor's tick after 60 s.",
+        f"to a pass, {budget.max_listed / _PER_PAGE / 10:.0f} s to a tick. Dagster ends a sensor's tick after 60 s.",
     ]
     return "\n".join(lines)
 

@@ -83,7 +83,7 @@ def throughput(
     lines = [
         f"## {row.title}",
         "",
-        "| contestant | samples/s | of the limit | penstock is | spread | CPU s per GiB | MiB |",
+        "| contestant | samples/s | of the limit | penstock is faster by | spread | CPU s per GiB | MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, found in turns.items():
@@ -93,7 +93,7 @@ def throughput(
             name,
             shown([rate(one) for one in found], 0),
             f"{statistics.median(ratios(turns, name, limit)):.3f}" if limit else "",
-            f"{shown(ratios(turns, like, name))} x" if like and name not in (like, limit) else "",
+            shown(ratios(turns, like, name)) if like and name not in (like, limit) else "",
             f"{spread[name]:.1f}" if name in spread else "",
             f"{cpu:.2f}",
             f"{statistics.median(one['memory_bytes'] for one in found) / MIB:,.0f}",
@@ -130,12 +130,12 @@ def store(
 
 
 HOW_TO_READ = """\
-- **samples/s**: the median over the rounds, with its range.
-- **of the limit**, **penstock is**: medians of the ratio within a round. The second says how many times faster
-  penstock is than the row's contestant, with workers against with workers, in process against in process.
-- **spread**: the twentieths of the data set that a batch has samples of, on average; samples drawn by chance give
-  {uniform}. A low figure is a poor shuffle, which makes reading easier.
-- **CPU s per GiB**: processor seconds of all of a contestant's processes per GiB of stored samples.
+- **samples/s**: median over the rounds, with range.
+- **of the limit**, **penstock is faster by**: medians of the ratio within a round. Workers are compared with
+  workers, in process with in process.
+- **spread**: twentieths of the data set in a batch, on average; chance gives {uniform}. A low figure is a poor
+  shuffle, which makes reading easier.
+- **CPU s per GiB**: of all of a contestant's processes, per GiB of stored samples.
 - **MiB**: their anonymous and shared memory, Python and torch included, the page cache not."""
 
 
@@ -160,9 +160,9 @@ def whole(
         "# Benchmarks",
         "",
         f"Made by `{command}` (`make bench`) on {machine}.{note and f' **{note}**'}",
-        "Contestants serve the same samples, each from its own format and pinned environment (benchmarks/peers). They",
-        "take turns within every round, the others stopped. Files are in the page cache, shuffling is on, and every",
-        "sample of 20 batches is compared with the written one.",
+        "Contestants serve the same samples, shuffled, from files in the page cache, each from its own format and",
+        "pinned environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is",
+        "compared with the written one.",
         "",
         "More figures: [SHA-256](benchmarks-verified.md), [the pipeline](benchmarks-pipeline.md), "
         "[ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), [scale](benchmarks-scale.md), "

@@ -43,9 +43,6 @@ class Aim:
 
     @property
     def text(self) -> str:
-        ours = (
-            "" if self.ours == "any" else f", ours {self.ours if self.ours != 'workers' else 'with workers'}"
-        )
         theirs = {
             LIMIT: "the limit",
             "any": "the fastest peer",
@@ -55,7 +52,7 @@ class Aim:
         if self.of.startswith(f"{OURS},"):
             return f"{self.ours}, against {self.of}"
         figure = f"{self.figure}, " if self.figure else ""
-        return f"{figure}{theirs.get(self.of, TITLES.get(self.of, self.of))}{ours}"
+        return f"{figure}{theirs.get(self.of, TITLES.get(self.of, self.of))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +93,9 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.3),
                 Aim(of=TORCH, at_least=2),
             ),
-            limit="Two processes read JPEGs at random places of one file and decode them into one buffer, with "
-            "everybody's decoder (simplejpeg).",
-            bound="the decoder, most of it; then memory: a picture takes 195 us where one buffer stays in the "
-            "processor's cache, as the limit's does, 213 in the rows of batches, and 245 in the Loader with"
-            " checksum and Python.",
+            limit="two processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
+            bound="the decoder, then memory: a picture takes 195 us in one buffer that stays in the processor's cache, "
+            "as the limit's, 213 in rows of batches, 245 in the Loader with checksum and Python.",
         ),
         Row(
             name="raw",
@@ -111,10 +106,9 @@ ROWS: dict[str, Row] = {
                 Aim(of="workers", at_least=7, ours="workers"),
                 Aim(of="in process", at_least=1.5, ours="in process"),
             ),
-            limit="Two processes read JPEGs at random places of one file; nothing is kept.",
-            bound="one core: bytes objects are made, copied and verified under the interpreter's lock, 5 us a "
-            "sample. Worker processes copy them twice more. Peers in process verify nothing, and hand out "
-            "the map's own bytes.",
+            limit="two processes read JPEGs at random places of one file and keep nothing.",
+            bound="one core: bytes are copied and verified under the interpreter's lock, 5 us a sample; worker "
+            "processes copy twice more. Peers in process verify nothing, and hand out the map's bytes.",
         ),
         Store(
             name="store",
@@ -125,11 +119,11 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.5, figure="steady"),
                 Aim(of="any", at_least=4, figure="with its start"),
             ),
-            limit="Ranges of 1 MiB of one object, 32 at once, by penstock's client. (litdata 0.2.76 does not map "
-            "the chunks of its cache: it reads all 64 MB of one for each window of its samples.)",
-            bound="first six round trips that wait for one another, and 45 ms of processor; then the client, and "
-            "pages cut into samples under the interpreter's lock. The bare reads are the most there can be:"
-            " 4 times a peer is beyond them on these cores wherever the peer reaches a third of that.",
+            limit="ranges of 1 MiB of one object, 32 at once, by penstock's client. (litdata 0.2.76 reads a whole "
+            "cached chunk of 64 MB for each window of its samples.)",
+            bound="first six round trips in turn and 45 ms of processor; then the client, and pages cut into samples "
+            "under the interpreter's lock. Where a peer reaches a third of the limit, 4 times it is beyond these "
+            "cores.",
         ),
         Store(
             name="resume",
@@ -139,7 +133,7 @@ ROWS: dict[str, Row] = {
             part=0,
             resume_at=0.5,
             limit="",
-            bound="six round trips, each of which decides the next, and Python between them.",
+            bound="six round trips in turn, and Python between them.",
         ),
         Row(
             name="mixture",
@@ -148,8 +142,7 @@ ROWS: dict[str, Row] = {
             samples=20_000,
             aims=(Aim(of="penstock, 1 source", ours="penstock, 32 sources", at_least=1),),
             limit="",
-            bound="a look at each source's shard file, index and view. Sources that are read alike are planned, "
-            "looked up, mapped and copied together.",
+            bound="a look at each source's shard file, index and view. Sources read alike are handled together.",
         ),
         Row(
             name="latents",
@@ -160,10 +153,10 @@ ROWS: dict[str, Row] = {
                 Aim(of="workers", at_least=7, ours="workers"),
                 Aim(of="in process", at_least=2.5, ours="in process"),
             ),
-            limit="Two processes copy random records of one mapped file into one batch.",
-            bound="copies into the batch's rows, half of the time, and checksums, a seventh: both under the "
-            "interpreter's lock, so a second thread adds nothing. Peers that read whole batches over a map "
-            "copy once and verify nothing.",
+            limit="two processes copy random records of one mapped file into one batch.",
+            bound="copies into the batch's rows, half of the time, and checksums, a seventh, under the interpreter's "
+            "lock: a second thread adds nothing. Peers that read whole batches over a map copy once, verify "
+            "nothing.",
         ),
         Row(
             name="tokens",
@@ -172,10 +165,9 @@ ROWS: dict[str, Row] = {
             samples=100_000,
             batch=32,
             aims=(Aim(of="any", at_least=2), Aim(of="workers", at_least=10)),
-            limit="Two processes copy random records of one mapped file into one batch.",
-            bound="100 us of one core per batch: 35 copy the rows, 10 verify them and their heads, 10 plan, 11 "
-            "look places and keys up, 14 make the batch. The fastest peer's gather out of a map takes 40, "
-            "all it does.",
+            limit="two processes copy random records of one mapped file into one batch.",
+            bound="100 us of one core per batch: 35 copy rows, 10 verify them and their heads, 10 plan, 11 look up "
+            "places and keys, 14 make the batch. The fastest peer only gathers out of a map: 40.",
         ),
     )
 }

@@ -49,7 +49,7 @@ print(json.dumps([time.perf_counter() - start, peak() - before, len(parts)]))
 HEAD = """# Scale: publishing onto much, opening much, collecting much
 
 Made by `python -m benchmarks.scale` on {machine}
-Shards are synthetic, of one sample each: their tables, keys and history are real, the tars are not there. Requests are
+Shards are synthetic, of one sample each: tables, keys and history are real, the tars are not there. Requests are
 counted; seconds and MiB above the import are medians of fresh processes that open the newest version and find three of
 its shards.
 

@@ -69,9 +69,8 @@ def main() -> int:
         f"Made by `python -m benchmarks.video_reads --rounds {given.rounds} --reads {given.reads}"
         f"{f' --video {given.video.name}' if given.video else ''}` on "
         f"{platform.machine()}, Python {platform.python_version()}.",
-        "Contestants take turns inside every round; a ratio is the median over rounds of the ratio within a round,",
-        "with its range. One thread each; every read opens its file. Times are the processor's; files are in the page",
-        "cache.",
+        "Contestants take turns; a ratio is the median over rounds of the ratio within a round, with range. One thread",
+        "each; every read opens its file, which is in the page cache.",
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ day. `python tests/test_planted_bugs.py` writes docs/planted_bugs.md anew.
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,19 +68,21 @@ def places_of(bug: Bug) -> list[Path]:
 
 
 def page() -> str:
-    """docs/planted_bugs.md: the text of tests/planted_bugs/page.md with a table for each area."""
-    tables = []
+    """docs/planted_bugs.md: the text of tests/planted_bugs/page.md with a list for each area."""
+    lists = []
     for title, bugs in AREAS.items():
-        rows: dict[str, list[str]] = {}
+        found: dict[str, list[str]] = {}
         for bug in bugs:
-            rows.setdefault(", ".join(dict.fromkeys(map(_file, bug.red))), []).append(bug.what)
-        lines = [f"| {files} | {'; '.join(found)} |" for files, found in rows.items()]
-        tables.append("\n".join([f"## {title}\n", "| tests | bugs |", "|---|---|", *lines]))
-    return (LISTS / "page.md").read_text().replace("<!-- tables -->", "\n\n".join(tables))
+            label = re.sub(r"^(a|an|the) ", "", bug.what)
+            found.setdefault(_folder(bug.red[0]), []).append(label)
+        lists.append(
+            "\n".join([f"## {title}\n", *(f"- {at}: {'; '.join(labels)}" for at, labels in found.items())])
+        )
+    return (LISTS / "page.md").read_text().replace("<!-- lists -->", "\n\n".join(lists))
 
 
-def _file(red: str) -> str:
-    return red.partition("::")[0].removeprefix("tests/").removesuffix(".py")
+def _folder(red: str) -> str:
+    return Path(red).parent.as_posix().removeprefix("tests").removeprefix("/") or "tests"
 
 
 def named(line: str) -> str:

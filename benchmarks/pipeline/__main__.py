@@ -20,14 +20,13 @@ import dagster as dg
 from penstock.progress import progress
 from tests.servers.postgres import postgres
 
-from .page import Measured, section, written
+from .page import LATENCY_S, Measured, section, written
 from .runs import POSTGRES, batches
 from .servers import served
 from .ticks import cost, refresh, release, tick
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-pipeline.md"
 SIZES = (1, 100, 1_000, 5_000)
-LATENCY_S = 0.02
 SERVED_FROM = 100
 
 
@@ -85,9 +84,7 @@ def main() -> None:
     sizes = " ".join(map(str, given.sizes))
     command = f"python -m benchmarks.pipeline {flags}--batches {given.batches} --sizes {sizes}"
     where = "Postgres" if given.postgres else "SQLite"
-    text = section(
-        costs, rows, command=command, machine=machine, storage=where, note=given.note, latency_s=LATENCY_S
-    )
+    text = section(costs, rows, command=command, machine=machine, storage=where, note=given.note)
     given.out.write_text(written(given.out, text, where), encoding="utf-8")
 
 

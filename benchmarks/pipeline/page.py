@@ -8,6 +8,19 @@ from .runs import PHOTOS, Batches
 from .servers import PAGES, QUERIES, Served
 from .ticks import Cost
 
+LATENCY_S = 0.02
+"""Of a request, where the store is far."""
+HOW_TO_READ = f"""\
+## Runs, ticks and pages by the number of batches
+
+Seconds are on the wall, in brackets the processor's.
+
+- Batches: of {PHOTOS} small photos, through all stages (feature: phash); medians.
+- Ticks: seconds, then requests to the root's store. *first*: after batches came, which a code server reads once;
+  *refresh*: the schedule's; *release*: with nothing new; *far*: with {LATENCY_S * 1e3:.0f} ms more per request.
+- Pages: seconds of their questions by GraphQL, and until Chromium shows them, from a cold visit; medians of 3. Then
+  processor seconds of both servers for all of it, and their memory afterwards.
+"""
 _BEGIN, _END = "<!-- python -m benchmarks.pipeline, {storage} -->", "<!-- end -->"
 
 
@@ -27,17 +40,15 @@ def section(
     machine: str,
     storage: str,
     note: str,
-    latency_s: float,
 ) -> str:
     """All of it, as Markdown. storage: Dagster's."""
     lines = [
-        f"## Runs, ticks and pages by the number of batches: {storage}",
+        f"### {storage}",
         "",
         f"Made by `{command}` on {machine}, in memory (tmpfs). {note}".rstrip(),
-        "Seconds are on the wall, in brackets processor seconds.",
         "",
         *_batches(batches),
-        *_ticks(rows, latency_s),
+        *_ticks(rows),
         *_served(rows),
     ]
     return "\n".join(lines)
@@ -45,8 +56,6 @@ def section(
 
 def _batches(found: Batches) -> list[str]:
     return [
-        f"A batch of {PHOTOS} small photos through all stages (phash as the feature), medians:",
-        "",
         "| | ms per batch | a minute |",
         "| --- | --- | --- |",
         f"| a run in one process | {found.run_s * 1e3:,.0f} ({found.run_cpu_s * 1e3:,.0f}) | "
@@ -57,17 +66,12 @@ def _batches(found: Batches) -> list[str]:
     ]
 
 
-def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
+def _ticks(rows: Sequence[Measured]) -> list[str]:
     titles = list(rows[0].costs)
     told = [
         f"| {row.n:,} | " + " | ".join(_cost(row.costs[title]) for title in titles) + " |" for row in rows
     ]
     return [
-        "Seconds, and requests to the root's store. *first*: the tick after batches came; later ticks of the same code",
-        "server do not read them again. *refresh*: the schedule's; *release*: with nothing new; *far*: with "
-        f"{latency_s * 1e3:.0f} ms of",
-        "latency at every request.",
-        "",
         f"| batches | {' | '.join(titles)} |",
         f"|{' --- |' * (len(titles) + 1)}",
         *told,
@@ -76,7 +80,7 @@ def _ticks(rows: Sequence[Measured], latency_s: float) -> list[str]:
 
 
 def _cost(found: Cost) -> str:
-    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}) s, {found.requests:,}"
+    return f"{found.wall_s:.2f} ({found.cpu_s:.2f}), {found.requests:,}"
 
 
 def _served(rows: Sequence[Measured]) -> list[str]:
@@ -86,9 +90,6 @@ def _served(rows: Sequence[Measured]) -> list[str]:
     asked, pages = list(QUERIES), list(PAGES)
     titles = " | ".join([*(f"asks {name}" for name in asked), *(f"shows {name}" for name in pages)])
     return [
-        "Seconds of the pages' questions by GraphQL, and until Chromium shows the page, from a cold visit; medians",
-        "of 3. Then processor seconds of both servers for all of that, and their memory afterwards.",
-        "",
         f"| partitions | {titles} | processor s | code server, MiB | webserver, MiB |",
         f"|{' --- |' * (len(asked) + len(pages) + 4)}",
         *(
@@ -104,7 +105,9 @@ def _served(rows: Sequence[Measured]) -> list[str]:
 def written(page: Path, text: str, storage: str) -> str:
     """The page with this section in place of the one it has of that storage, or at its end."""
     begin = _BEGIN.format(storage=storage)
-    old = page.read_text(encoding="utf-8") if page.exists() else "# The pipeline's figures\n"
+    old = page.read_text(encoding="utf-8") if page.exists() else "# Benchmarks: the pipeline\n"
+    if HOW_TO_READ not in old:
+        old = f"{old.rstrip()}\n\n{HOW_TO_READ}"
     head, _, rest = old.partition(begin)
-    _, _, tail = rest.partition(_END)
-    return f"{head.rstrip()}\n\n{begin}\n{text.rstrip()}\n{_END}\n{tail.lstrip()}"
+    tail = rest.partition(_END)[2] or "\n"
+    return f"{head.rstrip()}\n\n{begin}\n{text.rstrip()}\n{_END}{tail}"

@@ -27,23 +27,21 @@ FILES = 100
 CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
 
-BOUNDS = """Bounds, in processor seconds per GiB, by getrusage on busy cores; not measured with this page:
+BOUNDS = """Bounds, by getrusage on busy cores, not measured with this page:
 
 | part | processor s/GiB |
 | --- | --- |
-| SHA-256 (the processor's own instructions, outside the interpreter's lock) | 0.57 to 0.92 |
+| SHA-256 (SHA instructions, outside the interpreter's lock) | 0.57 to 0.92 |
 | CRC-32C | 0.05 to 0.13 |
 | down: receiving and writing | s5cmd 0.45 to 0.7, Ceph 0.8 to 1.2, penstock with CRC-32C 0.5 to 0.75 |
 | up: reading | 0.1; into new memory 0.6 to 0.7, and up to 3 on a virtual machine |
-| up: sending, beside SHA-256 twice (the caller's, and the client's for its signature) | 0.2 |
+| up: sending, beside SHA-256 twice (the caller's, and for the signature) | 0.2 |
 | bucket to bucket, both ways of a byte | Ceph 4.8 to 5.5, rclone 0.7 to 0.8, penstock 1.35, with CRC-32C 0.55 to 0.65 |
 
 - Down: SHA-256 adds a half to the sum of client and server.
-- From bucket to bucket: SHA-256 is the difference where both share two cores; with a core of its own Ceph is the bound.
-- Ranges: nginx and the client share the cores. At 16 at once threads wait for the interpreter's lock; a request takes
-  12 us of Python, and the system's copy.
-- Whole files, on a virtual machine whose host gives the page cache's memory anew: every contestant takes half as
-  long again.
+- From bucket to bucket: SHA-256 is the difference on shared cores; apart Ceph is the bound.
+- Ranges: at 16 at once threads wait for the interpreter's lock; a request takes 12 us of Python, and the system's copy.
+- Whole files, where a virtual machine's host gives the page cache's memory anew: everybody takes half as long again.
 """
 
 
@@ -156,9 +154,8 @@ def head(given: argparse.Namespace) -> list[str]:
         "# Stores\n",
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),
         "",
-        "Contestants take turns; a ratio is the median over rounds of the ratio within a round, with its range.",
-        'Server and client share the cores, but for "a core for each"; processor seconds per GiB are those of',
-        "the client.\n",
+        "Contestants take turns. Figures are medians over rounds, with range; ratios are within a round. Server and",
+        "client share the cores, or have one each (apart). Processor seconds are the client's.\n",
         "| what | against | at least | penstock is faster by | reached |\n| --- | --- | --- | --- | --- |",
     ]
 

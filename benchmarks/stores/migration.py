@@ -124,10 +124,10 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     yield "## From bucket to bucket\n"
     yield (
         f"{files} objects of 64 MiB, and {SMALL * files} of 1 MiB, from one prefix of a bucket of Ceph's on this\n"
-        f"machine (its objects in memory) to another, {AT_ONCE} at once, the bytes through the program, with its\n"
-        f"start. Sizes and keys are compared after each turn. {len(turns[f'import, {SHARED}'])} rounds.\n\n"
-        "- penstock: `penstock migrate run --from` takes SHA-256 (`--hash`: CRC-32C), and keeps manifest and journal.\n"
-        "- rclone: `rclone copy --checksum` takes the ETags of both for MD5 and hashes nothing on the way.\n"
+        f"machine (objects in memory) to another, {AT_ONCE} at once, the bytes through the program, with its start.\n"
+        f"Sizes and keys are compared after each turn. {len(turns[f'import, {SHARED}'])} rounds.\n\n"
+        "- penstock: `penstock migrate run --from`, with SHA-256 (`--hash`: CRC-32C), manifest and journal.\n"
+        "- rclone: `rclone copy --checksum` takes both ETags for MD5 and hashes nothing on the way.\n"
         "- rclone, then sha256: then `rclone hashsum sha256 --download` of the source, for the manifest's hashes.\n"
     )
     yield (
@@ -135,6 +135,7 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         "| --- | --- | --- | --- | --- | --- | --- |"
     )
     for had, (name, nbytes) in product((SHARED, APART), SIZES.items()):
+        at = f"{had} | {name}"
         for program in CONTESTANTS[had]:
             found = turns[f"{program} {name}, {had}"]
             rates = [page.rate(turn) * nbytes / 1e6 for turn in found]
@@ -146,7 +147,8 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
                 else page.shown(page.ratios(turns, f"penstock {name}, {had}", f"{program} {name}, {had}"))
             )
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 2)} | {page.shown(peak, 0)}"
-            yield f"| {had} | {name} | {program} | {shown} | {ratio} |"
+            yield f"| {at} | {program} | {shown} | {ratio} |"
+            at = "|"
     yield f"\nThe import alone peaks at {_imported_mib(turns):.0f} MiB.\n"
 
 
@@ -155,7 +157,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
     for had, name, (program, hash) in product((SHARED, APART), SIZES, OURS.items()):
         found = page.ratios(turns, f"{program} {name}, {had}", f"rclone {name}, {had}")
         reached = "yes" if statistics.median(found) >= AIM else "no"
-        what = f"objects of {name}, bucket to bucket, with {hash}, {had}"
+        what = f"bucket to bucket, {name}, {hash}, cores {had}"
         yield f"| {what} | rclone | {AIM:.1f} | {page.shown(found)} | {reached} |"
         starts = zip(turns[f"{program} {name}, {had}"], turns[f"import, {had}"], strict=True)
         less = [ours["seconds"] / (ours["seconds"] - start["seconds"]) for ours, start in starts]

@@ -103,15 +103,14 @@ def cpu_per_gib(turn: Mapping[str, Any], size: int) -> float:
 
 SAID = {
     "nginx": "## Range reads\n\n"
-    "Ranges at random places of one object of {mib} MiB, from nginx on this machine\n"
-    "(the page cache; it looks at no signature). Threads that call the client's sync API. Median,\n"
-    "and range over rounds. obstore-etag asks for the ETag and size as well, which\n"
+    "Ranges at random places of one object of {mib} MiB, from nginx on this machine (the page cache, no\n"
+    "signatures), by threads that call the client's sync API. obstore-etag asks for ETag and size too, which\n"
     "penstock compares at every read.\n",
     "nginx-tls": "## Range reads over TLS\n\n"
     "The same, from nginx with TLS (OpenSSL), by the clients that take a certificate authority.\n",
     "ceph": "## Range reads from Ceph\n\n"
-    "The same of an object of {mib} MiB, from Ceph on this machine as it is installed. It sends the head of an\n"
-    "answer, and the rest once that is acknowledged; Linux acknowledges after 40 ms unless it is told to at once.\n",
+    "The same of an object of {mib} MiB, from Ceph on this machine as installed. It sends an answer's head, and the\n"
+    "rest once that is acknowledged: by Linux after 40 ms, unless told to at once.\n",
 }
 
 
@@ -121,12 +120,14 @@ def section(server: str, turns: Turns, failed: Mapping[str, str]) -> Iterator[st
     yield "| at once | KiB | client | requests/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for (concurrency, size), of in turns.items():
+        at = f"{concurrency} | {size // 1024}"
         for name, found in of.items():
             rates = [page.rate(turn) for turn in found]
             cpu = [cpu_per_gib(turn, size) for turn in found]
             ratio = "" if name == "penstock" else page.shown(page.ratios(of, "penstock", name))
             shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio}"
-            yield f"| {concurrency} | {size // 1024} | {name} | {shown} |"
+            yield f"| {at} | {name} | {shown} |"
+            at = "|"
     yield ""
     for name, why in failed.items():
         yield f"{name} does not take part: {why}\n"

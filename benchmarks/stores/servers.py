@@ -98,7 +98,7 @@ def store_of(endpoint: str, prefix: str) -> Store:
     return open_store(f"s3://{BUCKET}/{prefix}", {"endpoint_url": endpoint, "key": KEY, "secret": SECRET})
 
 
-SHARED, APART = "both cores for both", "a core for each"
+SHARED, APART = "shared", "apart"
 
 
 @contextmanager

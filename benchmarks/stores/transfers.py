@@ -118,21 +118,23 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     """Markdown."""
     yield "## Whole files\n"
     yield (
-        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (its objects in memory)\n"
-        f"and back, {AT_ONCE} at once. penstock takes the SHA-256, or the CRC-32C, of every byte, up and down;\n"
-        "rclone MD5; s5cmd nothing. With the start of the program. Every file that came back was compared. Uploads\n"
-        "come from the page cache, downloads do not. A turn's memory was taken and given back just before, so nobody\n"
-        "waits for a virtual machine's host. "
+        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (objects in memory) and\n"
+        f"back, {AT_ONCE} at once, with the program's start. penstock takes the SHA-256, or the CRC-32C, of every\n"
+        "byte; rclone MD5; s5cmd nothing. Every file that came back was compared. Uploads come from the page cache,\n"
+        "downloads do not. A turn's memory was taken and given back before it. "
         f"{len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
+    before = ("", "")
     for name, found in sorted(turns.items(), key=_case):
         (program, way), had = name.partition(", ")[0].split(), name.partition(", ")[2]
         rates = [page.rate(turn) * FILE_BYTES / 1e6 for turn in found]
         cpu = [turn["cpu_s"] / (turn["samples"] * FILE_BYTES) * 2**30 for turn in found]
         ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}, {had}", name))
-        yield f"| {had} | {way} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
+        at = "|" if (had, way) == before else f"{had} | {way}"
+        before = had, way
+        yield f"| {at} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
     yield ""
 
 
@@ -142,7 +144,7 @@ def verdicts(turns: page.Turns) -> Iterator[str]:
         for program, hash in OURS.items():
             found = page.ratios(turns, f"{program} {way}, {had}", f"s5cmd {way}, {had}")
             reached = "yes" if statistics.median(found) >= AIM else "no"
-            what = f"files of 64 MiB, {way}, with {hash}, {had}"
+            what = f"files of 64 MiB, {way}, {hash}, cores {had}"
             yield f"| {what} | s5cmd | {AIM} | {page.shown(found)} | {reached} |"
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loader.dataset import root
+from loader.dataset.log.log import Log
 from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
 from penstock.collect import classify as sort_out
@@ -59,11 +60,15 @@ def another_collectors_work_ends_a_look(patch):
 
 def takedowns_are_read_once(patch):
     """By whoever publishes, when it first builds its manifest."""
-    real, first = publish.apply_denies, {}
+    commit, real, first = Log.commit, publish.apply_denies, {}
+
+    def watched(self, txn, build):
+        return commit(self, txn, lambda state: (first.setdefault(txn, state.denies), build(state))[1])
 
     def apply(store, state, txn, *rest):
-        return real(store, replace(state, denies=first.setdefault(txn, state.denies)), txn, *rest)
+        return real(store, replace(state, denies=first[txn]), txn, *rest)
 
+    patch.setattr(Log, "commit", watched)
     patch.setattr(publish, "apply_denies", apply)
 
 

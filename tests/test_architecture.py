@@ -355,6 +355,7 @@ def test_names_say_what_is_inside(package: str) -> None:
 def test_the_environment_is_read_in_few_places() -> None:
     allowed = {
         "loader.dataset.root",  # PENSTOCK_ROOT
+        "loader.native",  # PENSTOCK_NATIVE
         "penstock.console.completion",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
         "loader.run.recipe.world",  # the launcher's rank and world size
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them

@@ -43,8 +43,10 @@ def gather_rows(
     """Read values into rows of memory, verified; return the seconds that checking took.
 
     Item i lies in `files[which[i]]` from byte `begin[i]` on: `head`, and then the
-    `row_bytes` bytes of row `rows[i]` of `memory`. `status[i]` becomes RIGHT; WRONG where the item does not begin with
-    `head`, or its CRC-32C (head and value) is not `crcs[i]`; UNREAD where the file cannot be read, or ends before.
+    `row_bytes` bytes of row `rows[i]` of `memory`. `status[i]` becomes RIGHT, or:
+
+    - WRONG where the item does not begin with `head`, or its CRC-32C (head and value) is not `crcs[i]`;
+    - UNREAD where the file cannot be read, or ends before.
 
     memory: uint8, contiguous. rows: each at most once; one that is not RIGHT holds anything.
 

@@ -106,11 +106,6 @@ class Batch:
     """Global step."""
     ids: _IdsOnDemand = _IdsOnDemand()
     """list of (source, key) per slot, None at padding. A substituted slot has the sample that came instead."""
-    sources: NDArray[np.int32]
-    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy's."""
-    ordinals: NDArray[np.int64]
-    """int64 [slots]: ordinal of each slot's sample in its source's version, -1 at padding. Always numpy's. With the
-    source it names the sample as `ids` does, and costs nothing: `version.address` takes it."""
     mask: Any
     """bool [slots], True at real slots; a tensor for torch, a jax.Array for jax."""
     weight: float
@@ -120,6 +115,11 @@ class Batch:
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
     fields: dict[str, Any]
     """Field name -> column [slots, ...], or a list of `slots` values where shapes differ."""
+    sources: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy's."""
+    ordinals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int64 [slots]: ordinal of each slot's sample in its source's version, -1 at padding. Always numpy's. With the
+    source it names the sample as `ids` does, and costs nothing: `version.address` takes it."""
     nbytes: int = 0
     """Bytes of the decoded columns."""
     bucket: str | None = None

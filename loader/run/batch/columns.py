@@ -114,34 +114,43 @@ class Columns:
         self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
         self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
         self._order = np.full(n_slots, _PADDING)
-        self._complete: tuple[str, ...] | None = None  # the fields of every slot, where all lie in rows
 
     def __len__(self) -> int:
         return len(self._order)
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
         """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
-        complete = self._found_complete()
         for some in slots:
-            out = Columns.__new__(Columns)  # a fifth of a small batch's time would go into empty columns
-            out._allocate, out._complete = self._allocate, complete
+            out = Columns(0, self._allocate)
             out._order, out._orders = self._order[some], self._orders
             out._rows = {field: rows[some] for field, rows in self._rows.items()}
-            out._filled = {} if complete else {field: one[some] for field, one in self._filled.items()}
+            out._filled = {field: one[some] for field, one in self._filled.items()}
             out._values = {field: values[some] for field, values in self._values.items()}
             yield out
 
+    @property
+    def is_even(self) -> bool:
+        """True where any part of the slots is collated into that part of the whole's columns.
+
+        Every slot has a sample with the same fields; all values of a field are in its rows, or are bytes or text.
+        """
+        if len(self._orders) != 1 or not self.mask().all():
+            return False
+        (names,) = self._orders
+        return all(self._is_even(name) for name in names)
+
+    def _is_even(self, field: str) -> bool:
+        if field in self._filled:
+            return bool(self._filled[field].all())
+        return set(map(type, self._of(field))) in ({bytes}, {str})
+
     def names(self) -> list[str]:
         """Return every field, in the order in which the slots bring them up."""
-        if self._complete is not None:
-            return list(self._complete)
         orders, here = list(self._orders), dict.fromkeys(self._order[self.mask()].tolist())
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
     def mask(self) -> NDArray[np.bool_]:
         """Return bool [n_slots]: True where there is a sample."""
-        if self._complete is not None:
-            return np.ones(len(self), bool)
         real: NDArray[np.bool_] = self._order != _PADDING
         return real
 
@@ -183,8 +192,6 @@ class Columns:
 
     def whole(self, field: str) -> np.ndarray | None:
         """Return the field's rows, zeros at padding, where every sample's value is in its row; else None."""
-        if self._complete is not None:
-            return self._rows[field]
         if field not in self._filled:
             return None
         real = self.mask()
@@ -206,14 +213,6 @@ class Columns:
                 zip(self._order.tolist(), filled, self._of(field), strict=True)
             )
         ]
-
-    def _found_complete(self) -> tuple[str, ...] | None:
-        """Return `_complete`, looked for."""
-        if len(self._orders) != 1 or not self.mask().all():
-            return None
-        (names,) = self._orders
-        filled = (self._filled.get(name) for name in names)
-        return names if all(one is not None and one.all() for one in filled) else None
 
     def _of(self, field: str) -> list[Any]:
         values = self._values.get(field)

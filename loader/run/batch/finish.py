@@ -1,6 +1,6 @@
 """Batches out of a rank's slots: fields, identities, digest and counts of each step, and the unreadable slots."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,20 +63,30 @@ class Finish:
         for name, count in zip(names, of_source.tolist(), strict=True):
             seen.samples[name] = seen.samples.get(name, 0) + count
         out = []
-        for (step, rows), part, batch, digest, n in zip(
+        for (step, rows), (fields, mask), batch, digest, n in zip(
             mine.parts(),
-            columns.parts(rows for _, rows in mine.parts()),
+            self._collated(mine, columns),
             mine.batches,
             digests.tolist(),
             real.tolist(),
             strict=True,
         ):
-            fields, mask = self._collate(part, self._recipe.framework)
             ids = SlotIds(names=names, source=sources[rows], keys=made.keys, rows=rows)
             out.append(self._batch(step, ids, ordinals[rows], fields, mask, digest, n, batch))
         for one in made.substitutions:
             out[mine.steps.index(one.step)].substitutions.append(one)
         return out
+
+    def _collated(self, mine: RankSlots, columns: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield the fields and mask of each step: cut out of those of all steps, where that makes no difference."""
+        framework, parts = self._recipe.framework, [rows for _, rows in mine.parts()]
+        if len(parts) > 1 and framework != "jax" and columns.is_even:
+            fields, mask = self._collate(columns, framework)
+            for rows in parts:
+                yield {name: values[rows] for name, values in fields.items()}, mask[rows]
+            return
+        for part in columns.parts(parts):
+            yield self._collate(part, framework)
 
     def _padding(self, mine: RankSlots, columns: Columns) -> Batch:
         """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""

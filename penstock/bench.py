@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.native import KIND
 from loader.run.batch.step_metrics import MAKING
 from loader.run.metrics.limit import CONSUMER, limited_by, stage_seconds
 
@@ -67,9 +68,11 @@ class Bench:
     together: Rate
     """Rate of whole batches by `workers`."""
     limited_by: str | None
-    """The limiting stage; None where none was found."""
+    """The stage that takes most of one thread's time; None where none was found."""
     advice: Sequence[str]
     """Changes that would help."""
+    native: str
+    """Means by which samples of a disk are read and checked: `loader.native.KIND`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,7 +103,7 @@ def bench(
     several = _Run(plan, "auto" if workers is None else workers, 0, seconds / 2)
     one = _Run(plan, 0, several.stop, seconds / 2)
     n_workers, alone = several.threads, stage_seconds(one.after, one.before)
-    limit = limited_by(several.after, several.before, ahead=n_workers > 0)
+    limit = limited_by(one.after, one.before, ahead=False)
     return Bench(
         version=version.name,
         fields=list(fields),
@@ -112,6 +115,7 @@ def bench(
         together=several.rate(several.elapsed_s),
         limited_by=limit,
         advice=_advice(limit, n_workers),
+        native=KIND,
     )
 
 

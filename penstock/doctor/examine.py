@@ -15,6 +15,7 @@ from loader.errors import (
     Throttled,
     Transient,
 )
+from loader.native import KIND
 from loader.storage import Store, is_local, open_store
 from loader.storage.memory import MemoryStore
 from loader.storage.spec import spec_of
@@ -81,6 +82,7 @@ def examine(
             given=_shown(store.url, given),
             throttled=examination.throttled,
         ),
+        native=KIND,
     )
 
 

@@ -71,6 +71,8 @@ class Report:
     """Speeds; empty where none was measured."""
     advice: Advice | None
     """Settings; None where no speed was measured."""
+    native: str
+    """Means by which a loader here reads and checks samples of a disk."""
 
     @property
     def failed(self) -> bool:
@@ -87,7 +89,7 @@ class Report:
             lines += ["", *table(self.speeds)]
         if self.advice:
             lines += ["", *self.advice.to_lines(self.url)]
-        return "\n".join([*lines, "", self._verdict()])
+        return "\n".join([*lines, "", f"samples of a disk are read by: {self.native}", self._verdict()])
 
     def _verdict(self) -> str:
         levels = [finding.level for finding in self.findings]

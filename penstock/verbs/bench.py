@@ -62,6 +62,7 @@ def _text(found: "Bench") -> list[str | Table]:
         "",
         Table(form=FORM, header=("", "ms/batch", "samples/s", "MB/s", "share"), rows=[*rows, *alone]),
         "",
+        f"samples of a disk are read by: {found.native}",
         f"limited by: {found.limited_by or 'nothing that was measured'}",
         *(f"  {one}" for one in found.advice),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import loader
+from loader.native import KIND
 from loader.run.batch.step_metrics import MAKING
 from loader.run.metrics.limit import LIMITS
 from penstock.bench import ADVICE, bench
@@ -26,7 +27,8 @@ def test_the_table(cli, filled):
     assert all(re.fullmatch(r".{12} +[\d,.]+ +[\d,]+ +[\d,]+( +.* %)?", row) for row in rows[: len(names)]), (
         rows
     )
-    limit = rows[len(names) + 1].removeprefix("limited by: ")
+    assert rows[len(names) + 1] == f"samples of a disk are read by: {KIND}"
+    limit = rows[len(names) + 2].removeprefix("limited by: ")
     assert limit in LIMITS.values()
     assert rows[-1] == f"  {ADVICE[limit]}"
 

@@ -126,6 +126,14 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
     return {name: _torch_field(values, torch) for name, values in fields.items()}, torch.from_numpy(mask)
 
 
+def import_framework(framework: str) -> None:
+    """Import the framework of batches. Raises: MissingDependency."""
+    if framework == "torch":
+        _torch()
+    elif framework == "jax":
+        _jax()
+
+
 def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
     """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are the real ones."""
     first, kinds = examples[0], set(map(type, examples))

@@ -19,7 +19,7 @@ from ...order.steps.slots import Slots
 from ...storage.shared.requests import counted
 from ..ahead.remote_reads import NodeReads
 from ..batch.batch import Batch, Keys
-from ..batch.collate import collate, gathered
+from ..batch.collate import collate, gathered, import_framework
 from ..batch.columns import Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
@@ -66,6 +66,7 @@ class Assembler:
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
         self._planned = Planned(recipe, end)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
+        self._framework = recipe.framework if allocate is None else "numpy"
 
     def dismiss(self) -> None:
         """Read nothing ahead any more; does not wait for what is on its way."""
@@ -126,6 +127,7 @@ class Assembler:
         seen.step_of = mine.step_of if len(mine.steps) > 1 else None
         columns = Columns(len(mine), self._allocate)
         made = (self._packed or self._plain)(mine, columns, seen)
+        import_framework(self._framework)  # seconds, the first time, which are no batch's
         with seen.timed("collate"):
             return self._finish(mine, columns, made, seen)
 

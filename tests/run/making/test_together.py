@@ -29,6 +29,7 @@ def told(batch):
     own = {name: batch.stats[name] for name in ("batches", "samples", "decoded_bytes")}
     return (
         *(batch.step, batch.ids, batch.mask.tolist(), batch.weight, batch.digest, batch.nbytes, batch.bucket),
+        *([type(values) for _, values in batch.items()], batch.sources.tolist(), batch.ordinals.tolist()),
         *(fields, own, [one.identity for one in batch.substitutions]),
     )
 

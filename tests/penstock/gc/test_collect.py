@@ -15,13 +15,13 @@ from benchmarks.collect import HOUR_US, root_of
 from loader.dataset.leases import lease as renewal
 from loader.dataset.leases.lease import Lease
 from loader.errors import Forbidden, FormatTooNew, InvalidName, InvalidRuntime, NotARoot, Throttled
-from penstock.collect import Moment, Options, collect, listing, sweep
-from penstock.collect import clients as notes
-from penstock.collect.classify import ABORTED, FOREIGN, Tally, _count
-from penstock.collect.clients import Signs, read_signs
-from penstock.collect.clock import earliest_us, now, passed
-from penstock.collect.deleted_record import read_swept
-from penstock.collect.plan import Before
+from penstock.gc import Moment, Options, collect, listing, sweep
+from penstock.gc import clients as notes
+from penstock.gc.classify import ABORTED, FOREIGN, Tally, _count
+from penstock.gc.clients import Signs, read_signs
+from penstock.gc.clock import earliest_us, now, passed
+from penstock.gc.deleted_record import read_swept
+from penstock.gc.plan import Before
 from penstock.units import parse_length, parse_size
 
 
@@ -547,7 +547,7 @@ def test_what_is_too_large_for_a_sweep_is_told(cli, own, caplog):
     cli("gc", "plan", root=own)
     run = cli("gc", "sweep", "--grace", "0h", "--apply", "--max-bytes", "0", root=own)
     assert "are larger than --max-bytes, and stay" in run.out
-    (record,) = [one for one in caplog.records if one.name == "penstock.collect.sweep"]
+    (record,) = [one for one in caplog.records if one.name == "penstock.gc.sweep"]
     assert record.levelname == "WARNING"
     assert (
         "objects that are due were passed over, as each is larger than max_bytes, 0 B: data/" in caplog.text

@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(scope="session")
 def properties(shared):
     """properties.py."""
-    return shared("penstock/collect/properties")
+    return shared("penstock/gc/properties")

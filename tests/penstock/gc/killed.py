@@ -4,7 +4,7 @@ the store."""
 from forks import Mortal
 
 import loader
-from penstock.collect import Moment, Options, collect, plan
+from penstock.gc import Moment, Options, collect, plan
 
 
 def run(url, options, at, when="before"):

@@ -7,8 +7,8 @@ import pytest
 import loader
 from loader.errors import Conflict
 from loader.storage import open_store
-from penstock.collect import Moment, Options, Policy, collect, plan, retire_by_policy
-from penstock.collect.deleted_record import read_swept
+from penstock.gc import Moment, Options, Policy, collect, plan, retire_by_policy
+from penstock.gc.deleted_record import read_swept
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.promote import promote, promote_alone
 from penstock.migrate.run import migrate

@@ -11,8 +11,8 @@ from loader.dataset.publishing.commit import open_record
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
-from penstock.collect import Moment, Options, collect
-from penstock.collect.deleted_record import read_swept
+from penstock.gc import Moment, Options, collect
+from penstock.gc.deleted_record import read_swept
 
 HOUR_US = 3_600_000_000
 _numbers = itertools.count()

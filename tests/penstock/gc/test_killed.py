@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import loader
-from penstock.collect.deleted_record import read_swept
+from penstock.gc.deleted_record import read_swept
 
 TESTS = Path(__file__).parent.parent.parent
 
@@ -25,7 +25,7 @@ def begun(root, properties):
 
 def run_all(jobs):
     """(exit status, what it says) of a process for each job; all at once."""
-    command = [sys.executable, TESTS / "dataset" / "forks.py", TESTS / "penstock" / "collect" / "killed.py"]
+    command = [sys.executable, TESTS / "dataset" / "forks.py", TESTS / "penstock" / "gc" / "killed.py"]
     done = subprocess.run(command, input=json.dumps(jobs) + "\n", capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

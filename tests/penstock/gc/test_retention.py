@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loader.dataset.log.state import Hold, Ref, State, Txn, VersionRecord
 from loader.errors import InvalidRuntime, VersionNotFound
-from penstock.collect import Policy, retire_by_policy, retirements
+from penstock.gc import Policy, retire_by_policy, retirements
 
 DAY_US = 86_400_000_000
 

@@ -10,12 +10,12 @@ from hypothesis.stateful import run_state_machine_as_test
 import loader
 from loader.dataset.leases import lease
 from loader.errors import PenstockError
-from penstock.collect import classify as sort_out
-from penstock.collect import clients as notes
-from penstock.collect import clock, collector, plan, sweep
-from penstock.collect import needed as live
-from penstock.collect import needed as lost
-from penstock.collect.clients import Clients
+from penstock.gc import classify as sort_out
+from penstock.gc import clients as notes
+from penstock.gc import clock, collector, plan, sweep
+from penstock.gc import needed as live
+from penstock.gc import needed as lost
+from penstock.gc.clients import Clients
 
 real_protected = live.protected
 
@@ -277,7 +277,7 @@ def test_a_planted_bug_does_not_outlive_the_machine(monkeypatch, properties, sha
     with monkeypatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, PenstockError)):
-            run_state_machine_as_test(shared("penstock/collect/lives").machine(properties), settings=chosen)
+            run_state_machine_as_test(shared("penstock/gc/lives").machine(properties), settings=chosen)
 
 
 def test_every_property_holds_without(properties, subtests):

@@ -7,7 +7,7 @@ from typing import Any
 
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy
-from assets.media.videos.audit_and_cut import Shelf
+from assets.media.video.audit_and_cut import Shelf
 from loader.storage import open_store
 
 

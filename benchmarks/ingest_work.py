@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from assets.media.known_facts import ClipStaging
 from assets.media.objects import AuditRequest, CutRequest, audit_object, cut_object
 from assets.media.policy import CutPolicy
-from assets.media.videos.audit_and_cut import Shelf
 from loader.storage import open_store
 
 
@@ -20,7 +20,7 @@ def requests(folder: Path, video: Path, policy: CutPolicy, name: str) -> tuple[A
         "sha256": hashlib.sha256(video.read_bytes()).hexdigest(),
         "mime": "video/mp4",
         "policy": policy,
-        "shelf": Shelf(store=open_store(str(folder / "root")), key=f"ahead/{name}"),
+        "staging": ClipStaging(store=open_store(str(folder / "root")), key=f"ahead/{name}"),
     }
     audit = AuditRequest(**common, scratch=str(folder / f"audit-{name}"))
     return audit, CutRequest(**common, scratch=str(folder / f"cut-{name}"))

@@ -11,7 +11,7 @@ from resources.storage import RootResource
 )
 def look(context: dg.OpExecutionContext, root: RootResource) -> None:
     """Write metadata of the run: objects and bytes per dataset, and the output of `penstock gc plan`."""
-    from penstock.collect import Options, collect
+    from penstock.gc import Options, collect
     from penstock.takedown.record import condemned
 
     with root.opened() as opened:

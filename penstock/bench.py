@@ -1,12 +1,12 @@
 """The speed at which a version can be loaded here: each stage alone, all together, what limits, and what to change."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import loader
+from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 from loader.native import KIND
 from loader.run.batch.step_metrics import MAKING
@@ -171,6 +171,6 @@ def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
 def _advice(limit: str | None, workers: int) -> list[str]:
     if limit is None:
         return []
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = n_cores()
     more = limit != CONSUMER and workers < cores
     return [*([f"more workers: {workers} now, {cores} cores are here"] if more else []), ADVICE[limit]]

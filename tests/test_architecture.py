@@ -26,7 +26,7 @@ LONG = {
     "loader.order.plan.make_plan",
     "loader.run.loader.__init__",
     "loader.run.ahead.remote_reads.__init__",
-    "penstock.collect.collector.collect",
+    "penstock.gc.collector.collect",
     "penstock.takedown.prove.prove",
     "assets.features.refresh.refresh_stage",
     "assets.ingest.cut.cut_objects",

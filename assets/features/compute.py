@@ -18,7 +18,7 @@ from resources.store_variables import store_variables
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.models import ModelFeaturizer
-from ..media.photos.open import PHOTO_WORDS
+from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
 
 STRETCH = 32

@@ -4,15 +4,15 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from .audio.audit import audit_audio
 from .cutters import MEDIA_KINDS, kind_of
+from .image.audit import audit_image
 from .media_table import Row, media_row
-from .photos.audit import audit_image
 from .policy import CutPolicy
-from .sounds.audit import audit_audio
 from .text import audit_text
 from .unit import Kind
-from .videos.audit_and_cut import Ahead
-from .videos.measure.audit import audit_video
+from .video.audit_and_cut import Ahead
+from .video.measure.audit import audit_video
 
 AUDITS: Mapping[Kind, Callable[[str, CutPolicy, Ahead | None], Row]] = {
     "image": lambda path, *_: audit_image(path),

@@ -35,13 +35,13 @@ class Cutter:
 
 CUTTERS: Mapping[Kind, Cutter] = {
     "image": Cutter(
-        function="assets.media.photos.cut:cut_image", facts="photo.json", has_label=True, takes_known=False
+        function="assets.media.image.cut:cut_image", facts="photo.json", has_label=True, takes_known=False
     ),
     "video": Cutter(
-        function="assets.media.videos.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
+        function="assets.media.video.cut:cut_video", facts="clip.json", has_label=False, takes_known=True
     ),
     "audio": Cutter(
-        function="assets.media.sounds.cut:cut_audio", facts="speech.json", has_label=False, takes_known=True
+        function="assets.media.audio.cut:cut_audio", facts="speech.json", has_label=False, takes_known=True
     ),
     "text": Cutter(
         function="assets.media.text:cut_text", facts="document.json", has_label=False, takes_known=False
@@ -74,7 +74,7 @@ def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind
     if mime in IMAGE_TYPES:
         kind = "image"
         if mime == "image/heic":
-            from .photos.open import read_heif
+            from .image.open import read_heif
 
             read_heif()
     elif mime.startswith(("video/", "audio/")):

@@ -7,7 +7,6 @@ threads, and goes over to processes in the middle of the run where it is measure
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
@@ -15,6 +14,7 @@ from time import process_time, thread_time
 from typing import Literal
 
 from ..cache.spec import CacheSpec
+from ..cores import n_cores
 from ..errors import InvalidRuntime
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
@@ -176,10 +176,9 @@ class Execution:
             return 0
         if self._asked != "auto":
             return self._asked
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if name == "processes":
-            return min(max(1, cores - 1), PROCESSES)
-        return cores if self._threads_made is None else self._threads_made
+            return min(max(1, n_cores() - 1), PROCESSES)
+        return n_cores() if self._threads_made is None else self._threads_made
 
     def _threads(self) -> ThreadPool[range, Made]:
         return ThreadPool(

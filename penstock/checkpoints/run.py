@@ -3,8 +3,10 @@
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,12 +106,17 @@ class Checkpoints:
         self.wait()
         from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-        how: dict[str, Any] = {"storage_writer": self.writer(step, batches), **self._collective()}
-        if wait:
-            first_error(lambda: save(dict(state), **how))
-            return
-        going = first_error(lambda: async_save(dict(state), **how))
-        assert isinstance(going, Future)
+        writer, begun = self.writer(step, batches), Event()
+        how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
+        with _quiet(how):
+            if wait:
+                first_error(lambda: save(dict(state), **how))
+                return
+            writer.on_set_up = begun.set
+            going = first_error(lambda: async_save(dict(state), **how))
+            assert isinstance(going, Future)
+            going.add_done_callback(lambda _: begun.set())
+            begun.wait()  # its thread warns before that, and filters of warnings are of all threads
         going.add_done_callback(lambda done: _tell(done, step, self))
         self._pending = step, going
 
@@ -163,7 +170,8 @@ class Checkpoints:
                 )
             batches.load_state_dict(checkpoint.loader)
         reader = self._reader(checkpoint, made, partial)
-        first_error(lambda: load(state, storage_reader=reader, **how))
+        with _quiet(how):
+            first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 
     def reader(self, step: int, *, partial: bool = False) -> "Reader":
@@ -204,9 +212,6 @@ class Checkpoints:
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
-            warnings.filterwarnings(
-                "ignore", "torch.distributed is disabled", UserWarning
-            )  # one process is fine
             return {"no_dist": True}
         if self._group is None:
             self._group = distributed.new_group(backend="gloo")
@@ -230,6 +235,17 @@ class Checkpoints:
         from .reader import Reader
 
         return Reader(self._store, checkpoint, made, partial=partial)
+
+
+@contextmanager
+def _quiet(how: Mapping[str, Any]) -> Iterator[None]:
+    """Leave out torch's warning of one process without collectives, which is fine, and nothing afterwards."""
+    if not how.get("no_dist"):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
 
 
 def _facts(batches: "loader.Loader") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pickle import UnpicklingError
 from typing import Any
@@ -39,6 +39,9 @@ class Writer(StorageWriter):
     Raises, within the exception of torch.distributed.checkpoint: Conflict for a step at or below the newest checkpoint
     of the run; InvalidField for what a checkpoint does not hold; StoreError.
     """
+
+    on_set_up: Callable[[], object] | None = None
+    """Called at the begin of a save, before anything is written."""
 
     def __init__(
         self,
@@ -77,6 +80,8 @@ class Writer(StorageWriter):
             raise InvalidRuntime(
                 "use_collectives=False: a checkpoint has one marker for all ranks; leave it out"
             )
+        if self.on_set_up is not None:
+            self.on_set_up()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""

@@ -19,6 +19,7 @@ from .finding.hashed_names import TAKEN_DOWN, mark
 from .finding.json_text import cell_texts, json_object, texts
 from .finding.names import keys_files, waiting_tables
 from .finding.readable_versions import Whole, over_whole
+from .finding.sources import plain_uri
 from .record import Place, Record
 from .removing.pipeline_tables import is_hint
 
@@ -28,7 +29,7 @@ Uris = Mapping[str, Collection[str]]
 
 def delete_object(uri: str) -> None:
     """Delete an object; a missing one is no error. Raises: InvalidStore for no path or URL; StoreError."""
-    place, slash, name = _plain(uri).rpartition("/")
+    place, slash, name = plain_uri(uri).rpartition("/")
     if not slash or not name:
         raise InvalidStore(
             f"{uri!r} is no path or URL of an object, so it cannot be deleted; leave --delete-raw out"
@@ -64,17 +65,18 @@ def used_by_others(root: Root, uris: Uris) -> set[str]:
     Without raw objects it costs nothing. Else it reads the keys of every version, what open transactions have of
     samples, and each table and record of a pipeline. Raises: Corrupt; StoreError.
     """
-    asked = {uri: _plain(uri) for some in uris.values() for uri in some}
+    asked = {uri: plain_uri(uri) for some in uris.values() for uri in some}
     plain = frozenset(asked.values())
 
     def meant(text: str) -> set[str]:
         if TAKEN_DOWN in text:
             # An earlier release took a name out of an address: it may have been that of any that fits.
-            pieces = _plain(text).split(TAKEN_DOWN)
+            pieces = plain_uri(text).split(TAKEN_DOWN)
             return {uri for uri in plain if _fits(uri, pieces)}
-        return {_plain(text)} & plain
+        return {plain_uri(text)} & plain
 
-    used = _used(root, meant, {of: set(map(_plain, some)) for of, some in uris.items()}) if plain else set()
+    own = {of: set(map(plain_uri, some)) for of, some in uris.items()}
+    used = _used(root, meant, own) if plain else set()
     return {uri for uri in asked if asked[uri] in used}
 
 
@@ -89,7 +91,7 @@ def shared_marks(root: Root, deny: Deny, places: Iterable[Place]) -> set[str]:
     asked: set[str] = set().union(*own.values())
 
     def meant(text: str) -> set[str]:
-        spelled = (_plain(text), f"file://{_plain(text)}")
+        spelled = (plain_uri(text), f"file://{plain_uri(text)}")
         return {mark(deny.salt, of, one) for of in own for one in spelled} & asked
 
     return _used(root, meant, own) if own else set()
@@ -127,11 +129,6 @@ def _fits(uri: str, pieces: list[str]) -> bool:
             return False
         at = found + len(piece)
     return len(uri) - len(last) > at
-
-
-def _plain(uri: str) -> str:
-    """Return the one spelling of a local path."""
-    return uri.removeprefix("file://")
 
 
 def _of_versions(root: Root, dataset: str, tests: DenyList, meant: Meant) -> set[str]:

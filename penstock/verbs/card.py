@@ -38,7 +38,10 @@ def run(arguments: Namespace) -> Answer:
         saved = save_card(root.store, made)
         lines += [f"{root.url}/{saved.folder}/{name}" for name in saved.written]
         lines += [f"{root.url}/{saved.folder}/{name} is another card and was kept" for name in saved.kept]
-    return card_document(made), "\n".join(lines) or render_markdown(made).rstrip("\n"), 0
+    text = "\n".join(lines)
+    if not text and not arguments.json:
+        text = render_markdown(made).rstrip("\n")
+    return card_document(made), text, 0
 
 
 VERB = Verb(

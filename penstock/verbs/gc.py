@@ -101,7 +101,7 @@ def _condemned(root: "loader.Root", given_up: Sequence[str]) -> set[str]:
 
 def plan(arguments: Namespace) -> Answer:
     """List the condemned objects, for how long they have been, and their cost."""
-    from ..collect import Options, collect
+    from ..gc import Options, collect
 
     root = loader.Root(arguments.root)
     options = Options(
@@ -116,7 +116,7 @@ def plan(arguments: Namespace) -> Answer:
 
 def sweep(arguments: Namespace) -> Answer:
     """Delete what has been condemned for the grace. Exit status 1 when something cannot be deleted."""
-    from ..collect import Options, collect
+    from ..gc import Options, collect
 
     root = loader.Root(arguments.root)
     options = Options(
@@ -135,9 +135,9 @@ def sweep(arguments: Namespace) -> Answer:
 
 def retire(arguments: Namespace) -> Answer:
     """Retire the versions that a policy does not keep."""
-    from ..collect import Policy, retire_by_policy
-    from ..collect.clients import own_name, read_signs
-    from ..collect.clock import earliest_us, now
+    from ..gc import Policy, retire_by_policy
+    from ..gc.clients import own_name, read_signs
+    from ..gc.clock import earliest_us, now
 
     policy = Policy(last=arguments.keep_last, monthly=arguments.keep_monthly, days=arguments.keep_days)
     root = loader.Root(arguments.root)

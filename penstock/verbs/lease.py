@@ -21,8 +21,8 @@ def ls(arguments: Namespace) -> Answer:
     """List who holds which version open, and for how long no sign of life was seen."""
     from loader.dataset.leases.lease import list_leases
 
-    from ..collect.clients import check_name, own_name, read_signs, silent_s
-    from ..collect.clock import now
+    from ..gc.clients import check_name, own_name, read_signs, silent_s
+    from ..gc.clock import now
     from ..units import length
 
     root = loader.Root(arguments.root)

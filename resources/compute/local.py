@@ -4,13 +4,13 @@ A thread per worker takes the next unit, hands it to a process of its own, and w
 process, or the timeout. `pool` tells the outcome of a unit whose process dies.
 """
 
-import os
 import pickle
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from loader.cores import n_cores
 from loader.errors import InvalidRuntime
 
 from .answers import NotAnAnswer, Types, answer_types, decoded
@@ -76,7 +76,7 @@ class LocalCompute:
 
     def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
         self._variables = tuple(variables)
-        self._n_workers = check_workers(workers) or _n_cores()
+        self._n_workers = check_workers(workers) or n_cores()
         self._changed = threading.Condition()
         self._pool = Pool(self._n_workers, self._changed)
         self._maps: set[_Map] = set()
@@ -200,8 +200,3 @@ def _outcome(reply: Reply, types: Types) -> Outcome[Any]:
 
 def _nbytes(reply: Reply) -> int:
     return 0 if isinstance(reply, Failure) else len(reply)
-
-
-def _n_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -18,7 +18,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.log.entries import entry_key
 from loader.dataset.publishing import commit as publish
 from loader.errors import ObjectNotFound, PenstockError
-from penstock.collect import Moment, Options, collect
+from penstock.gc import Moment, Options, collect
 from penstock.takedown.record import condemned
 from penstock.takedown.run import run_takedown
 from penstock.verify.root import verify_root

@@ -16,7 +16,7 @@ import loader
 from loader.dataset.log.denies import Target
 from loader.dataset.publishing import commit as publish
 from loader.dataset.tables.references import references
-from penstock.collect import Moment, Options, collect, plan
+from penstock.gc import Moment, Options, collect, plan
 from penstock.takedown.run import run_takedown
 from penstock.verify.root import verify_root
 

@@ -8,9 +8,9 @@ from loader.dataset import root
 from loader.dataset.log.log import Log
 from loader.dataset.publishing import commit as publish
 from loader.errors import PenstockError
-from penstock.collect import classify as sort_out
-from penstock.collect import collector, sweep
-from penstock.collect import needed as live
+from penstock.gc import classify as sort_out
+from penstock.gc import collector, sweep
+from penstock.gc import needed as live
 from penstock.takedown import run
 from penstock.takedown.finding import readable_versions as whole
 from penstock.takedown.removing import steps

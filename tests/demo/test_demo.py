@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import loader
+from assets.media.audio.cut import write_flac
 from assets.media.policy import CutPolicy
-from assets.media.sounds.cut import write_flac
 from assets.media.unit import Unusable
-from assets.media.videos.cut import cut_video
+from assets.media.video.cut import cut_video
 from examples.demo.__main__ import main
 from examples.demo.damage import plant_truncated
 

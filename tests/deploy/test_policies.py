@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import loader
-from penstock.collect import Options, collect
+from penstock.gc import Options, collect
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "deploy" / "policies" / "make.py"

@@ -21,10 +21,10 @@ from loader.modalities.video.packet_table import read_packets
 
 from ..container import moving_picture, opened
 from ..unit import Unit, Unusable
-from ..videos.clips.packet_field import PACKETS_FIELD
-from ..videos.frames.side_data import display_matrix
-from ..videos.frames.timestamps import has_display_times, shown
-from ..videos.picture.colour import is_hdr
+from ..video.clips.packet_field import PACKETS_FIELD
+from ..video.frames.side_data import display_matrix
+from ..video.frames.timestamps import has_display_times, shown
+from ..video.picture.colour import is_hdr
 from . import findings
 from .findings import Reading, compare, finding, turned
 from .grid import Grid, grid_of, planes_of

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..unit import Kind, Unit
+from .audio import audit_sounds
 from .clips import audit_clips
-from .photos import audit_photo
-from .sounds import audit_sounds
+from .image import audit_photo
 
 
 def audit_units(path: str, kind: Kind, units: Sequence[Unit], row: Mapping[str, Any]) -> None:

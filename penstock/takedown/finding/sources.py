@@ -29,6 +29,11 @@ def landings(store: Store, dataset: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def plain_uri(uri: str) -> str:
+    """Return the one spelling of a local path."""
+    return uri.removeprefix("file://")
+
+
 def check_place(place: str) -> str:
     """Return the place as `why_not` takes it. Raises: InvalidStore for one that is everything, or no place."""
     if not _base(place):
@@ -44,7 +49,7 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
 
     It may be where it lies below one of the places and in no root, and its address cannot be read in two ways.
     """
-    plain = _plain(uri)
+    plain = plain_uri(uri)
     bases = sorted(base for base in map(_base, places) if base)
     inside = [base for base in bases if plain.startswith(f"{base}/")]
     if not inside:
@@ -54,7 +59,7 @@ def why_not(uri: str, places: Collection[str], root_url: str) -> str:
     has_query = "://" in plain and "?" in plain.rpartition("/")[0]
     if {"", ".", ".."} & set(rest) or "\0" in plain or has_query:
         return "its address can be read in two ways"
-    if plain.startswith(f"{_plain(root_url).rstrip('/')}/"):
+    if plain.startswith(f"{plain_uri(root_url).rstrip('/')}/"):
         return "it lies in the root"
     return _why_not_on_disk(plain, inside) if plain.startswith("/") else ""
 
@@ -80,17 +85,12 @@ def _upwards(folder: str) -> Iterator[str]:
         folder = above
 
 
-def _plain(uri: str) -> str:
-    """Return the one spelling of a local path."""
-    return uri.removeprefix("file://")
-
-
 def _base(place: str) -> str:
     """Return a place without the slashes at its end.
 
     Returns "" for a place that is no bucket, no server and no folder below the disk's own.
     """
-    base = _plain(place).rstrip("/")
+    base = plain_uri(place).rstrip("/")
     if "://" in base:
         return base
     return base if base.startswith("/") and ".." not in base.split("/") else ""

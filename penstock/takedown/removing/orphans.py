@@ -19,7 +19,7 @@ from loader.dataset.writing.redact import redact_rows, rows_of
 from loader.errors import ObjectNotFound
 from loader.storage import Store
 
-from ...collect.classify import OURS
+from ...gc.classify import OURS
 from ..finding.cells import scrub, taken_rows
 from ..finding.find import labels_name_some
 from ..finding.hashed_names import Marks

@@ -1,25 +1,17 @@
-"""A tick goes a bounded step further at every source, and every object still comes into exactly one batch."""
+"""A tick goes a bounded step further at every source."""
 
 import json
 import os
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from assets.arrivals.batch_manifests import manifests
-from assets.arrivals.progress import Dataset, Step, TickBudget, pause, read_progress, resume
+from assets.arrivals.progress import Dataset, TickBudget, pause, read_progress, resume
 from assets.arrivals.tick import tick
 from assets.sources import BatchLimits, Source
 from loader.dataset.log.denies import Target, hashes
@@ -28,57 +20,15 @@ from loader.dataset.tables.parquet import table_bytes
 from loader.errors import Corrupt, InvalidStore
 from loader.storage import ObjectInfo, Store, open_store
 from resources.storage import LandingResource
+from tests.assets.arrivals.ticking import NOW_US, Place, Ticking
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 HOUR_US = 3_600_000_000
-NOW_US = 1_900_000_000_000_000
 AT_ONCE = BatchLimits(max_objects=3, max_wait_s=0)
-
-
-class Place:
-    """A landing place with a clock of its own, which counts what is listed."""
-
-    def __init__(self, url: str = "memory://place") -> None:
-        self.url = url
-        self.objects: dict[str, ObjectInfo] = {}
-        self.n_listed = 0
-        self._etags = 0
-
-    def put(self, *keys: str, at_us: int = NOW_US, nbytes: int = 1) -> None:
-        for key in keys:
-            self._etags += 1
-            self.objects[key] = ObjectInfo(key=key, nbytes=nbytes, etag=str(self._etags), modified_us=at_us)
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for key in sorted(self.objects):
-            if key.startswith(prefix) and key > (start_after or ""):
-                self.n_listed += 1
-                yield self.objects[key]
-
-    def head(self, key: str) -> ObjectInfo:
-        return self.objects[key]
 
 
 @pytest.fixture
 def store() -> Store:
     return open_store(f"memory://{os.urandom(8).hex()}/root")
-
-
-class Ticking:
-    """Ticks over places by the names of their sources."""
-
-    def __init__(self, store: Store, limits: BatchLimits, *sources: Source, **places: Any) -> None:
-        self.sources, self.places = sources or (Source(),), places
-        self.dataset = Dataset(store=store, name="d", limits=limits, now_us=NOW_US)
-        self.budget = TickBudget()
-
-    @contextmanager
-    def opened(self, source: Source) -> Iterator[Any]:
-        yield self.places[source.name]
-
-    def __call__(self, later_s: float = 0) -> list[Step]:
-        self.dataset = replace(self.dataset, now_us=self.dataset.now_us + int(later_s * 1_000_000))
-        return tick(self.dataset, self.sources, self.opened, self.budget)
 
 
 def batches(store: Store) -> list[str]:
@@ -311,99 +261,6 @@ def test_state_that_is_lost_or_damaged_costs_a_pass_and_no_object(
     store.delete_many([path])
     go(60)
     assert batches(store) == ["abcd", "e"]
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 2), st.integers(0, 90)), max_size=40),
-    st.integers(1, 4),
-    st.integers(1, 5),
-)
-def test_any_history(history: list[tuple[str, int, int]], max_objects: int, max_listed: int) -> None:
-    """Objects arrive, are overwritten and go; ticks of any size come in between, now and then of two at once."""
-    store = open_store(f"memory://{os.urandom(8).hex()}/root")
-    place = Place()
-    go = Ticking(store, BatchLimits(max_objects=max_objects, max_wait_s=60), landing=place)
-    other = Ticking(store, BatchLimits(max_objects=2, max_wait_s=0), landing=place)
-    go.budget = other.budget = TickBudget(max_listed=max_listed)
-    for key, what, later_s in history:
-        if what:
-            place.put(key, at_us=go.dataset.now_us)
-        else:
-            place.objects.pop(key, None)
-        go(later_s)
-        if later_s % 7 == 0:
-            other()
-    for _ in range(2 * (len(place.objects) // max_listed + 2)):
-        go(60)
-    times = Counter(item.identity for found in manifests(store, "d") for item in found.objects)
-    assert set(times.values()) <= {1}
-    assert {(f"{place.url}/{info.key}", info.etag) for info in place.objects.values()} <= set(times)
-
-
-def test_many_at_once(tmp_path: Path) -> None:
-    place, store = open_store(str(tmp_path / "landing")), open_store(str(tmp_path / "root"))
-    sources = (Source(name="all"), Source(name="some", prefix="1"))
-
-    def arrive(number: int) -> None:
-        go = Ticking(store, BatchLimits(max_objects=4, max_wait_s=0), *sources, all=place, some=place)
-        go.dataset = replace(go.dataset, now_us=4 * NOW_US)
-        for position in range(4):
-            place.put(f"{number}/{position}", b"x")
-            go()
-
-    with ThreadPoolExecutor(5) as pool:
-        list(pool.map(arrive, range(12)))
-    arrive(12)
-    times = Counter(item.key for found in manifests(store, "d") for item in found.objects)
-    assert times == Counter({f"{number}/{position}": 1 for number in range(13) for position in range(4)})
-
-
-KILLED = """
-import sys
-from contextlib import contextmanager
-import pathspec, polars
-from assets.sources import BatchLimits, Source
-from assets.arrivals.progress import Dataset, TickBudget
-from assets.arrivals.tick import tick
-from loader.storage import open_store
-sys.path.append("tests/assets")
-from killing_store import Killing, killed_at_each
-
-landing, roots = sys.argv[1:]
-
-def work(n):
-    store = Killing(open_store(f"{roots}/{n}"), n)  # behind a verb, which is before the next
-    place = open_store(landing)
-    @contextmanager
-    def opened(source):
-        yield place
-    for _ in range(2):
-        limits = BatchLimits(max_objects=3, max_wait_s=0)
-        dataset = Dataset(store=store, name="d", limits=limits, now_us=4 * 10**15)
-        tick(dataset, (Source(),), opened, TickBudget(max_listed=7))
-
-print(killed_at_each(work))
-"""
-
-
-def test_killed_at_every_verb(tmp_path: Path) -> None:
-    place = open_store(str(tmp_path / "landing"))
-    for key in "abcdefghij":
-        place.put(key, key.encode())
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "landing"), str(tmp_path / "roots")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr
-    # Two ticks. Each: state, manifests that are there, a look behind them, whether it is paused, state.
-    n_killed = int(done.stdout)
-    assert n_killed >= 2 * 5 + 2
-    for number in range(1, n_killed + 1):
-        store = open_store(str(tmp_path / "roots" / str(number)))
-        go = Ticking(store, BatchLimits(max_objects=3, max_wait_s=0), landing=place)
-        go.dataset = replace(go.dataset, now_us=4 * 10**15)
-        go(), go()
-        times = Counter(item.key for found in manifests(store, "d") for item in found.objects)
-        assert times == Counter("abcdefghij"), number
 
 
 def test_requests_of_a_tick_do_not_grow_with_what_was_listed_before(store: Store) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from assets.featurizers import vad
 from assets.featurizers.vad import RATE_HZ, VoiceActivity, probabilities
+from assets.media.audio.cut import segments_of
+from assets.media.audio.energy_segments import Meter, joined
 from assets.media.policy import AudioPolicy
-from assets.media.sounds.cut import segments_of
-from assets.media.sounds.energy_segments import Meter, joined
 from loader.errors import MissingDependency
 from loader.modalities import decoder_for
 from loader.modalities.audio.resample import resampled

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 import loader
-from assets.media.photos import cut as image
-from assets.media.photos.open import read_heif
+from assets.media.image import cut as image
+from assets.media.image.open import read_heif
 from assets.spec import DatasetSpec
 from penstock.stages import current_record, partitions
 

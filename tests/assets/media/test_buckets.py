@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import loader
-from assets.media.photos.cut import cut_image
+from assets.media.image.cut import cut_image
 from assets.media.policy import (
     Buckets,
     CutPolicy,
@@ -24,7 +24,7 @@ from assets.media.policy import (
     grid_px,
     sizes,
 )
-from assets.media.videos.cut import cut_video
+from assets.media.video.cut import cut_video
 
 # Podell et al. 2023, SDXL, appendix I: height, width.
 SDXL = {

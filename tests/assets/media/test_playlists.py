@@ -8,7 +8,7 @@ import pytest
 
 from assets.media.audit import audit
 from assets.media.container import opened
-from assets.media.cut_audit import photos
+from assets.media.cut_audit import image
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.media.unit import Unusable
 
@@ -64,7 +64,7 @@ def test_a_file_that_names_others_is_no_media(
             audit(str(path), sniff(path.read_bytes()[:HEAD_BYTES]))
         with pytest.raises(Unusable), opened(str(path)):
             pass
-        assert photos._by_ffmpeg(str(path)) is None
+        assert image._by_ffmpeg(str(path)) is None
     assert paths == []
 
 

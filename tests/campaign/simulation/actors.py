@@ -11,7 +11,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import StoreError
 from penstock.checkpoints import Checkpoints
-from penstock.collect import Options, collect
+from penstock.gc import Options, collect
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
 from penstock.takedown.record import condemned

@@ -9,7 +9,7 @@ from judge.log import ENTRY, Broken, History, read_log
 
 from loader.errors import PenstockError
 from penstock.checkpoints import Checkpoints
-from penstock.collect import Options, collect
+from penstock.gc import Options, collect
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
 from penstock.takedown.record import condemned

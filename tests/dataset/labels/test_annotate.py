@@ -13,7 +13,6 @@ import pytest
 import loader
 from loader.dataset.tables.annotations import cells
 from loader.errors import (
-    Conflict,
     DuplicateKey,
     FieldMismatch,
     FieldNotFound,
@@ -23,33 +22,7 @@ from loader.errors import (
     InvalidSample,
     VersionNotFound,
 )
-
-
-@pytest.fixture
-def made(root):
-    """d@1: ten samples in parts of four, label "a" and w = their number; two of each raw object."""
-    write(root, range(10), part_samples=4)
-    return root
-
-
-def write(root, numbers, part_samples=None, **more):
-    with root.write("d", part_samples=part_samples) as writer:
-        for i in numbers:
-            writer.add(
-                f"k{i}", {"cls": i}, metadata={"label": "a", "w": i, **more}, source={"raw_key": f"r{i // 2}"}
-            )
-    return writer.version
-
-
-def column(version, name):
-    frame = version.samples().collect()
-    return dict(zip(frame["key"].to_list(), frame[name].to_list(), strict=True))
-
-
-def statistics(version):
-    from penstock.diff import column_statistics
-
-    return column_statistics(version)
+from tests.dataset.labels.annotated import column, statistics, write
 
 
 def test_nothing_that_is_there_is_touched(made):
@@ -243,106 +216,6 @@ def test_keys_of_other_columns(made):
         made.annotate("d", "x", table, author="ann", key="file", on="label")
 
 
-def test_columns_that_are_not_taken(made):
-    table = pa.table({"key": ["k1"], "split": ["val"], "note": ["n"], "label": ["b"]})
-    with pytest.raises(InvalidField, match="'split' is reserved"):
-        made.annotate("d", "x", table, author="ann")
-    version = made.annotate("d", "x", table, author="ann", columns=["label"]).version
-    assert column(version, "label")["k1"] == "b"
-    assert set(version.manifest["columns"]) == {"key", "label", "raw_key", "w"}
-    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but label, note, split"):
-        made.annotate("d", "x", table, author="ann", columns=["nope"])
-    with pytest.raises(FieldNotFound, match="no column 'nope' in the rows given, but label, note"):
-        made.annotate("d", "x", {"k1": {"label": "b"}, "k2": {"note": "n"}}, author="ann", columns=["nope"])
-
-
-@pytest.mark.parametrize("kind", ["mappings", "jsonl", "csv", "parquet", "arrow"])
-def test_columns_that_are_not_taken_may_be_of_any_name_and_kind(made, kind, tmp_path):
-    """Reserved, no name for a column, of kinds that are not stored, mixed, or of another type in the dataset."""
-    rows = [
-        {"key": "k1", "label": "b", "split": "val", "my col": 1, "w": "n/a", "boxes": {"x": 1}},
-        {"key": "k2", "label": "c", "split": "val", "my col": 2, "w": "", "boxes": {"x": 2}},
-    ]
-    path = tmp_path / f"labels.{kind}"
-    if kind == "mappings":
-        given = [rows[0], {**rows[1], "my col": "mixed", "w": 5}]
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        given = path
-    elif kind == "csv":
-        path.write_text("key,label,split,my col,w,boxes\n" + "k1,b,val,1,n/a,[]\nk2,c,val,2,,x\n")
-        given = path
-    else:
-        table = pa.Table.from_pylist(rows)
-        given = table.append_column("my col", table["my col"])
-        if kind == "parquet":
-            pq.write_table(table, path)
-            given = path
-    done = made.annotate("d", "x", given, author="ann", columns=["label"])
-    assert {key: column(done.version, "label")[key] for key in ("k1", "k2")} == {"k1": "b", "k2": "c"}
-    assert done.join.n_samples == 2
-    with pytest.raises(FieldNotFound, match=r"no column 'nope' in .*, but boxes, label, my col, split, w"):
-        made.annotate("d", "x", given, author="ann", columns=["nope"])
-
-
-NAMES = (
-    "position",
-    "annotation",
-    "removed",
-    "annotated_at",
-    "edit_removed",
-    "live",
-    "given",
-    "value",
-    "column",
-    "n",
-)
-"""Words that code and tables have for themselves, and that no page reserves."""
-
-
-@pytest.mark.parametrize("part_samples", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_column_of_any_name_is_of_its_samples(root, name, part_samples):
-    """Whatever its values are: numbers of parts, all of them alike, or beyond all parts."""
-    write(root, range(6), part_samples=part_samples)
-    for values in ([0, 1, 2, 0, 1, 2], [0] * 6, [9] * 6):
-        rows = {f"k{i}": {name: values[i], "label": f"l{i}"} for i in range(6)}
-        version = root.annotate("d", "x", rows, author="ann").version
-        assert version.samples().collect().height == 6
-        assert column(version, name) == {f"k{i}": values[i] for i in range(6)}
-        assert column(version, "label") == {f"k{i}": f"l{i}" for i in range(6)}
-        assert len(version.where(f"\"{name}\" = {values[1]} AND label = 'l1'")) == 1
-    assert statistics(version)[name]["mean"] == 9
-
-
-@pytest.mark.parametrize("name", ["removed", "annotation", "annotated_at"])
-def test_edits_of_a_column_that_is_called_as_what_is_said_of_them(made, name):
-    other = loader.Root(made.url)
-    version = other.annotate("d@1", "theirs", {"k1": {name: "mine"}}, author="ben").version
-    (edit,) = version.edits(name).collect().to_dicts()
-    at = datetime.fromtimestamp(version.annotations[0].at_us / 1e6, UTC)
-    facts = {"removed": False, "annotation": "theirs", "annotated_at": at}
-    own = facts.pop(name)
-    assert edit.pop("ordinal") == column(version, "ordinal")["k1"]
-    assert edit == {"key": "k1", name: "mine", f"edit_{name}": own, "annotated_by": "ben", **facts}
-    with pytest.raises(
-        Conflict, match=f"'{name}' of 1 of these samples was annotated by somebody else in d@2"
-    ):
-        made.annotate("d@1", "ours", {"k1": {name: "other"}, "k2": {name: "other"}}, author="ann")
-    version = made.annotate("d@1", "ours", {"k3": {name: "other"}}, author="ann").version
-    assert version.edits(name).collect()["key"].to_list() == ["k1", "k3"]
-
-
-def test_samples_that_came_with_columns_of_an_edit(root):
-    """What they say is metadata as any other: of who took a picture, or what was removed from it."""
-    write(root, range(4), annotated_removed="a sticker", annotated_by="ben", annotated_at_us="noon")
-    version = root.annotate("d", "x", {"k1": {"label": "b"}}, author="ann").version
-    assert column(version, "label") == {f"k{i}": "b" if i == 1 else "a" for i in range(4)}
-    assert statistics(version)["label"]["categories"] == {"a": 3, "b": 1}
-    assert version.edits("label").collect()["annotated_by"].to_list() == ["ann"]
-    assert column(version, "annotated_removed")["k1"] == "a sticker"
-
-
 def test_what_is_refused(made):
     row = {"k1": {"label": "b"}}
     for name in ("keys", "metadata", "", "Labels", "a/b", "-a", 3):
@@ -365,111 +238,6 @@ def test_what_is_refused(made):
         made.annotate("d@9", "x", row, author="ann")
     assert len(made.versions("d")) == 1
     assert {txn.status for txn in made.state.txns.values()} == {"committed", "aborted"}
-
-
-def test_two_people_annotate_the_same_value(made):
-    """The second has not seen the first's: it is refused, and nothing is lost."""
-    other = loader.Root(made.url)
-    other.annotate("d@1", "theirs", {"k1": {"label": "b"}}, author="ben")
-    with pytest.raises(
-        Conflict,
-        match=r"'label' of 1 of these samples was annotated by somebody else in d@2 .*is 'b' now, and was 'a' in d@1",
-    ):
-        made.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
-    assert column(made.open("d"), "label")["k1"] == "b"
-    version = made.annotate("d@2", "ours", {"k1": {"label": "c"}}, author="ann").version
-    assert column(version, "label")["k1"] == "c"
-
-
-def test_two_people_annotate_other_samples_or_columns(made):
-    other = loader.Root(made.url)
-    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": 1.5}}, author="ben")
-    other.annotate("d@1", "more", {"k3": {"v": 1}}, author="ben")
-    version = made.annotate(
-        "d@1", "ours", {"k2": {"label": "c", "score": 2.5}, "k1": {"w": 7}}, author="ann"
-    ).version
-    assert version.number == 4
-    assert [column(version, "label")[f"k{i}"] for i in (1, 2, 3)] == ["b", "c", "a"]
-    assert [column(version, "score")[f"k{i}"] for i in (1, 2, 3)] == [1.5, 2.5, None]
-    assert column(version, "w")["k1"] == 7
-    found = statistics(version)
-    assert found["label"]["categories"] == {"a": 8, "b": 1, "c": 1}
-    assert (found["score"]["n"], found["score"]["min"], found["score"]["max"]) == (2, 1.5, 2.5)
-    assert (found["w"]["n"], found["w"]["nulls"], found["w"]["mean"]) == (10, 0, (45 + 6) / 10)
-
-
-def test_the_same_value_twice_is_no_conflict(made):
-    other = loader.Root(made.url)
-    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": float("nan")}}, author="ben")
-    version = made.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
-    assert statistics(version)["label"]["categories"] == {"a": 8, "b": 2}
-    with pytest.raises(Conflict, match="'score' of 1"):
-        made.annotate("d@1", "ours", {"k1": {"score": float("nan")}}, author="ann")
-
-
-def test_parts_and_exclusions_come_meanwhile(made):
-    """The rows are read while somebody publishes: what was joined is laid on all of it."""
-    other = loader.Root(made.url)
-
-    def rows():
-        yield {"key": "k1", "label": "b", "w": 100}
-        write(other, [10, 11])
-        other.exclude("d", ["k2"], reason="x")
-        other.annotate("d", "theirs", {"k10": {"label": "z"}}, author="ben")
-        yield {"key": "k2", "label": "c"}
-
-    version = made.annotate("d@1", "ours", rows(), author="ann").version
-    assert version.number == 5
-    labels = column(version, "label")
-    assert "k2" not in labels
-    assert {key: value for key, value in labels.items() if value != "a"} == {"k1": "b", "k10": "z"}
-    # Statistics do not take exclusions away.
-    assert statistics(version)["label"]["categories"] == {"a": 9, "b": 1, "c": 1, "z": 1}
-    assert (statistics(version)["w"]["n"], statistics(version)["w"]["max"]) == (12, 100.0)
-
-
-@pytest.mark.parametrize("published", [False, True])
-def test_the_version_with_the_samples_was_retired_meanwhile(made, published):
-    """What was said of them would lie in a version that has no such part: verify fails, no takedown finds it."""
-    with made.write("d") as writer:
-        writer.add("later", {"cls": 1})
-    other = loader.Root(made.url)
-
-    def rows():
-        yield {"key": "k1", "label": "b"}
-        other.retire("d@2", reason="x")
-        if published:
-            with other.write("d") as writer:
-                writer.add("last", {"cls": 1})
-        yield {"key": "later", "label": "c"}
-
-    with pytest.raises(Conflict, match=r"part .* is no longer in d@[13]"):
-        made.annotate("d@2", "ours", rows(), author="ann")
-    made.annotate("d", "ours", {"k1": {"label": "b"}}, author="ann")
-
-
-def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(made):
-    other = loader.Root(made.url)
-    old = made.annotate("d", "new", {"k1": {"colour": "red"}}, author="ann").version
-
-    def rows():
-        yield {"key": "k1", "colour": "blue"}
-        other.retire(old.name, reason="x")
-        other.exclude("d", ["k9"], reason="y")
-
-    with pytest.raises(Conflict, match=r"'colour' of 1 of these samples .* is None now, and was 'red'"):
-        made.annotate(old.name, "ours", rows(), author="ann")
-
-
-def test_every_version_was_retired_meanwhile(made):
-    other = loader.Root(made.url)
-
-    def rows():
-        other.retire("d@1", reason="x")
-        yield {"key": "k1", "label": "b"}
-
-    with pytest.raises(Conflict, match="every version of the dataset was retired"):
-        made.annotate("d@1", "ours", rows(), author="ann")
 
 
 def test_views_and_plans_see_the_labels(made):

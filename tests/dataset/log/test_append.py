@@ -41,11 +41,6 @@ class Faulty:
         return self.store.list(prefix, start_after)
 
 
-@pytest.fixture
-def store():
-    return open_store(f"memory://append-{uuid4().hex}")
-
-
 def lost_before(call):
     raise Transient("no answer, nothing done")
 

@@ -20,11 +20,6 @@ from loader.storage import open_store
 from penstock.migrate.target import make_primary
 
 
-@pytest.fixture
-def store():
-    return open_store(f"memory://damage-{uuid4().hex}")
-
-
 class Flipped:
     """A store of which one answer has a changed byte: the `at`-th read of `key`."""
 

@@ -1,6 +1,8 @@
 """Where cards lie, and what making one costs."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -94,6 +96,19 @@ def test_the_command(own, cli, tmp_path):
     assert again.count("is another card and was kept") == 4
     assert cli("card", "d", "--examples", "-1", root=root).code == 2
     assert cli("card", "e", root=root).code == 2
+
+
+def test_json_needs_no_template_engine(own, cli):
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from penstock.cli import main; sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "card", "d", "--root", own.url]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == cli("card", "d", "--json", root=own.url).json
+    as_text = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert as_text.returncode == 2
+    assert "pip install 'penstock[card]'" in as_text.stderr
 
 
 class Counting:

@@ -5,6 +5,7 @@ import io
 import logging
 import queue
 import threading
+import warnings
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from loader.storage.shared.requests import Traffic, counted
 from loader.storage.shared.threads import DaemonPool
 from penstock.checkpoints import Checkpoints, TrainingState, marker
 from penstock.checkpoints.dtypes import DTYPES
+from penstock.checkpoints.writer import Writer
 
 ALONE = "ignore:torch.distributed is disabled"
 
@@ -426,6 +428,31 @@ def test_what_changes_while_a_save_is_on_its_way_is_not_in_it(tmp_path):
     found = {"w": torch.zeros(5000)}
     Checkpoints(tmp_path / "root", "run").load(found)
     assert torch.equal(found["w"], torch.arange(5000.0))
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_filters_of_warnings_stay_as_they_are(tmp_path, wait):
+    """Also while a save is on its way: those of its thread are those of the training."""
+    before, state = warnings.filters[:], {"w": torch.ones(2)}
+    with Checkpoints(tmp_path / "root", "run") as checkpoints:
+        checkpoints.save(1, state, wait=wait)
+        assert warnings.filters == before
+        checkpoints.load(state)
+        assert warnings.filters == before
+    assert warnings.filters == before
+
+
+def test_a_save_beside_the_training_that_cannot_begin_is_not_waited_for(tmp_path, monkeypatch):
+    def broken(self):
+        raise RuntimeError("no plan")
+
+    checkpoints = Checkpoints(tmp_path / "root", "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "storage_meta", broken)
+        checkpoints.save(1, {"w": torch.ones(2)}, wait=False)
+        with pytest.raises(RuntimeError, match="no plan"):
+            checkpoints.close()
+    checkpoints.save(1, {"w": torch.ones(2)})
 
 
 @pytest.fixture

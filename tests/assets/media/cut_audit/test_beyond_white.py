@@ -12,9 +12,9 @@ import pytest
 
 from assets.media.cut_audit import findings
 from assets.media.policy import CutPolicy, VideoPolicy
-from assets.media.videos.clips import encoder as clip_encoder
-from assets.media.videos.frames.timestamps import shown as really_shown
-from assets.media.videos.measure import span_frames
+from assets.media.video.clips import encoder as clip_encoder
+from assets.media.video.frames.timestamps import shown as really_shown
+from assets.media.video.measure import span_frames
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

@@ -11,13 +11,13 @@ import pytest
 from assets.media.cut_audit import findings
 from assets.media.cut_audit.clips import check_times
 from assets.media.unit import Unit, Unusable
-from assets.media.videos import cut as video
-from assets.media.videos.clips import encoder as clip_encoder
-from assets.media.videos.frames.timestamps import Shown
-from assets.media.videos.frames.timestamps import shown as really_shown
-from assets.media.videos.measure import span_frames
-from assets.media.videos.picture import picture_filter
-from assets.media.videos.stretches.spans import Span
+from assets.media.video import cut as video
+from assets.media.video.clips import encoder as clip_encoder
+from assets.media.video.frames.timestamps import Shown
+from assets.media.video.frames.timestamps import shown as really_shown
+from assets.media.video.measure import span_frames
+from assets.media.video.picture import picture_filter
+from assets.media.video.stretches.spans import Span
 
 EncodeVideo = Callable[..., str]
 RefusedAs = Callable[..., str]

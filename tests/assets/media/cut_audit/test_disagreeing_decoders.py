@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assets.media.cut_audit.photos import audit_photo
-from assets.media.photos import cut as image
+from assets.media.cut_audit.image import audit_photo
+from assets.media.image import cut as image
 from assets.media.policy import CutPolicy
 from assets.media.unit import Unusable
 

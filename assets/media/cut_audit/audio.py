@@ -1,0 +1,272 @@
+"""Stored sound against its source: when it is heard, how long, how loud, with all of its channels.
+
+The source is decoded again from its start and laid out by its own timestamps in floating point, every channel for
+itself. The stored sound is compared with it by correlation, at the stored rate. One unit of an object is compared.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..audio.audit import FULL_SCALE, as_float
+from ..container import first_sound, opened
+from ..unit import Unit, Unusable
+from . import findings
+from .findings import finding
+from .uneven_audio import Stretch, is_heard_in_place, laid_end_to_end
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+
+Samples = np.ndarray[Any, np.dtype[np.float64]]
+
+MARGIN_S = Fraction(3, 2)
+"""Seconds around its place in which a sound is looked for."""
+
+MAX_OFFSET_S = 0.001
+JUMP_S = Fraction(2, 1000)
+"""Seconds. Timestamps that are further off than this move the sound; nearer ones are rounded."""
+
+RESTART_S = Fraction(1, 4)
+"""Seconds. A clock that goes back by more, in an Ogg, is that of the next link of a chain: it is heard behind the one
+before. FFmpeg gives the first packets of a link times of the old clock still."""
+
+QUIET_RMS = 0.001  # -60 dBFS: nothing to compare
+SILENT_SHARE = 0.05
+"""Share of the loudest channel's level: a weaker mix holds nothing of it. Unlike channels weaken one another in a mix,
+and a mix of six has a sixth of each. So a sound hardly above `QUIET_RMS` in its source may lie below in the mix."""
+
+SAME_CORRELATION = 0.8
+"""Lowest correlation of a stored mono sound and its source; coders, resamplers and weights of channels cost less."""
+
+LOUD_SHARE = 0.25  # of the loudest channel's level: a channel that must be heard
+HEARD_SHARE = 0.15
+"""Share of the largest weight of a channel: ITU-R BS.775 gives surrounds 0.7 of the front's."""
+
+MORE_CLIPPED = 0.001  # share of samples
+
+
+def audit_sounds(path: str, units: Sequence[Unit], field: str) -> None:
+    """Audit the stored sound of one unit. field: of the stored sound. Raises: Unusable, under the name of the fault."""
+    for unit in units:
+        _check_length(unit, field)
+    if units:
+        _check_sound(path, units[len(units) // 2], field)
+
+
+def _check_length(unit: Unit, field: str) -> None:
+    samples, rate_hz = decoded(unit.fields[field])
+    start, end = span_of(unit)
+    wanted = round((end - start) * rate_hz)
+    if abs(samples.shape[1] - wanted) > 1:
+        raise finding(
+            findings.SOUND_LENGTH,
+            f"{samples.shape[1]} samples at {rate_hz} Hz stored of a span of {wanted} ({float(end - start):.4f} s)",
+        )
+
+
+def _check_sound(path: str, unit: Unit, field: str) -> None:
+    stored, rate_hz = decoded(unit.fields[field])
+    start, end = span_of(unit)
+    source = Source(path, start, end - start, from_first="mp4" not in unit.fields)
+    if not source.rate_hz:
+        return
+    clipped, own_clipped = source.clipped_share(), float((np.abs(stored) >= FULL_SCALE).mean())
+    if own_clipped > clipped + MORE_CLIPPED:
+        raise finding(
+            findings.SOUND_CLIPPED,
+            f"{own_clipped:.2%} of the samples are at full scale, {clipped:.2%} of the source's",
+        )
+    mixed = stored.mean(axis=0)
+    channels = source.at_rate(rate_hz, len(mixed))[source.is_heard]
+    try:
+        check_alignment(mixed, channels, rate_hz, cancels=bool(unit.metadata.get("mono_cancels")))
+    except Unusable as unusable:
+        # Timestamps that jitter put pieces over one another here, where players, and the cutter, let them follow.
+        if unusable.code == findings.CHANNEL_LOST or not source.is_uneven:
+            raise
+        stretches = laid_end_to_end(source.stretches, source.rate_hz, rate_hz, source.is_heard)
+        if not is_heard_in_place(mixed, rate_hz, start, stretches):
+            raise
+
+
+def check_alignment(mixed: Samples, channels: Samples, rate_hz: int, *, cancels: bool = False) -> None:
+    """Check that a mix is heard at its place, and holds the channels it must hold.
+
+    mixed [n]; channels [c, margin + n + margin], both at `rate_hz`. Raises: Unusable.
+    """
+    margin = (channels.shape[1] - len(mixed)) // 2
+    inside = channels[:, margin : margin + len(mixed)]
+    levels = np.sqrt(np.square(inside).mean(axis=1)) if inside.size else np.zeros(len(channels))
+    if not len(mixed) or levels.max(initial=0.0) < QUIET_RMS or cancels:
+        return
+    loud = levels > LOUD_SHARE * levels.max()
+    level = float(np.sqrt(np.square(mixed).mean()))
+    if level < QUIET_RMS and level < SILENT_SHARE * levels.max():
+        if float(np.sqrt(np.square(inside[loud].mean(axis=0)).mean())) < SILENT_SHARE * levels.max():
+            return  # here its channels cancel one another, which for the whole sound `cancels` tells
+        raise finding(findings.SOUND_DIFFERS, "what is stored is silent, its source is not")
+    candidates = [channels[loud].sum(axis=0), *channels[loud]]
+    best = max((_lagged(mixed, one) for one in candidates), key=lambda found: found[1])
+    lag, at_best, in_place = best
+    slack = max(1, round(MAX_OFFSET_S * rate_hz))
+    if abs(lag - margin) > slack and at_best >= SAME_CORRELATION and in_place < 0.95 * at_best:
+        raise finding(
+            findings.SOUND_OFFSET,
+            f"heard {(margin - lag) / rate_hz * 1000:+.1f} ms from its place (correlates {at_best:.2f} there)",
+        )
+    if max(in_place, at_best) < SAME_CORRELATION / 2:
+        raise finding(findings.SOUND_DIFFERS, f"correlates {in_place:.2f} with its source")
+    if loud.sum() < 2:
+        return
+    weights = _weights(mixed, channels[loud, lag : lag + len(mixed)])
+    if (weights < HEARD_SHARE * weights.max()).any():
+        lost = np.flatnonzero(loud)[int(weights.argmin())]
+        raise finding(
+            findings.CHANNEL_LOST, f"channel {lost} of {len(channels)} is loud in the source and not heard"
+        )
+
+
+def _weights(mixed: Samples, channels: Samples) -> Samples:
+    """Return float64 [c]: how much of each channel is in the mix, by least squares; equal channels share equally."""
+    # Without BLAS, whose threads wait in a loop for the next long product.
+    gram, shared = np.einsum("in,jn->ij", channels, channels), np.einsum("in,n->i", channels, mixed)
+    found: Samples = np.linalg.pinv(gram, rcond=1e-3, hermitian=True) @ shared
+    return found
+
+
+def _lagged(mixed: Samples, source: Samples) -> tuple[int, float, float]:
+    """Return (place in `source` where `mixed` fits best, its normalised correlation there, and that in the middle)."""
+    size = 1 << (len(source) + len(mixed) - 1).bit_length()
+    products = np.fft.irfft(np.fft.rfft(source, size) * np.conj(np.fft.rfft(mixed, size)), size)
+    n_places = len(source) - len(mixed) + 1
+    energy = np.concatenate([[0.0], np.cumsum(np.square(source))])
+    windows = energy[len(mixed) :] - energy[:n_places]
+    norm = np.sqrt(np.maximum(windows, 1e-12) * max(float(np.square(mixed).sum()), 1e-12))
+    found = products[:n_places] / norm
+    lag = int(found.argmax())
+    return lag, float(found[lag]), float(found[n_places // 2])
+
+
+def span_of(unit: Unit) -> tuple[Fraction, Fraction]:
+    """Return the unit's start and end in s on the source's clock (of a sound alone: after its first sample)."""
+    start, end = (_seconds(place) for place in (unit.start, unit.end))
+    return start, end
+
+
+def _seconds(place: str) -> Fraction:
+    ticks, base = place.split("@")
+    return int(ticks) * Fraction(base)
+
+
+def decoded(file: Path) -> tuple[Samples, int]:
+    """Return float64 [channels, samples] of a stored sound, and its rate in Hz."""
+    with opened(str(file)) as container:
+        stream = container.streams.audio[0]
+        pieces = [as_float(frame) for frame in container.decode(stream)]
+        return np.concatenate(pieces, axis=1).astype(np.float64), stream.rate
+
+
+class _Clock:
+    """The time at which the next frame is heard. restarts: its timestamps may begin anew in the middle."""
+
+    def __init__(self, start_s: Fraction, *, restarts: bool) -> None:
+        self.position_s = start_s
+        self._restarts = restarts
+        self._shift_s = self._jump_s = Fraction(0)
+        self._jumped_to_s = start_s
+
+    def jumps_to(self, tagged_s: Fraction) -> bool:
+        """Go where this timestamp says; return whether that is another place than behind the sound heard last."""
+        at_s = tagged_s + self._shift_s
+        if self._restarts and self.position_s - at_s > RESTART_S:
+            if self.position_s - self._jumped_to_s < RESTART_S:
+                self.position_s -= self._jump_s  # of the old clock, in the new link
+            self._shift_s += self.position_s - at_s
+            return False
+        if abs(at_s - self.position_s) <= JUMP_S:
+            return False
+        self._jump_s, self._jumped_to_s, self.position_s = at_s - self.position_s, at_s, at_s
+        return True
+
+
+class Source:
+    """The source's own samples around [start_s, start_s + length_s), laid out by its timestamps.
+
+    start_s: on the container's clock, or after the first sample.
+    channels: float64 [channels, n], from `first_s` on at `rate_hz`, silent where there is nothing.
+    is_heard: channels that a mix must hold (a bass effects channel may be left out: ITU-R BS.775).
+    stretches: decoded frames, one by one.
+    is_uneven: some of them do not follow the frame before, by their timestamps.
+    """
+
+    def __init__(self, path: str, start_s: Fraction, length_s: Fraction, *, from_first: bool) -> None:
+        self.rate_hz = 0
+        self.first_s = start_s - MARGIN_S
+        self.channels: Samples = np.zeros((0, 0))
+        self.is_heard: list[bool] = []
+        self.stretches: list[Stretch] = []
+        self.is_uneven = False
+        self._stop_s = start_s + length_s + MARGIN_S
+        self._from_first = from_first
+        self._read(path)
+
+    def _read(self, path: str) -> None:
+        with opened(path) as container:
+            stream = first_sound(container)
+            assert stream is not None  # it was cut
+            zero, clock = Fraction(0), None
+            for frame in container.decode(stream):
+                if not frame.samples:
+                    continue
+                tagged = None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
+                if clock is None:
+                    clock = _Clock(tagged or Fraction(0), restarts=container.format.name == "ogg")
+                    zero = clock.position_s if self._from_first else zero
+                    self._open(frame)
+                elif tagged is not None and clock.jumps_to(tagged):
+                    self.is_uneven = True
+                if clock.position_s - zero >= self._stop_s:
+                    break
+                self._put(as_float(frame), clock.position_s - zero)
+                clock.position_s += Fraction(frame.samples, frame.sample_rate)
+
+    def _open(self, frame: "AudioFrame") -> None:
+        self.rate_hz = frame.sample_rate
+        length = math.ceil((self._stop_s - self.first_s) * self.rate_hz)
+        self.channels = np.zeros((len(frame.layout.channels), length))
+        self.is_heard = ["LFE" not in channel.name for channel in frame.layout.channels]
+
+    def _put(self, values: np.ndarray[Any, Any], at_s: Fraction) -> None:
+        begin = round((at_s - self.first_s) * self.rate_hz)
+        if begin + values.shape[1] > 0 and len(values) == len(self.channels):
+            self.stretches.append(Stretch(at_s, values))
+        low, high = max(0, begin), min(self.channels.shape[1], begin + values.shape[1])
+        if low < high and len(values) == len(self.channels):
+            self.channels[:, low:high] = values[:, low - begin : high - begin]
+
+    def at_rate(self, rate_hz: int, n_samples: int) -> Samples:
+        """Return float64 [channels, margin + n_samples + margin] at `rate_hz`.
+
+        Linear between the source's samples; where the source has more than there are to be, they are averaged over the
+        length of one first.
+        """
+        width = max(1, round(self.rate_hz / rate_hz))
+        box = np.ones(width) / width
+        smooth = [np.convolve(channel, box, mode="same") for channel in self.channels]
+        margin = round(MARGIN_S * rate_hz)
+        times = np.arange(n_samples + 2 * margin) / rate_hz
+        own = np.arange(self.channels.shape[1]) / self.rate_hz
+        if width % 2 == 0:
+            own = own - 0.5 / self.rate_hz  # an even box lies half a sample early
+        return np.stack([np.interp(times, own, channel) for channel in smooth])
+
+    def clipped_share(self) -> float:
+        """Return the share of the span's samples that are at full scale."""
+        margin = round(MARGIN_S * self.rate_hz)
+        inside = self.channels[:, margin : self.channels.shape[1] - margin]
+        return float((np.abs(inside) >= FULL_SCALE).mean()) if inside.size else 0.0

@@ -1,0 +1,114 @@
+"""Annotations, publishes and retirements at once: none is lost, and a conflict is refused."""
+
+import pytest
+
+import loader
+from loader.errors import (
+    Conflict,
+)
+from tests.dataset.labels.annotated import column, statistics, write
+
+
+def test_two_people_annotate_the_same_value(made):
+    """The second has not seen the first's: it is refused, and nothing is lost."""
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b"}}, author="ben")
+    with pytest.raises(
+        Conflict,
+        match=r"'label' of 1 of these samples was annotated by somebody else in d@2 .*is 'b' now, and was 'a' in d@1",
+    ):
+        made.annotate("d@1", "ours", {"k1": {"label": "c"}, "k2": {"label": "c"}}, author="ann")
+    assert column(made.open("d"), "label")["k1"] == "b"
+    version = made.annotate("d@2", "ours", {"k1": {"label": "c"}}, author="ann").version
+    assert column(version, "label")["k1"] == "c"
+
+
+def test_two_people_annotate_other_samples_or_columns(made):
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": 1.5}}, author="ben")
+    other.annotate("d@1", "more", {"k3": {"v": 1}}, author="ben")
+    version = made.annotate(
+        "d@1", "ours", {"k2": {"label": "c", "score": 2.5}, "k1": {"w": 7}}, author="ann"
+    ).version
+    assert version.number == 4
+    assert [column(version, "label")[f"k{i}"] for i in (1, 2, 3)] == ["b", "c", "a"]
+    assert [column(version, "score")[f"k{i}"] for i in (1, 2, 3)] == [1.5, 2.5, None]
+    assert column(version, "w")["k1"] == 7
+    found = statistics(version)
+    assert found["label"]["categories"] == {"a": 8, "b": 1, "c": 1}
+    assert (found["score"]["n"], found["score"]["min"], found["score"]["max"]) == (2, 1.5, 2.5)
+    assert (found["w"]["n"], found["w"]["nulls"], found["w"]["mean"]) == (10, 0, (45 + 6) / 10)
+
+
+def test_the_same_value_twice_is_no_conflict(made):
+    other = loader.Root(made.url)
+    other.annotate("d@1", "theirs", {"k1": {"label": "b", "score": float("nan")}}, author="ben")
+    version = made.annotate("d@1", "ours", {"k2": {"label": "b"}}, author="ann").version
+    assert statistics(version)["label"]["categories"] == {"a": 8, "b": 2}
+    with pytest.raises(Conflict, match="'score' of 1"):
+        made.annotate("d@1", "ours", {"k1": {"score": float("nan")}}, author="ann")
+
+
+def test_parts_and_exclusions_come_meanwhile(made):
+    """The rows are read while somebody publishes: what was joined is laid on all of it."""
+    other = loader.Root(made.url)
+
+    def rows():
+        yield {"key": "k1", "label": "b", "w": 100}
+        write(other, [10, 11])
+        other.exclude("d", ["k2"], reason="x")
+        other.annotate("d", "theirs", {"k10": {"label": "z"}}, author="ben")
+        yield {"key": "k2", "label": "c"}
+
+    version = made.annotate("d@1", "ours", rows(), author="ann").version
+    assert version.number == 5
+    labels = column(version, "label")
+    assert "k2" not in labels
+    assert {key: value for key, value in labels.items() if value != "a"} == {"k1": "b", "k10": "z"}
+    # Statistics do not take exclusions away.
+    assert statistics(version)["label"]["categories"] == {"a": 9, "b": 1, "c": 1, "z": 1}
+    assert (statistics(version)["w"]["n"], statistics(version)["w"]["max"]) == (12, 100.0)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_the_version_with_the_samples_was_retired_meanwhile(made, published):
+    """What was said of them would lie in a version that has no such part: verify fails, no takedown finds it."""
+    with made.write("d") as writer:
+        writer.add("later", {"cls": 1})
+    other = loader.Root(made.url)
+
+    def rows():
+        yield {"key": "k1", "label": "b"}
+        other.retire("d@2", reason="x")
+        if published:
+            with other.write("d") as writer:
+                writer.add("last", {"cls": 1})
+        yield {"key": "later", "label": "c"}
+
+    with pytest.raises(Conflict, match=r"part .* is no longer in d@[13]"):
+        made.annotate("d@2", "ours", rows(), author="ann")
+    made.annotate("d", "ours", {"k1": {"label": "b"}}, author="ann")
+
+
+def test_what_somebody_else_said_of_a_column_was_retired_meanwhile(made):
+    other = loader.Root(made.url)
+    old = made.annotate("d", "new", {"k1": {"colour": "red"}}, author="ann").version
+
+    def rows():
+        yield {"key": "k1", "colour": "blue"}
+        other.retire(old.name, reason="x")
+        other.exclude("d", ["k9"], reason="y")
+
+    with pytest.raises(Conflict, match=r"'colour' of 1 of these samples .* is None now, and was 'red'"):
+        made.annotate(old.name, "ours", rows(), author="ann")
+
+
+def test_every_version_was_retired_meanwhile(made):
+    other = loader.Root(made.url)
+
+    def rows():
+        other.retire("d@1", reason="x")
+        yield {"key": "k1", "label": "b"}
+
+    with pytest.raises(Conflict, match="every version of the dataset was retired"):
+        made.annotate("d@1", "ours", rows(), author="ann")

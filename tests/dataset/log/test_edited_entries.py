@@ -1,0 +1,88 @@
+"""Log entries that were edited or deleted by hand are named."""
+
+import json
+
+import pytest
+
+from loader.dataset.log.entries import canonical, checksum_of, edited, entry_key, parse
+from loader.dataset.log.fold import fold_all
+from loader.dataset.log.log import Log
+from loader.dataset.log.state import State
+from loader.errors import (
+    Corrupt,
+)
+from tests.dataset.log.histories import all_entries, history
+
+
+def rewritten(entry, **change):
+    """The entry edited by somebody who knows the format: its checksum is right."""
+    value = json.loads(entry.data) | change
+    return canonical(value | {"checksum": checksum_of(value)})
+
+
+@pytest.mark.parametrize("k", range(1, 7))
+@pytest.mark.parametrize("change", [{"at_us": 1}, {"nonce": "ee"}, {"at_us": 1, "prev": "0" * 64}])
+def test_an_edited_entry_is_named_exactly(store, k, change):
+    history(store)
+    store.put(entry_key(k), rewritten(all_entries(store)[k - 1], **change))
+    with pytest.raises(Corrupt):
+        Log(store).refresh()
+    with pytest.raises(Corrupt) as caught:
+        Log(store).verify()
+    assert f"chain of hashes: {entry_key(k)}" in caught.value.__notes__[0]
+
+
+def test_an_edited_entry_is_told_with_the_root_and_what_to_do(store):
+    """Whoever opens the root meets it: a commit by another number, an entry that is no JSON, one that is gone."""
+    history(store)
+    entries = all_entries(store)
+    commit = next(one for one in entries if one.kind == "commit")
+    to_do = (
+        f"; run penstock verify --root {store.url}, which names what was edited or is missing; restore that"
+    )
+    damages = [
+        (commit, rewritten(commit, number=7), "breaks a rule of the log: number 7, expected 1"),
+        (entries[2], b"{", "is not JSON"),
+        (entries[3], rewritten(entries[3], at_us=1), "one of the two was edited"),
+        (entries[3], None, "is missing"),
+    ]
+    for entry, damaged, says in damages:
+        one_open = Log(store)
+        one_open._known = fold_all(State(), entries[: entry.n - 1])  # read when all was well
+        if damaged is None:
+            store.delete_many([entry_key(entry.n)])
+        else:
+            store.put(entry_key(entry.n), damaged)
+        # (a reader that knows the entries before one that is gone takes its place for the end of the log)
+        for log in (Log(store), one_open) if damaged else (Log(store),):
+            with pytest.raises(Corrupt, match=says) as caught:
+                log.refresh()
+            assert str(caught.value).startswith(f"{store.url}: log entry log/0000000000")
+            assert to_do in str(caught.value)
+        store.put(entry_key(entry.n), entry.data)
+    assert Log(store).refresh().n == len(entries)
+
+
+def test_several_edits_are_told_apart(store):
+    history(store)
+    entries = all_entries(store)
+    for k in (2, 5):
+        entries[k - 1] = parse(k, rewritten(entries[k - 1], at_us=1))
+    assert edited(entries) == [2, 5]
+    assert edited(all_entries(store)) == []
+
+
+def test_an_edit_with_an_editor_is_noticed_in_the_last_entry_too(store):
+    state = history(store)
+    pretty = json.dumps(json.loads(store.get(entry_key(state.n)).data), indent=2).encode()
+    store.put(entry_key(state.n), pretty)
+    with pytest.raises(Corrupt, match=rf"{entry_key(7)} is not canonical"):
+        Log(store).verify()
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 6])
+def test_a_deleted_entry_is_missed(store, k):
+    history(store)
+    store.delete_many([entry_key(k)])
+    with pytest.raises(Corrupt, match=f"{entry_key(k)} is missing"):
+        Log(store).refresh()

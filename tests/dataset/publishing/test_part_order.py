@@ -1,0 +1,177 @@
+"""Tables keep the order of the parts, whatever is merged."""
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import loader
+from benchmarks.scale import publish
+from loader.api.explain import provenance
+from loader.dataset.publishing import compact
+from loader.dataset.publishing.compact import compacted
+from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
+from loader.errors import Corrupt
+from penstock.diff import column_statistics
+from penstock.verify.version import check_version, verify
+
+
+def in_order(version):
+    """Tables and shards say the same of each sample, and what lies in one folder is of one run."""
+    assert check_version(version, full=False, seen=set()).problems == []
+    frame = version.samples().select("key", "no").collect()
+    assert frame["key"].to_list() == version.keys(np.arange(len(version)))
+    assert all(key.startswith(f"{no}-") for key, no in frame.rows())
+    folders = [
+        file["path"].rpartition("/")[0] for file in version.manifest["samples"] if file["group"] == "keys"
+    ]
+    assert len(set(folders)) == len(folders)
+    assert column_statistics(version)["no"]["n"] == version.manifest["n_rows"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_keys_stay_in_the_order_of_the_parts(root, monkeypatch, seed):
+    """Publishes of any size, with groups, labels, exclusions and better copies between them. Merges take the oldest of
+    too many tables, so that those of the publish itself stay beside what it merged."""
+    monkeypatch.setattr(compact, "SIZES", (14_000, 20_000))
+    monkeypatch.setattr(compact, "MOST_BYTES", 40_000)
+    rng = np.random.default_rng(seed)
+    partial = 0
+    for run in range(24):
+        n = int(rng.integers(1, 40))
+        supersede = {}
+        if run % 7 == 6:
+            supersede = {root.open("d").keys(np.array([0]))[0]: "a better one came"}
+        rows = [(f"{run}-{i}", {"x": b"%d" % i}, {"no": run, "s": rng.bytes(16).hex()}) for i in range(n)]
+        txn = root.begin("d")
+        half = -(-n // 2)
+        parts = [loader.write_part(root, txn, some) for some in (rows[:half], rows[half:]) if some]
+        version = root.publish("d", parts, supersede=supersede)
+        in_order(version)
+        merged = [
+            file["path"] for file in version.manifest["samples"] if version.manifest["txn"] in file["path"]
+        ]
+        partial += len(merged) > 2 and not merged[-1].split("/")[2].endswith("-merged")
+        if run % 9 == 4:
+            in_order(root.exclude("d", [f"{run}-0"], reason="blurred") if n > 1 else version)
+        if run % 11 == 5:
+            root.add_group("d", "g", {"t.txt": lambda sample: sample["x"].decode()})
+        if run == 20:
+            root.annotate("d", "labels", [{"key": f"{run}-{n - 1}", "label": "cat"}], author="ann")
+    assert partial > 1
+    assert verify(root, "d", full=True).problems == []
+
+
+def test_a_merge_out_of_the_order_of_parts_is_refused(root, monkeypatch):
+    """Whatever puts it there: nothing is published."""
+    monkeypatch.setattr(compact, "to_merge", lambda nbytes: slice(0, 2 if len(nbytes) > 3 else 0))
+    monkeypatch.setattr(
+        compact,
+        "_replaced",
+        lambda files, gone, merged: [*(file for file in files if file["path"] not in gone), *merged],
+    )
+    for run in range(3):
+        publish(root, 5 * run, 5)
+    with pytest.raises(Corrupt, match="out of the order of the parts; nothing was published"):
+        publish(root, 15, 5)
+    assert len(root.open("d")) == 15
+
+
+def shared_folders(version):
+    """Folders that keys tables of several runs lie in."""
+    files = [file for file in version.manifest["samples"] if file["group"] == "keys"]
+    found = Counter(file["path"].rpartition("/")[0] for file in files)
+    return [folder for folder, n in found.items() if n > 1]
+
+
+def as_earlier_releases_merged(patch):
+    """Into the publisher's own folder, in which its own run may stay as it is."""
+    patch.setattr(compact, "SIZES", (14_000, 20_000))
+    patch.setattr(compact, "MOST_BYTES", 40_000)
+    for name in ("_merge_samples", "_merge_stats"):
+        patch.setattr(compact, name, _beside(getattr(compact, name)))
+
+
+def _beside(merge):
+    return lambda store, prefix, *args: merge(store, prefix.removesuffix("-merged"), *args)
+
+
+def test_runs_that_share_a_folder_are_left_alone(root, monkeypatch):
+    """The statistics of both would be taken for those of each."""
+    with monkeypatch.context() as patch:
+        as_earlier_releases_merged(patch)
+        for run in range(24):
+            with root.write("d") as writer:
+                writer.add(f"{run}-0", {"x": b"1"}, metadata={"no": run})
+            if shared := shared_folders(root.open("d")):
+                break
+    assert len(shared) == 1
+    for later in range(run + 1, run + 20):
+        with root.write("d") as writer:
+            writer.add(f"{later}-0", {"x": b"1"}, metadata={"no": later})
+    version = root.open("d")
+    assert shared_folders(version) == shared
+    assert len(version.manifest["samples"]) < 40
+    assert verify(root, "d", full=True).problems == []
+
+
+def disorder(store, prefix, body, done):
+    """As an earlier release left it: a table of several runs before one that lies among them."""
+    body = compacted(store, prefix, body, done)
+    if body["parent"] and len(body["shards"]) == 4:
+        keys, rest = (
+            [file for file in body["samples"] if (file["group"] == "keys") is is_keys]
+            for is_keys in (True, False)
+        )
+        tables = [get_table(store, TableFile.from_json(file)) for file in (keys[1], keys[3])]
+        table = pa.concat_tables(tables)
+        file = {**keys[1], **put_named_table(store, prefix, table, "samples-keys").to_json()}
+        body = {**body, "samples": [keys[0], file, keys[2], *rest]}
+    return body
+
+
+def test_what_an_earlier_release_put_out_of_order_is_read_in_order(root, monkeypatch, caplog):
+    """By whoever asks for samples; verify names it, and a child is read as well."""
+    monkeypatch.setattr("loader.dataset.publishing.commit.compacted", disorder)
+    for run in range(4):
+        with root.write("d", part_samples=2) as writer:
+            for i in range(3):
+                writer.add(
+                    f"{run}-{i}", {"x": b"1"}, metadata={"no": run}, source={"raw_uri": f"s3://b/{run}-{i}"}
+                )
+    monkeypatch.undo()
+    root.exclude("d", ["1-1", "3-0"], reason="blurred")
+    with root.write("d") as writer:
+        writer.add("4-0", {"x": b"1"}, metadata={"no": 4})
+    for ref in ("d@4", "d@5", "d@6"):
+        version = root.open(ref)
+        frame = version.samples().collect()
+        assert frame["key"].to_list() == version.keys(np.arange(len(version)))
+        assert frame["key"].to_list() == [
+            f"{no}-{key[2:]}" for no, key in zip(frame["no"], frame["key"], strict=True)
+        ]
+        view = version.where("no = 3").select("x")
+        found = view.keys(view.version_ordinals(np.arange(len(view))))
+        assert sorted(found) == [f"3-{i}" for i in range(3) if ref == "d@4" or i]
+        with pytest.raises(Corrupt, match=f"its provenance is not told: run penstock verify {ref}"):
+            provenance(version, version.address(np.arange(len(version)), ["x"]))
+        assert "out of the order of parts" in verify(root, ref).problems[0].what
+    assert "d@4: an earlier release left its keys tables out of the order" in caplog.text
+
+
+def test_keys_that_are_not_those_of_the_parts_are_refused(root, monkeypatch):
+    """A table twice and another not at all: there is no order to put them in."""
+
+    def twice(store, prefix, body, done):
+        keys = [file for file in body["samples"] if file["group"] == "keys"]
+        return {**body, "samples": [keys[0]] * len(keys)}
+
+    monkeypatch.setattr("loader.dataset.publishing.commit.compacted", twice)
+    for run in range(2):
+        with root.write("d") as writer:
+            writer.add(f"k{run}", {"x": b"1"})
+    with pytest.raises(
+        Corrupt, match="2 rows, which are not the 2 of its parts, each once; run penstock verify d@2"
+    ):
+        root.open("d").samples()

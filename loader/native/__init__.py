@@ -26,4 +26,4 @@ def _chosen() -> ModuleType:
 
 _verbs = _chosen()
 KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions()}"
-crc32c, gather_rows, gather_bytes = _verbs.crc32c, _verbs.gather_rows, _verbs.gather_bytes
+crc32c, gather = _verbs.crc32c, _verbs.gather

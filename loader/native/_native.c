@@ -258,14 +258,13 @@ enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
 #define BLOCK_BYTES (128 * 1024)
 /* Read and then checked at once: they are in the processor's cache, and the clock is asked seldom. */
 
-/* n items; item i is `nbytes` bytes of files[which[i]] from begin[i] on: the head, and what comes to `to`. */
+/* n items; item i is nbytes[i] bytes of files[which[i]] from begin[i] on: the head, and what comes to memory + at[i]. */
 typedef struct {
     File *files;
-    Py_ssize_t n_files, n, n_head, n_row; /* n_row < 0: nbytes[i] */
-    const int64_t *which, *begin, *nbytes, *crcs, *rows;
+    Py_ssize_t n_files, n, n_head;
+    const int64_t *which, *begin, *nbytes, *at, *crcs;
     const uint8_t *head;
-    uint8_t *memory, **to; /* row rows[i] of memory, or to[i] */
-    uint8_t *status;
+    uint8_t *memory, *status;
     double checked_s;
 } Items;
 
@@ -274,14 +273,15 @@ static int same_head(const Items *items, const uint8_t *head)
     return items->n_head == 0 || memcmp(head, items->head, (size_t)items->n_head) == 0;
 }
 
+/* Bytes behind the head. */
 static size_t size_of(const Items *items, Py_ssize_t i)
 {
-    return (size_t)(items->n_row < 0 ? items->nbytes[i] : items->n_row);
+    return (size_t)(items->nbytes[i] - items->n_head);
 }
 
 static uint8_t *place_of(const Items *items, Py_ssize_t i)
 {
-    return items->to != NULL ? items->to[i] : items->memory + items->rows[i] * items->n_row;
+    return items->memory + items->at[i];
 }
 
 /* All of an item, or false, with errno 0 where the file ends. */
@@ -467,12 +467,12 @@ static PyObject *crc32c(PyObject *self, PyObject *args)
 }
 
 /* Arrays that say where items lie and what they are: int64 [n] each, but the last, uint8 [n]. */
-enum { WHICH, BEGIN, LAST, CRC, STATUS, N_ARRAYS };
+enum { WHICH, BEGIN, NBYTES, AT, CRC, STATUS, N_ARRAYS };
 
-/* Takes the arrays into `held`, whose number they are taken to, and into the items. 0, or -1 with ValueError. */
-static int take_arrays(PyObject **given, const char *last, Py_buffer *arrays, int *held, Items *items)
+/* Takes the arrays; *held is the number of those that are held then. 0, or -1 with ValueError. */
+static int take_arrays(PyObject **given, Py_buffer *arrays, int *held, Items *items, Py_ssize_t room)
 {
-    const char *names[N_ARRAYS] = {"which", "begin", last, "crcs", "status"};
+    static const char *names[N_ARRAYS] = {"which", "begin", "nbytes", "at", "crcs", "status"};
     for (; *held < N_ARRAYS; ++*held) {
         Py_ssize_t nbytes = *held == WHICH ? -1 : *held == STATUS ? items->n : 8 * items->n;
         if (buffer_of(given[*held], &arrays[*held], names[*held], nbytes, *held == STATUS) < 0)
@@ -480,110 +480,55 @@ static int take_arrays(PyObject **given, const char *last, Py_buffer *arrays, in
         if (*held == WHICH)
             items->n = arrays[WHICH].len / 8;
     }
-    items->which = arrays[WHICH].buf;
-    items->begin = arrays[BEGIN].buf;
-    items->crcs = arrays[CRC].buf;
-    items->status = arrays[STATUS].buf;
-    for (Py_ssize_t i = 0; i < items->n; i++)
-        if (items->which[i] < 0 || items->which[i] >= items->n_files) {
-            PyErr_Format(PyExc_ValueError, "item %zd: file %lld of %zd", i, (long long)items->which[i], items->n_files);
+    items->which = arrays[WHICH].buf, items->begin = arrays[BEGIN].buf, items->nbytes = arrays[NBYTES].buf;
+    items->at = arrays[AT].buf, items->crcs = arrays[CRC].buf, items->status = arrays[STATUS].buf;
+    for (Py_ssize_t i = 0; i < items->n; i++) {
+        int64_t which = items->which[i], nbytes = items->nbytes[i], at = items->at[i];
+        if (which < 0 || which >= items->n_files) {
+            PyErr_Format(PyExc_ValueError, "item %zd: file %lld of %zd", i, (long long)which, items->n_files);
             return -1;
         }
+        if (nbytes < items->n_head || at < 0 || at > room || nbytes - items->n_head > room - at) {
+            PyErr_Format(PyExc_ValueError, "item %zd: %lld bytes, %zd of them head, to byte %lld of %zd", i,
+                         (long long)nbytes, items->n_head, (long long)at, room);
+            return -1;
+        }
+    }
     return 0;
 }
 
-static PyObject *gather_rows(PyObject *self, PyObject *args)
+static PyObject *gather(PyObject *self, PyObject *args)
 {
     PyObject *listed, *given[N_ARRAYS], *into, *answer = NULL;
     Py_buffer arrays[N_ARRAYS], head, memory;
-    Items items = {.to = NULL};
+    Items items = {.checked_s = 0};
     int held = 0;
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOy*OOnOO:gather_rows", &listed, &given[WHICH], &given[BEGIN], &head, &given[LAST],
-                          &into, &items.n_row, &given[CRC], &given[STATUS]))
+    if (!PyArg_ParseTuple(args, "OOOOy*OOOO:gather", &listed, &given[WHICH], &given[BEGIN], &given[NBYTES], &head,
+                          &into, &given[AT], &given[CRC], &given[STATUS]))
         return NULL;
     uint8_t *scratch = PyMem_Malloc((size_t)head.len + 1);
-    File *files = files_of(listed, &items.n_files);
-    if (scratch == NULL || files == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_NoMemory();
-        goto no_memory;
-    }
+    File *files = scratch == NULL ? (File *)PyErr_NoMemory() : files_of(listed, &items.n_files);
+    if (files == NULL)
+        goto no_files;
     items.files = files, items.head = head.buf, items.n_head = head.len;
     if (buffer_of(into, &memory, "memory", -1, 1) < 0)
         goto no_memory;
-    if (take_arrays(given, "rows", arrays, &held, &items) < 0)
-        goto done;
-    if (items.n_row < 1 || memory.len % items.n_row) {
-        PyErr_Format(PyExc_ValueError, "memory: %zd bytes are no rows of %zd", memory.len, items.n_row);
-        goto done;
+    items.memory = memory.buf;
+    if (take_arrays(given, arrays, &held, &items, memory.len) == 0) {
+        int maps = handle_sigbus();
+        Py_BEGIN_ALLOW_THREADS
+        fill(&items, scratch, maps);
+        Py_END_ALLOW_THREADS
+        answer = PyFloat_FromDouble(items.checked_s);
     }
-    items.memory = memory.buf, items.rows = arrays[LAST].buf;
-    for (Py_ssize_t i = 0; i < items.n; i++)
-        if (items.rows[i] < 0 || items.rows[i] >= memory.len / items.n_row) {
-            PyErr_Format(PyExc_ValueError, "item %zd: row %lld of %zd", i, (long long)items.rows[i],
-                         memory.len / items.n_row);
-            goto done;
-        }
-    int maps = handle_sigbus();
-    Py_BEGIN_ALLOW_THREADS
-    fill(&items, scratch, maps);
-    Py_END_ALLOW_THREADS
-    answer = PyFloat_FromDouble(items.checked_s);
-done:
     release(arrays, held);
     PyBuffer_Release(&memory);
 no_memory:
-    if (files != NULL)
-        release_files(files, items.n_files);
+    release_files(files, items.n_files);
+no_files:
     PyMem_Free(scratch);
     PyBuffer_Release(&head);
-    return answer;
-}
-
-static PyObject *gather_bytes(PyObject *self, PyObject *args)
-{
-    PyObject *listed, *given[N_ARRAYS], *made = NULL, *answer = NULL;
-    Py_buffer arrays[N_ARRAYS];
-    Items items = {.n_row = -1};
-    int held = 0;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOO:gather_bytes", &listed, &given[WHICH], &given[BEGIN], &given[LAST],
-                          &given[CRC], &given[STATUS]))
-        return NULL;
-    File *files = files_of(listed, &items.n_files);
-    if (files == NULL)
-        return NULL;
-    items.files = files;
-    if (take_arrays(given, "nbytes", arrays, &held, &items) < 0)
-        goto done;
-    items.nbytes = arrays[LAST].buf;
-    items.to = PyMem_Malloc(sizeof(uint8_t *) * (size_t)(items.n + 1));
-    made = PyList_New(items.n);
-    if (made == NULL || items.to == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (Py_ssize_t i = 0; i < items.n; i++) {
-        if (items.nbytes[i] < 0) {
-            PyErr_Format(PyExc_ValueError, "item %zd: %lld bytes", i, (long long)items.nbytes[i]);
-            goto done;
-        }
-        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)items.nbytes[i]);
-        if (bytes == NULL || PyList_SetItem(made, i, bytes) < 0)
-            goto done;
-        items.to[i] = (uint8_t *)PyBytes_AsString(bytes);
-    }
-    int maps = handle_sigbus();
-    Py_BEGIN_ALLOW_THREADS
-    fill(&items, NULL, maps);
-    Py_END_ALLOW_THREADS
-    answer = Py_BuildValue("Od", made, items.checked_s);
-done:
-    Py_XDECREF(made);
-    PyMem_Free(items.to);
-    release(arrays, held);
-    release_files(files, items.n_files);
     return answer;
 }
 
@@ -595,9 +540,7 @@ static PyObject *instructions(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
-    {"gather_rows", gather_rows, METH_VARARGS,
-     "gather_rows(files, which, begin, head, rows, memory, row_bytes, crcs, status)"},
-    {"gather_bytes", gather_bytes, METH_VARARGS, "gather_bytes(files, which, begin, nbytes, crcs, status)"},
+    {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,3 @@
 from .python import crc32c as crc32c
-from .python import gather_bytes as gather_bytes
-from .python import gather_rows as gather_rows
+from .python import gather as gather
 from .python import instructions as instructions

@@ -29,73 +29,46 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     return int(google_crc32c.extend(crc, np.frombuffer(data, np.uint8) if len(data) else b""))
 
 
-def gather_rows(
+def gather(
     files: Sequence[OpenFile],
     which: Int64s,
     begin: Int64s,
+    nbytes: Int64s,
     head: bytes,
-    rows: Int64s,
     memory: np.ndarray,
-    row_bytes: int,
+    at: Int64s,
     crcs: Int64s,
     status: Status,
 ) -> float:
-    """Read values into rows of memory, verified; return the seconds that checking took.
+    """Read items of files into memory, verified; return the seconds that checking took.
 
-    Item i lies in `files[which[i]]` from byte `begin[i]` on: `head`, and then the
-    `row_bytes` bytes of row `rows[i]` of `memory`. `status[i]` becomes RIGHT, or:
+    Item i is the `nbytes[i]` bytes of `files[which[i]]` from byte `begin[i]` on. They begin with `head`; the others
+    come to `memory` from byte `at[i]` on. `status[i]` becomes RIGHT, or:
 
-    - WRONG where the item does not begin with `head`, or its CRC-32C (head and value) is not `crcs[i]`;
+    - WRONG where the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
     - UNREAD where the file cannot be read, or ends before.
 
-    memory: uint8, contiguous. rows: each at most once; one that is not RIGHT holds anything.
+    The memory of an item that is not RIGHT holds anything.
 
-    Raises: ValueError for a file or row that is not there, or an array of another length than `which`; then nothing
-    was read.
+    memory: uint8, contiguous. Items may lie in any order, and not over each other.
+
+    Raises: ValueError for a file that is not there, an item that is smaller than the head or does not lie in the
+    memory, or an array of another length than `which`; then nothing was read.
     """
-    _check_arrays(files, which, begin=begin, rows=rows, crcs=crcs, status=status)
     into = np.frombuffer(memory, np.uint8)
-    if row_bytes < 1 or len(into) % row_bytes:
-        raise ValueError(f"memory: {len(into)} bytes are no rows of {row_bytes}")
-    into = into.reshape(-1, row_bytes)
-    for i, row in enumerate(rows.tolist()):
-        if not 0 <= row < len(into):
-            raise ValueError(f"item {i}: row {row} of {len(into)}")
+    _check(files, len(head), len(into), which, begin=begin, nbytes=nbytes, at=at, crcs=crcs, status=status)
     checked_s = 0.0
-    for i, (file, start, row) in enumerate(zip(which.tolist(), begin.tolist(), rows.tolist(), strict=True)):
-        data = _read(files[file][0], start, len(head) + row_bytes)
+    columns = (which.tolist(), begin.tolist(), nbytes.tolist(), at.tolist())
+    for i, (file, start, size, place) in enumerate(zip(*columns, strict=True)):
+        data = _read(files[file][0], start, size)
         if data is None:
             status[i] = UNREAD
             continue
-        into[row] = np.frombuffer(data, np.uint8)[len(head) :]
+        into[place : place + size - len(head)] = np.frombuffer(data, np.uint8)[len(head) :]
         checking = perf_counter()
         status[i] = RIGHT if data.startswith(head) and crc32c(data) == crcs[i] else WRONG
         checked_s += perf_counter() - checking
     return checked_s
-
-
-def gather_bytes(
-    files: Sequence[OpenFile], which: Int64s, begin: Int64s, nbytes: Int64s, crcs: Int64s, status: Status
-) -> tuple[list[bytes], float]:
-    """Return byte strings, verified, and the seconds that checking took.
-
-    Item i is the `nbytes[i]` bytes of the file `files[which[i]]` from `begin[i]` on. `status[i]` becomes RIGHT, WRONG
-    where its CRC-32C is not `crcs[i]`, or UNREAD: then its bytes are anything.
-
-    Raises: ValueError for a file that is not there, a negative size, or an array of another length than `which`.
-    """
-    _check_arrays(files, which, begin=begin, nbytes=nbytes, crcs=crcs, status=status)
-    for i, size in enumerate(nbytes.tolist()):
-        if size < 0:
-            raise ValueError(f"item {i}: {size} bytes")
-    out = [
-        _read(files[file][0], start, size)
-        for file, start, size in zip(which.tolist(), begin.tolist(), nbytes.tolist(), strict=True)
-    ]
-    checking = perf_counter()
-    for i, data in enumerate(out):
-        status[i] = UNREAD if data is None else WRONG if crc32c(data) != crcs[i] else RIGHT
-    return [data or b"" for data in out], perf_counter() - checking
 
 
 def instructions() -> str:
@@ -117,11 +90,14 @@ def _read(file: int, begin: int, nbytes: int) -> bytes | None:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _check_arrays(files: Sequence[OpenFile], which: Int64s, **arrays: np.ndarray) -> None:
+def _check(files: Sequence[OpenFile], n_head: int, room: int, which: Int64s, **arrays: np.ndarray) -> None:
     for name, array in arrays.items():
         expected = len(which) * (1 if name == "status" else 8)
         if array.nbytes != expected:
             raise ValueError(f"{name}: {array.nbytes} bytes, not {expected}")
-    for i, file in enumerate(which.tolist()):
+    columns = (which.tolist(), arrays["nbytes"].tolist(), arrays["at"].tolist())
+    for i, (file, size, place) in enumerate(zip(*columns, strict=True)):
         if not 0 <= file < len(files):
             raise ValueError(f"item {i}: file {file} of {len(files)}")
+        if size < n_head or not 0 <= place <= room or size - n_head > room - place:
+            raise ValueError(f"item {i}: {size} bytes, {n_head} of them head, to byte {place} of {room}")

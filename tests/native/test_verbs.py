@@ -80,35 +80,29 @@ def test_a_checksum_goes_on_where_another_ended(verbs, data, cuts):
 
 @st.composite
 def gathers(draw):
-    """(contents of files, which, begin, head, rows, number of rows, bytes of a row, checksums), perhaps wrong ones."""
+    """(contents of files, which, begin, nbytes, head, at, room, checksums), perhaps wrong ones."""
     contents = draw(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
-    head, row_bytes = draw(st.binary(max_size=3)), draw(st.integers(0, 8))
-    n, n_rows = draw(st.integers(0, 12)), draw(st.integers(1, 14))
-    whole = len(head) + row_bytes
+    head, n = draw(st.binary(max_size=3)), draw(st.integers(0, 12))
     places = st.tuples(st.integers(0, len(contents) - 1), st.integers(0, 60))
     items = draw(st.lists(places, min_size=n, max_size=n))
     if draw(st.booleans()):
         contents = [head + one[len(head) :] for one in contents]
         items = [(i, 0) if draw(st.booleans()) else (i, begin) for i, begin in items]
-    n_rows = max(n_rows, n)
-    rows = draw(st.permutations(range(n_rows)))[:n]
+    sizes = [len(head) + size for size in draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))]
     flips = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2**32]), min_size=n, max_size=n))
-    messages = [contents[i][begin : begin + whole] for i, begin in items]
+    messages = [contents[i][begin : begin + size] for (i, begin), size in zip(items, sizes, strict=True)]
     crcs = int64(*(google_crc32c.value(one) ^ flip for one, flip in zip(messages, flips, strict=True)))
-    which, begin = int64(*(i for i, _ in items)), int64(*(b for _, b in items))
+    which, begin, nbytes = int64(*(i for i, _ in items)), int64(*(b for _, b in items)), int64(*sizes)
+    room = int(nbytes.sum()) - n * len(head) + draw(st.integers(0, 3))
+    order = draw(st.permutations(range(n)))
+    at = np.zeros(n, np.int64)
+    at[order] = np.cumsum([0, *(sizes[i] - len(head) for i in order)])[:-1]
     if n and draw(st.integers(0, 3)) == 0:
-        spoilt = draw(st.sampled_from([which, begin]))
+        spoilt = draw(st.sampled_from([which, begin, nbytes, at]))
         spoilt[draw(st.integers(0, n - 1))] = draw(
             st.one_of(st.integers(-2, 60), st.sampled_from([2**62, -(2**62), 2**63 - 1]))
         )
-    return contents, which, begin, head, int64(*rows), n_rows, row_bytes, crcs
-
-
-def outcome(verb, *arguments):
-    try:
-        return verb(*arguments)
-    except ValueError as error:
-        return str(error)
+    return contents, which, begin, nbytes, head, at, room, crcs
 
 
 alike = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -116,73 +110,59 @@ alike = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 @alike
 @given(of=gathers(), mapped=st.booleans())
-@example(of=([b"headvalue"], int64(0), int64(0), b"head", int64(1), 2, 5, crcs_of(b"headvalue")), mapped=True)
-def test_rows_are_gathered_alike(of, mapped, tmp_path):
-    contents, which, begin, head, rows, n_rows, row_bytes, crcs = of
+@example(
+    of=([b"headvalue"], int64(0), int64(0), int64(9), b"head", int64(2), 8, crcs_of(b"headvalue")),
+    mapped=True,
+)
+def test_both_do_the_same(of, mapped, tmp_path):
+    contents, which, begin, nbytes, head, at, room, crcs = of
     found = []
     for verbs in VERBS:
-        memory, status = np.full(n_rows * row_bytes, 7, np.uint8), np.full(len(which), 9, np.uint8)
+        memory, status = np.full(room, 7, np.uint8), np.full(len(which), 9, np.uint8)
         with opened(tmp_path, contents, mapped) as files:
-            said = outcome(
-                verbs.gather_rows, files, which, begin, head, rows, memory, row_bytes, crcs, status
-            )
-        if not isinstance(said, str):  # rows that are not right hold anything
-            memory.reshape(n_rows, row_bytes)[rows[status != RIGHT]] = 0
-            said = None
+            try:
+                verbs.gather(files, which, begin, nbytes, head, memory, at, crcs, status)
+                said = None
+            except ValueError as error:
+                said = str(error)
+        if said is None:  # the memory of items that are not right holds anything
+            for i in np.flatnonzero(status != RIGHT).tolist():
+                memory[at[i] : at[i] + nbytes[i] - len(head)] = 0
         found.append((said, memory.tobytes(), status.tobytes()))
     assert all(one == found[0] for one in found)
 
 
-@alike
-@given(of=gathers(), mapped=st.booleans())
-def test_bytes_are_gathered_alike(of, mapped, tmp_path):
-    contents, which, begin, head, _, _, row_bytes, crcs = of
-    found = []
-    for verbs in VERBS:
-        status = np.full(len(which), 9, np.uint8)
-        nbytes = np.full(len(which), len(head) + row_bytes, np.int64)
-        with opened(tmp_path, contents, mapped) as files:
-            said = outcome(verbs.gather_bytes, files, which, begin, nbytes, crcs, status)
-        if not isinstance(said, str):
-            said = [one for one, good in zip(said[0], status == RIGHT, strict=True) if good]
-        found.append((said, status.tobytes()))
-    assert all(one == found[0] for one in found)
-
-
 @each
 @mapped
-def test_rows_come_from_their_files_verified(verbs, mapped, tmp_path):
+def test_items_come_from_their_files_verified(verbs, mapped, tmp_path):
     """Ten times: the first items of a call are read, the others copied where there are maps."""
     contents = [b"..headAAAA", b"headBBBB", b"hoadCCCCheadDDDX"]
-    which, begin, rows = int64(0, 1, 2, 2, 1), int64(2, 0, 0, 8, 4), int64(3, 0, 1, 2, 4)
+    which, begin, at = int64(0, 1, 2, 2, 1), int64(2, 0, 0, 8, 4), int64(12, 0, 4, 8, 16)
     crcs = crcs_of(b"headAAAA", b"headBBBB", b"hoadCCCC", b"headDDDD", b"BBBB")
     every = np.tile(np.arange(5), 10)
     memory, status = np.zeros((50, 4), np.uint8), np.full(50, 9, np.uint8)
     with opened(tmp_path, contents, mapped) as files:
-        rows = rows[every] + np.repeat(np.arange(10), 5) * 5
-        args = files, which[every], begin[every], b"head", rows, memory, 4, crcs[every], status
-        assert verbs.gather_rows(*args) >= 0
+        at = at[every] + np.repeat(np.arange(10), 5) * 20
+        args = files, which[every], begin[every], np.full(50, 8), b"head", memory, at, crcs[every], status
+        assert verbs.gather(*args) >= 0
     assert status.tolist() == [RIGHT, RIGHT, WRONG, WRONG, UNREAD] * 10
-    for at in range(0, 50, 5):
-        assert [bytes(memory[at + row]) for row in (3, 0)] == [b"AAAA", b"BBBB"]
+    for row in range(0, 50, 5):
+        assert [bytes(memory[row + own]) for own in (3, 0)] == [b"AAAA", b"BBBB"]
 
 
 @each
 @mapped
-def test_bytes_come_from_their_files_verified(verbs, mapped, tmp_path):
+def test_items_of_any_size(verbs, mapped, tmp_path):
     contents = [b"abcdef", b"", b"x" * 300_000]
-    which, begin, nbytes = (
-        int64(0, 0, 2, 1, 0, 0, 2),
-        int64(0, 2, 0, 0, 5, 6, 1),
-        int64(2, 3, 3 * 10**5, 0, 2, 0, 5),
-    )
+    which, begin = int64(0, 0, 2, 1, 0, 0, 2), int64(0, 2, 0, 0, 5, 6, 1)
+    nbytes = int64(2, 3, 3 * 10**5, 0, 2, 0, 5)
     crcs = crcs_of(b"ab", b"xyz", b"x" * 300_000, b"", b"f", b"", b"xxxxx")
-    status = np.full(7, 9, np.uint8)
+    memory, status, at = np.zeros(300_012, np.uint8), np.full(7, 9, np.uint8), np.cumsum(nbytes) - nbytes
     with opened(tmp_path, contents, mapped) as files:
-        data, seconds = verbs.gather_bytes(files, which, begin, nbytes, crcs, status)
-    assert seconds >= 0
+        verbs.gather(files, which, begin, nbytes, b"", memory, at, crcs, status)
     assert status.tolist() == [RIGHT, WRONG, RIGHT, RIGHT, UNREAD, RIGHT, RIGHT]
-    assert [one for one, good in zip(data, status == RIGHT, strict=True) if good] == [
+    right = np.flatnonzero(status == RIGHT).tolist()
+    assert [memory[at[i] : at[i] + nbytes[i]].tobytes() for i in right] == [
         b"ab",
         b"x" * 300_000,
         b"",
@@ -197,13 +177,13 @@ def test_bytes_come_from_their_files_verified(verbs, mapped, tmp_path):
     [
         ({"which": int64(1)}, "item 0: file 1 of 1"),
         ({"which": int64(-1)}, "item 0: file -1 of 1"),
-        ({"rows": int64(2)}, "item 0: row 2 of 2"),
-        ({"rows": int64(-1)}, "item 0: row -1 of 2"),
-        ({"rows": int64(0, 0)}, "rows: 16 bytes, not 8"),
+        ({"at": int64(5)}, "item 0: 8 bytes, 4 of them head, to byte 5 of 8"),
+        ({"at": int64(-1)}, "item 0: 8 bytes, 4 of them head, to byte -1 of 8"),
+        ({"nbytes": int64(3)}, "item 0: 3 bytes, 4 of them head, to byte 0 of 8"),
+        ({"nbytes": int64(13)}, "item 0: 13 bytes, 4 of them head, to byte 0 of 8"),
+        ({"at": int64(0, 0)}, "at: 16 bytes, not 8"),
         ({"crcs": int64()}, "crcs: 0 bytes, not 8"),
         ({"status": np.zeros(2, np.uint8)}, "status: 2 bytes, not 1"),
-        ({"memory": np.zeros(7, np.uint8)}, "memory: 7 bytes are no rows of 4"),
-        ({"row_bytes": 0}, "memory: 8 bytes are no rows of 0"),
     ],
 )
 def test_arguments_that_cannot_be(verbs, change, says, tmp_path):
@@ -213,17 +193,17 @@ def test_arguments_that_cannot_be(verbs, change, says, tmp_path):
             "files": files,
             "which": int64(0),
             "begin": int64(0),
+            "nbytes": int64(8),
             "head": b"head",
-            "rows": int64(0),
             "memory": np.full(8, 7, np.uint8),
-            "row_bytes": 4,
+            "at": int64(0),
             "crcs": int64(0),
             "status": np.zeros(1, np.uint8),
         } | change
         with pytest.raises(ValueError) as caught:
-            verbs.gather_rows(*given.values())
+            verbs.gather(*given.values())
     assert str(caught.value) == says
-    assert set(given["memory"].tolist()) <= {0, 7}
+    assert set(given["memory"].tolist()) == {7}
     assert not given["status"].any()
 
 
@@ -234,15 +214,17 @@ def test_places_that_no_file_has(verbs, mapped, begin, tmp_path):
     memory, status = np.zeros(8 * 4, np.uint8), np.full(8, 9, np.uint8)
     zeros = np.zeros(8, np.int64)
     with opened(tmp_path, [b"headvalue."], mapped) as files:
-        verbs.gather_rows(files, zeros, zeros + begin, b"head", np.arange(8), memory, 4, zeros, status)
+        at = np.arange(8) * 4
+        verbs.gather(files, zeros, zeros + begin, zeros + 8, b"head", memory, at, zeros, status)
     assert status.tolist() == [UNREAD] * 8
 
 
 @each
 def test_a_descriptor_that_is_none(verbs):
-    status = np.full(1, 9, np.uint8)
+    status, memory = np.full(1, 9, np.uint8), np.zeros(3, np.uint8)
     for descriptor in (-1, 10**6):
-        verbs.gather_bytes([(descriptor, None)], int64(0), int64(0), int64(3), int64(0), status)
+        files = [(descriptor, None)]
+        verbs.gather(files, int64(0), int64(0), int64(3), b"", memory, int64(0), int64(0), status)
         assert status.tolist() == [UNREAD]
 
 
@@ -251,9 +233,8 @@ def test_memory_that_may_not_be_written(verbs, tmp_path):
     memory = np.zeros(4, np.uint8)
     memory.flags.writeable = False
     with opened(tmp_path, [b"abcd"]) as files, pytest.raises((ValueError, BufferError)):
-        verbs.gather_rows(
-            files, int64(0), int64(0), b"", int64(0), memory, 4, int64(0), np.zeros(1, np.uint8)
-        )
+        status = np.zeros(1, np.uint8)
+        verbs.gather(files, int64(0), int64(0), int64(4), b"", memory, int64(0), int64(0), status)
 
 
 @each
@@ -262,14 +243,10 @@ def test_nothing_is_held_afterwards(verbs, tmp_path):
     memory, status = np.zeros(5, np.uint8), np.zeros(1, np.uint8)
     with opened(tmp_path, [b"headvalue."], mapped=True) as files:
         before = sys.getrefcount(files[0]), sys.getrefcount(files[0][1])
-        verbs.gather_rows(files, int64(0), int64(0), b"head", int64(0), memory, 5, int64(0), status)
-        verbs.gather_bytes(files, int64(0), int64(0), int64(5), int64(0), status)
-        for verb, rest in (
-            (verbs.gather_rows, (b"head", int64(0), memory, 5)),
-            (verbs.gather_bytes, (int64(5),)),
-        ):
-            with pytest.raises(ValueError):
-                verb(files, int64(7), int64(0), *rest, int64(0), status)
+        rest = int64(0), int64(9), b"head", memory, int64(0), int64(0), status
+        verbs.gather(files, int64(0), *rest)
+        with pytest.raises(ValueError):
+            verbs.gather(files, int64(7), *rest)
         assert (sys.getrefcount(files[0]), sys.getrefcount(files[0][1])) == before
         files[0][1].close()  # raises BufferError while a buffer is held
 
@@ -285,8 +262,8 @@ def test_items_that_are_not_in_the_page_cache(verbs, mapped, tmp_path):
         os.sync()
         os.posix_fadvise(files[0][0], 0, 0, os.POSIX_FADV_DONTNEED)
         crcs = crcs_of(*(content[at : at + 1000] for at in begin.tolist()))
-        rows = np.arange(n)[::-1].copy()
-        verbs.gather_rows(files, np.zeros(n, np.int64), begin, b"", rows, memory, 1000, crcs, status)
+        at, zeros = np.arange(n)[::-1] * 1000, np.zeros(n, np.int64)
+        verbs.gather(files, zeros, begin, zeros + 1000, b"", memory, at, crcs, status)
     assert not status.any()
     assert all(memory[n - 1 - i].tobytes() == content[at : at + 1000] for i, at in enumerate(begin.tolist()))
 
@@ -305,7 +282,8 @@ n = 12
 begin = np.arange(n) * 4096 % 40960
 status, zeros, memory = np.full(n, 9, np.uint8), np.zeros(n, np.int64), np.zeros((n, 100), np.uint8)
 for _ in range(3):
-    native.gather_rows([(file, data)], zeros, begin, b"", np.arange(n), memory, 100, zeros, status)
+    at = np.arange(n) * 100
+    native.gather([(file, data)], zeros, begin, zeros + 100, b"", memory, at, zeros, status)
     print(status.tolist())
 if sys.argv[2] == "other":
     print(data[8192])
@@ -335,7 +313,7 @@ def test_the_interpreter_is_free_meanwhile(verbs, mapped, tmp_path):
     with opened(tmp_path, [bytes(1 << 20)], mapped) as files:
 
         def gather():
-            verbs.gather_rows(files, zeros, zeros, b"", zeros, memory, 1 << 20, crcs, status)
+            verbs.gather(files, zeros, zeros, zeros + (1 << 20), b"", memory, zeros, crcs, status)
             done.set()
 
         thread = threading.Thread(target=gather)

@@ -3,19 +3,20 @@
 `loader.native` reads and checks the samples of all shards in one go, outside the interpreter's lock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...errors import Corrupt
-from ...native import RIGHT, OpenFile, gather_bytes, gather_rows
+from ...native import RIGHT, OpenFile, gather
 from ...storage import Span
 from ...storage.disk.file_handles import FileHandle
 from ...storage.shared.requests import count_request
 from ..shards.address import SampleAddress
+from ..shards.bitmap import Bools
 from .places import Int64s, SamplePlaces
 from .read_fields import read_places
 from .shard_read import Reading, ReadingOf, ShardRead
@@ -36,60 +37,66 @@ class RowsOfField(NamedTuple):
     """uint8 [any, nbytes], contiguous."""
 
 
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""(shape, dtype) -> an array of any content."""
+_UINT8 = np.dtype(np.uint8)
+
 FieldRead = tuple[int, str, bytes | Corrupt]
 """Number of a sample, field, its bytes or the reason why it has none."""
 
 
-def read_rows(reading_of: ReadingOf, places: SamplePlaces, wanted: Sequence[RowsOfField]) -> list[FieldRead]:
+def read_rows(reading_of: ReadingOf, places: SamplePlaces, one: RowsOfField) -> list[FieldRead]:
     """Fill the rows from disks, verified; return the samples that do not lie in their row.
 
     Raises: Changed; ObjectNotFound; Transient.
     """
-    out = list[FieldRead]()
-    for one in wanted:
-        found, left = _opened(reading_of, places, one.field, one.numbers)
-        if found.shards:
-            start, status = perf_counter(), np.zeros(len(found.numbers), np.uint8)
-            rows = one.rows[np.searchsorted(one.numbers, found.numbers)]
-            crcs = places.fields[one.field].crc32c[found.numbers]
-            verified_s = gather_rows(
-                found.files(),
-                found.which,
-                found.begin,
-                one.head,
-                rows,
-                one.memory,
-                one.memory.shape[1],
-                crcs,
-                status,
-            )
-            found.report(perf_counter() - start, verified_s)
-            left = np.concatenate([found.numbers[status != RIGHT], left])
-        out += _read_again(reading_of, places, one.field, left)
-    return out
+    found, left = _opened(reading_of, places, one.field, one.numbers)
+    at = one.rows[np.searchsorted(one.numbers, found.numbers)] * one.memory.shape[1]
+    right = _gathered(found, places, one.field, one.head, one.memory, at)
+    left = np.concatenate([found.numbers[~right], left])
+    return _read_again(reading_of, places, one.field, left)
 
 
-def read_bytes(reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s]) -> list[FieldRead]:
-    """Return these samples of these fields, verified. numbers: as of `read_places`. Raises: as `read_rows`."""
-    out = list[FieldRead]()
-    for field, some in numbers.items():
-        found, left = _opened(reading_of, places, field, some)
-        if found.shards:
-            start, status = perf_counter(), np.zeros(len(found.numbers), np.uint8)
-            crcs = places.fields[field].crc32c[found.numbers]
-            data, verified_s = gather_bytes(
-                found.files(), found.which, found.begin, found.nbytes, crcs, status
-            )
-            found.report(perf_counter() - start, verified_s)
-            right = (status == RIGHT).tolist()
-            out += [
-                (number, field, one)
-                for number, one, good in zip(found.numbers.tolist(), data, right, strict=True)
-                if good
-            ]
-            left = np.concatenate([found.numbers[status != RIGHT], left])
-        out += _read_again(reading_of, places, field, left)
-    return out
+class BytesRead(NamedTuple):
+    """Verified bytes of a field, in one piece of memory."""
+
+    numbers: Int64s
+    """int64 [n]: numbers of the samples."""
+    memory: np.ndarray
+    """uint8 [any]: their bytes, and others."""
+    begin: Int64s
+    """int64 [n]: first byte of each in `memory`."""
+    sizes: Int64s
+    """int64 [n]: bytes of each."""
+
+
+def read_bytes(
+    reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s, allocate: Allocate
+) -> tuple[BytesRead, list[FieldRead]]:
+    """Return samples of a field from disks, verified; and those that had to be read once more, or cannot be.
+
+    numbers: int64, ascending. Raises: as `read_rows`.
+    """
+    found, left = _opened(reading_of, places, field, numbers)
+    at = np.cumsum(found.nbytes) - found.nbytes
+    memory = allocate((int(found.nbytes.sum()),), _UINT8)
+    right = _gathered(found, places, field, b"", memory, at)
+    read = BytesRead(found.numbers[right], memory, at[right], found.nbytes[right])
+    left = np.concatenate([found.numbers[~right], left])
+    return read, _read_again(reading_of, places, field, left)
+
+
+def _gathered(
+    found: "_Opened", places: SamplePlaces, field: str, head: bytes, memory: np.ndarray, at: Int64s
+) -> Bools:
+    """Read samples behind their head into memory, each from byte `at` on; return which are right, bool [n]."""
+    status = np.zeros(len(found.numbers), np.uint8)
+    if len(status):
+        start, crcs = perf_counter(), places.fields[field].crc32c[found.numbers]
+        columns = found.which, found.begin, found.nbytes
+        verified_s = gather(found.files(), *columns, head, memory, at, crcs, status)
+        found.report(perf_counter() - start, verified_s)
+    return status == RIGHT
 
 
 def _read_again(reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s) -> list[FieldRead]:

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from .bytes_column import BytesColumn
+
 
 def shown(column: Any) -> str:
     """Return the column in a few words: "float32 [256, 3, 64, 64] on cuda:0", "list of 256 uint8 [*, *, 3]".
 
     A * stands for a size that differs among the arrays of a list.
     """
+    if isinstance(column, BytesColumn):
+        return f"list of {len(column)} bytes"
     if not isinstance(column, list):
         return f"{_kind(column)} {_sizes([column])}{_place([column])}" if _is_array(column) else _kind(column)
     if not column:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...modalities.destination import Place
 from ...order.random.keyed_permutation import I64
+from .bytes_column import BytesColumn
 
 LEAST_BYTES = 2**20
 """Smaller arrays are numpy's own: its allocator keeps their memory by itself."""
@@ -111,12 +112,18 @@ class Columns:
         self._allocate = allocate
         self._rows: dict[str, np.ndarray] = {}
         self._filled: dict[str, NDArray[np.bool_]] = {}  # slots whose row holds their value
+        self._bytes: dict[str, BytesColumn] = {}  # byte strings in one piece of memory; size -1: not there
         self._values: dict[str, list[Any]] = {}  # of the other slots, None where the sample lacks the field
         self._orders: dict[tuple[str, ...], int] = {}  # the fields of samples, numbered as they came up
         self._order = np.full(n_slots, _PADDING)
 
     def __len__(self) -> int:
         return len(self._order)
+
+    @property
+    def allocate(self) -> Allocate:
+        """Memory for the batch's values."""
+        return self._allocate
 
     def parts(self, slots: Iterable[slice]) -> Iterator["Columns"]:
         """Yield columns of some of the slots, then of others, in the same memory. The whole takes no more values."""
@@ -125,6 +132,7 @@ class Columns:
             out._order, out._orders = self._order[some], self._orders
             out._rows = {field: rows[some] for field, rows in self._rows.items()}
             out._filled = {field: one[some] for field, one in self._filled.items()}
+            out._bytes = {field: one[some] for field, one in self._bytes.items()}
             out._values = {field: values[some] for field, values in self._values.items()}
             yield out
 
@@ -142,6 +150,8 @@ class Columns:
     def _is_even(self, field: str) -> bool:
         if field in self._filled:
             return bool(self._filled[field].all())
+        if field in self._bytes:
+            return bool((self._bytes[field].parts()[2] >= 0).all())
         return set(map(type, self._of(field))) in ({bytes}, {str})
 
     def names(self) -> list[str]:
@@ -172,10 +182,15 @@ class Columns:
         """Say that the rows of these slots hold their values."""
         self._filled[field][slots] = True
 
-    def put_bytes(self, field: str, slots: Sequence[int], values: Iterable[Any]) -> None:
-        """Put values that are no arrays."""
-        own = self._of(field)
-        for slot, value in zip(slots, values, strict=True):
+    def put_bytes(self, field: str, slots: I64, memory: np.ndarray, begin: I64, sizes: I64) -> None:
+        """Put byte strings that lie in one piece of memory. begin, sizes: int64 [slots], bytes."""
+        whole = np.zeros(len(self), np.int64), np.full(len(self), -1, np.int64)
+        whole[0][slots], whole[1][slots] = begin, sizes
+        if field not in self._bytes:
+            self._bytes[field] = BytesColumn(memory, *whole)
+            return
+        own, read = self._of(field), BytesColumn(memory, begin, sizes)  # of sources that are read apart
+        for slot, value in zip(slots.tolist(), read, strict=True):
             own[slot] = value
 
     def put(self, slot: int, field: str, value: Any, *, in_row: bool = False) -> None:
@@ -183,6 +198,8 @@ class Columns:
         in_row = in_row or self._moved(field, slot, value)
         if field in self._filled:
             self._filled[field][slot] = in_row
+        if field in self._bytes:
+            self._bytes[field].parts()[2][slot] = -1
         if not in_row:
             self._of(field)[slot] = value
 
@@ -190,8 +207,16 @@ class Columns:
         """Put the fields that the samples of these slots have, in their order."""
         self._order[slots] = self._orders.setdefault(names, len(self._orders))
 
-    def whole(self, field: str) -> np.ndarray | None:
-        """Return the field's rows, zeros at padding, where every sample's value is in its row; else None."""
+    def whole(self, field: str) -> np.ndarray | BytesColumn | None:
+        """Return the field's column, where every sample's value lies in the memory for it; else None.
+
+        Padding is zeros, or b"".
+        """
+        if field in self._bytes and field not in self._filled:
+            memory, begin, sizes = self._bytes[field].parts()
+            if (sizes[self.mask()] < 0).any():
+                return None
+            return BytesColumn(memory, begin, np.maximum(sizes, 0))
         if field not in self._filled:
             return None
         real = self.mask()
@@ -204,6 +229,8 @@ class Columns:
 
     def values(self, field: str) -> list[Any]:
         """Return the value of each slot; None where the sample lacks the field, PADDED where there is no sample."""
+        if field in self._bytes:
+            self._list_bytes(field)
         if field not in self._filled and self.mask().all():
             return list(self._of(field))
         filled = self._filled[field].tolist() if field in self._filled else [False] * len(self)
@@ -219,6 +246,12 @@ class Columns:
         if values is None:
             values = self._values[field] = [None] * len(self)
         return values
+
+    def _list_bytes(self, field: str) -> None:
+        """Have the byte strings of a field among its other values."""
+        column, own = self._bytes.pop(field), self._of(field)
+        for slot in np.flatnonzero(column.parts()[2] >= 0).tolist():
+            own[slot] = column[slot]
 
     def _moved(self, field: str, slot: int, value: Any) -> bool:
         if type(value) is not np.ndarray or value.nbytes < _WORTH_MOVING_BYTES:

@@ -22,7 +22,7 @@ from ...order.steps.slots import Slots
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
 from ..ahead.remote_reads import NodeReads
-from ..batch.columns import Columns
+from ..batch.columns import Columns, Recycled
 from ..batch.step_metrics import StepMetrics
 from ..recipe import generators
 from ..recipe.rank_slots import Locate, Located
@@ -59,10 +59,10 @@ class Bulk:
         payloads = list(payloads)
         for field in self._arrays if payloads else ():
             data = next((one[field] for one in payloads if field in one), None)
-            if not isinstance(data, bytes):
+            if not isinstance(data, bytes | memoryview):
                 continue
             try:
-                found = array.layout_of(data)
+                found = array.layout_of(bytes(data))
             except DecodeFailed:
                 continue
             straight = not found.fortran or len(found.shape) < 2
@@ -84,23 +84,21 @@ class Bulk:
             left.append(np.flatnonzero(~fits))
         if not wanted:
             return []
-        others: dict[str, dict[int, FieldRead]] = {one.field: {} for one in wanted}
-        for other in read_rows(reading_of, places, wanted):
-            number, field, _ = other
-            others[field][number] = other
-        return [
-            InRows(
-                one.field,
-                np.setdiff1d(one.numbers, list(others[one.field]), assume_unique=True),
-                list(others[one.field].values()),
-                rest,
-            )
-            for one, rest in zip(wanted, left, strict=True)
-        ]
+        out = []
+        for one, rest in zip(wanted, left, strict=True):
+            others = read_rows(reading_of, places, one)
+            filled = np.setdiff1d(one.numbers, [number for number, _, _ in others], assume_unique=True)
+            out.append(InRows(one.field, filled, others, rest))
+        return out
 
 
-Payload = dict[str, bytes | BareClip]
-"""Field -> what there is to decode."""
+Payload = dict[str, bytes | memoryview | BareClip]
+"""Field -> what there is to decode; a memoryview is of memory that others of the batch lie in: `whole_bytes`."""
+
+
+def whole_bytes(payload: Payload) -> dict[str, bytes | BareClip]:
+    """Return a payload for decoders, which may keep what they get."""
+    return {field: bytes(data) if isinstance(data, memoryview) else data for field, data in payload.items()}
 
 
 class Fetched(NamedTuple):
@@ -132,6 +130,7 @@ class Fetch:
         self._decoders, self._reads, self._run = decoders, reads, run
         self._videos = [with_tables(view, groups) for view, groups in zip(self._views, videos, strict=True)]
         self._pins: dict[str, str] = {}
+        self._scratch = Recycled()
         stores = [reads[number] for number in range(len(self._views))]
         disks = [disk_of(one) for one in stores]
         self._files = [None if disk is None else FileHandles(disk) for disk in disks]
@@ -192,11 +191,12 @@ class Fetch:
                 columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, *other)
-        read = (
-            read_bytes(reading_of, places, rest)
-            if on_disk
-            else read_places(reading_of, places, rest, self._run)
-        )
+        if on_disk:
+            read = list[FieldRead]()
+            for field, numbers in rest.items():
+                read += self._read_bytes(reading_of, wanted, field, numbers, columns, fetched)
+        else:
+            read = read_places(reading_of, places, rest, self._run)
         for number, field, data in read:
             if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
                 columns.put(at[number], field, data)
@@ -208,6 +208,30 @@ class Fetch:
         nbytes[list(fetched.bad)] = 0
         seen.count("fetched_bytes", int(nbytes.sum()))
         return fetched
+
+    def _read_bytes(
+        self,
+        reading_of: ReadingOf,
+        wanted: Located,
+        field: str,
+        numbers: I64,
+        columns: Columns | None,
+        fetched: Fetched,
+    ) -> list[FieldRead]:
+        """Read a field from disks: into the columns where it needs no decoder, else into the payloads.
+
+        Return the samples that had to be read once more, or cannot be.
+        """
+        if columns is not None and field in self._bulk[wanted.kind.number].plain:
+            read, others = read_bytes(reading_of, wanted.places, field, numbers, columns.allocate)
+            columns.put_bytes(field, wanted.rows[read.numbers], read.memory, read.begin, read.sizes)
+            return others
+        read, others = read_bytes(reading_of, wanted.places, field, numbers, self._scratch)
+        data = memoryview(read.memory)
+        places = zip(read.numbers.tolist(), read.begin.tolist(), read.sizes.tolist(), strict=True)
+        for number, begin, size in places:
+            fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
+        return others
 
     def _by_sample(self, slots: Slots, wanted: Located, seen: StepMetrics) -> Fetched:
         """Return the samples of a source whose videos are read by their packets."""

@@ -15,7 +15,7 @@ from ..recipe.decode import draws
 from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import times_field
-from .fetch import Payload
+from .fetch import Payload, whole_bytes
 from .one_sample import OneSample
 
 
@@ -123,7 +123,7 @@ def _decoded(
     """Put the values of a sample whose fields all have a decoder in `calls`; False where one has not, or fails."""
     filled = list[_Rows]()
     try:
-        for field, data in payload.items():
+        for field, data in whole_bytes(payload).items():
             decoder, rows = calls[field]
             if rows is None:
                 columns.put(row, field, decoder(data, None))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from ..recipe import generators
 from ..recipe.decode import apply_transform, decode_sample
 from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
-from .fetch import Fetch, Payload
+from .fetch import Fetch, Payload, whole_bytes
 
 
 class OneSample:
@@ -66,7 +66,11 @@ class OneSample:
         try:
             start = perf_counter()
             sample = decode_sample(
-                payload, at, self._decoders[of], lambda field: generators.for_decoder(key(), field), **how
+                whole_bytes(payload),
+                at,
+                self._decoders[of],
+                lambda field: generators.for_decoder(key(), field),
+                **how,
             )
             decoded = perf_counter()
             seen.sample("decode", decoded - start, source, at.address, row)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..batch.batch import Batch, Ids, Keys, SlotIds
+from ..batch.bytes_column import BytesColumn
 from ..batch.columns import Allocate
 from ..batch.step_metrics import SlowSample
 
@@ -58,6 +59,22 @@ class _Joined:
         data = self.memory.data
         values = [data[begin:end].tobytes() for begin, end in pairwise(self.ends)]
         return [values[begin:end] for begin, end in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Bytes of samples in one piece of memory, which the trainer makes into `bytes` when somebody asks."""
+
+    memory: np.ndarray
+    """uint8 [bytes]."""
+    begin: np.ndarray
+    """int64 [slots]: first byte of each."""
+    sizes: np.ndarray
+    """int64 [slots]: bytes of each."""
+
+    def parts(self, ends: Sequence[int]) -> list[BytesColumn]:
+        whole = BytesColumn(self.memory, self.begin, self.sizes)
+        return [whole[begin:end] for begin, end in pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +173,10 @@ def _column(values: list[Any], allocate: Allocate) -> _Column:
     whole = _whole(values)
     if whole is not None:
         return _Whole(whole)
+    if all(type(some) is BytesColumn for some in values):
+        parts = [some.parts() for some in values]
+        if all(memory is parts[0][0] for memory, _, _ in parts):
+            return _Bytes(parts[0][0], *(np.concatenate(some) for some in list(zip(*parts, strict=True))[1:]))
     if all(type(some) is list for some in values):
         flat = list(chain.from_iterable(values))
         if set(map(type, flat)) == {bytes} and sum(map(len, flat)) >= LEAST_BYTES:

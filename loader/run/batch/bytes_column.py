@@ -1,0 +1,71 @@
+"""A batch's column of byte strings in one piece of memory: each becomes `bytes` when somebody asks for it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from ...order.random.keyed_permutation import I64
+
+
+class BytesColumn(Sequence[bytes]):
+    """Byte strings of slots, b"" at padding: a sequence of `bytes`, equal to a list of the same.
+
+    Each item is a copy of its own. `view` gives an item without a copy; it keeps the memory of all.
+    """
+
+    __slots__ = ("_begin", "_memory", "_sizes")
+
+    def __init__(self, memory: np.ndarray, begin: I64, sizes: I64) -> None:
+        """Keep the arrays. memory: uint8 [any]; begin, sizes: int64 [slots], bytes."""
+        self._memory, self._begin, self._sizes = memory, begin, sizes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items."""
+        return int(self._sizes.sum())
+
+    def view(self, slot: int) -> memoryview:
+        """Return the bytes of a slot in place, read-only. Raises: IndexError."""
+        begin = int(self._begin[slot])
+        return memoryview(self._memory)[begin : begin + int(self._sizes[slot])].toreadonly()
+
+    def parts(self) -> tuple[np.ndarray, I64, I64]:
+        """Return (memory, begin, sizes), as it was made of."""
+        return self._memory, self._begin, self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @overload
+    def __getitem__(self, slot: int) -> bytes: ...
+    @overload
+    def __getitem__(self, slot: slice) -> "BytesColumn": ...
+    def __getitem__(self, slot: int | slice) -> "bytes | BytesColumn":
+        if isinstance(slot, slice):
+            return BytesColumn(self._memory, self._begin[slot], self._sizes[slot])
+        return bytes(self.view(slot))
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = memoryview(self._memory)
+        for begin, size in zip(self._begin.tolist(), self._sizes.tolist(), strict=True):
+            yield bytes(data[begin : begin + size])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BytesColumn | list):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __repr__(self) -> str:
+        return f"BytesColumn({len(self)} items, {self.nbytes} bytes)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the items alone, without what else the memory holds."""
+        return _of, (list(self),)
+
+
+def _of(items: Sequence[bytes]) -> BytesColumn:
+    sizes = np.array([len(one) for one in items], np.int64)
+    return BytesColumn(np.frombuffer(b"".join(items), np.uint8), np.cumsum(sizes) - sizes, sizes)

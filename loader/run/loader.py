@@ -31,7 +31,7 @@ from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 Framework = Literal["torch", "numpy", "jax"]
 
-DEFAULT_PREFETCH_BYTES = 512 * 2**20
+DEFAULT_PREFETCH_BYTES = 64 * 2**20
 
 
 class Loader:
@@ -67,7 +67,8 @@ class Loader:
             (docs/executors.md).
         workers: Number of threads or processes; 0 is the caller's thread. "auto" is one thread per core this
             process may use, fewer where threads are in their own way; or one process less than cores, at most 8.
-        prefetch: Bytes of batches made ahead; None is 512 MiB.
+        prefetch: Bytes of batches made ahead; None is 64 MiB. Each thread or process always makes one, and one more
+            lies ready.
         cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of
             memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
             serves every process of this machine.

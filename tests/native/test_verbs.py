@@ -232,8 +232,8 @@ def test_a_descriptor_that_is_none(verbs):
 def test_memory_that_may_not_be_written(verbs, tmp_path):
     memory = np.zeros(4, np.uint8)
     memory.flags.writeable = False
+    status = np.zeros(1, np.uint8)
     with opened(tmp_path, [b"abcd"]) as files, pytest.raises((ValueError, BufferError)):
-        status = np.zeros(1, np.uint8)
         verbs.gather(files, int64(0), int64(0), int64(4), b"", memory, int64(0), int64(0), status)
 
 

@@ -96,7 +96,8 @@ def _gathered(
         columns = found.which, found.begin, found.nbytes
         verified_s = gather(found.files(), *columns, head, memory, at, crcs, status)
         found.report(perf_counter() - start, verified_s)
-    return status == RIGHT
+    right: Bools = status == RIGHT
+    return right
 
 
 def _read_again(reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s) -> list[FieldRead]:

@@ -28,7 +28,7 @@ class BytesColumn(Sequence[bytes]):
     def view(self, slot: int) -> memoryview:
         """Return the bytes of a slot in place, read-only. Raises: IndexError."""
         begin = int(self._begin[slot])
-        return memoryview(self._memory)[begin : begin + int(self._sizes[slot])].toreadonly()
+        return self._memory.data[begin : begin + int(self._sizes[slot])].toreadonly()
 
     def parts(self) -> tuple[np.ndarray, I64, I64]:
         """Return (memory, begin, sizes), as it was made of."""
@@ -47,7 +47,7 @@ class BytesColumn(Sequence[bytes]):
         return bytes(self.view(slot))
 
     def __iter__(self) -> Iterator[bytes]:
-        data = memoryview(self._memory)
+        data = self._memory.data
         for begin, size in zip(self._begin.tolist(), self._sizes.tolist(), strict=True):
             yield bytes(data[begin : begin + size])
 

@@ -227,7 +227,7 @@ class Fetch:
             columns.put_bytes(field, wanted.rows[read.numbers], read.memory, read.begin, read.sizes)
             return others
         read, others = read_bytes(reading_of, wanted.places, field, numbers, self._scratch)
-        data = memoryview(read.memory)
+        data = read.memory.data
         places = zip(read.numbers.tolist(), read.begin.tolist(), read.sizes.tolist(), strict=True)
         for number, begin, size in places:
             fetched.payloads.setdefault(number, {})[field] = data[begin : begin + size]
@@ -251,7 +251,7 @@ class Fetch:
             self._readers(source, seen),
         )
         return Fetched(
-            {number: one for number, one in enumerate(read) if not isinstance(one, Corrupt)},
+            {number: {**one} for number, one in enumerate(read) if not isinstance(one, Corrupt)},
             {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
         )
 

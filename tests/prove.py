@@ -1,4 +1,4 @@
-"""The long check of the log's protocol, `make prove`: its model, interleavings, kills, and worlds of the campaign.
+"""The long check, `make prove`: the log's model, interleavings, kills, worlds of the campaign; the C extension.
 
 python tests/prove.py [PART ...]            default: every part; on as many processes as there are cores
 python tests/prove.py --list [PART ...]     names the jobs, and about how many seconds each takes of one core
@@ -22,6 +22,7 @@ PARTS = {
     "kills": "kills",
     "promotions": "promotion_kills",
     "campaign": "simulation.prove",
+    "native": "sanitized",
 }
 """Part -> its module, whose `jobs()` gives name -> (about how many seconds, call): a call counts what it tried."""
 
@@ -47,7 +48,7 @@ def main(given):
     here = Path(__file__).resolve().parent
     # Not this script's own folder, which Python puts first: its `penstock` holds the tests of the package of that name.
     others = [place for place in sys.path if Path(place).resolve() != here]
-    sys.path[:] = [*(str(here / name) for name in ("dataset", "penstock", "campaign")), *others]
+    sys.path[:] = [*(str(here / name) for name in ("dataset", "penstock", "campaign", "native")), *others]
     jobs = {}
     for part in parts or PARTS:
         jobs |= importlib.import_module(PARTS[part]).jobs()

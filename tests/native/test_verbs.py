@@ -105,7 +105,10 @@ def gathers(draw):
     return contents, which, begin, nbytes, head, at, room, crcs
 
 
-alike = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+alike = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=int(os.environ.get("NATIVE_EXAMPLES", settings().max_examples)),
+)
 
 
 @alike

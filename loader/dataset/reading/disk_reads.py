@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -129,17 +130,13 @@ class _Opened(NamedTuple):
         return [(shard.file.descriptor, shard.file.map) for shard in self.shards]
 
     def report(self, took_s: float, verified_s: float) -> None:
-        """Tell each shard's reader its share of the time, by bytes.
-
-        The slowest comes first: whoever keeps the slowest asks for its address, and for no other.
-        """
-        whole = max(1, sum(shard.nbytes for shard in self.shards))
-        for shard in sorted(self.shards, key=lambda one: -one.nbytes):
-            share = shard.nbytes / whole
-            fetched_s = shard.opened_s + (took_s - verified_s) * share
-            shard.reading.on_read(
-                ShardRead(shard.first, shard.path, shard.span, fetched_s, verified_s * share)
-            )
+        """Tell of the shard that took longest, its share of the common time being that of its bytes."""
+        each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in self.shards))
+        fetched_s, slowest = max(
+            ((shard.opened_s + each_s * shard.nbytes, shard) for shard in self.shards), key=itemgetter(0)
+        )
+        read = ShardRead(slowest.first, slowest.path, slowest.span, fetched_s, verified_s)
+        slowest.reading.on_read(read)
 
 
 def _opened(

@@ -9,7 +9,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py).
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Where servers run, tests wait for them half of their time.
-CROWDED := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 

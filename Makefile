@@ -13,7 +13,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
 	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not ceph and not mutants'
+
+test-python: $(READY) ## the same tests without the C extension, as where no compiler was
+	PENSTOCK_NATIVE=0 $(MAKE) test
 
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
 	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
@@ -74,7 +77,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants' --durations=15
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
-nightly: mutants prove campaign fuzz soak bench ## what takes hours: all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python mutants prove campaign fuzz soak bench ## what takes hours: the tests without C, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized (16 minutes of two cores)
 	env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python tests/prove.py

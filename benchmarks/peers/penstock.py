@@ -83,11 +83,22 @@ def mixture(task: Task) -> Iterator[Any]:
     return serve(replace(task, folder=folder), names, workers=task.workers)
 
 
-WAYS = {"2 threads": threads, "in process": in_process}
+def default(task: Task) -> Iterator[Any]:
+    """As `Loader` chooses by itself."""
+    return serve(task)
+
+
+def made_into_bytes(task: Task) -> Iterator[Any]:
+    """Every sample of a column is asked for."""
+    return map(list, in_process(task))
+
+
+WAYS = {"2 threads": threads, "in process": in_process, "auto": default}
 if "executor" in inspect.signature(loader.Loader).parameters:
     WAYS["2 worker processes"] = processes
-REMOTE = {label: way for label, way in WAYS.items() if label != "in process"}
+REMOTE = {label: way for label, way in WAYS.items() if label not in ("in process", "auto")}
 ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS) | dict.fromkeys(
     ("store", "resume"), REMOTE
 )
+ROWS["raw"] = WAYS | {"in process, made into bytes": made_into_bytes}
 ROWS["mixture"] = {"1 source": threads, f"{SOURCES} sources": mixture}

@@ -8,6 +8,7 @@ import os
 from types import ModuleType
 
 from . import python
+from .python import IN_MEMORY as IN_MEMORY
 from .python import RIGHT as RIGHT
 from .python import UNREAD as UNREAD
 from .python import WRONG as WRONG

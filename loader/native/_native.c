@@ -205,7 +205,7 @@ static void release(Py_buffer *buffers, Py_ssize_t n)
 
 /* A file that items lie in. data: its map, for small items a copy without a call of the system; NULL for none. */
 typedef struct {
-    int descriptor;
+    int descriptor; /* negative: there is the memory alone */
     const uint8_t *data;
     Py_ssize_t nbytes; /* of the map */
     Py_buffer map;
@@ -425,7 +425,9 @@ static void fill(Items *items, uint8_t *head, int maps)
         size_t read = 0;
         long waited = maps && !cold ? waits() : 0;
         for (i = first; i < items->n && (i == first || read + size_of(items, i) <= BLOCK_BYTES); i++) {
-            if (maps && !cold && i >= PROBED && items->files[items->which[i]].data != NULL)
+            const File *file = &items->files[items->which[i]];
+            int in_memory = file->descriptor < 0, may_copy = in_memory || (maps && !cold && i >= PROBED);
+            if (file->data != NULL && may_copy)
                 items->status[i] = (uint8_t)copied(items, i, begun);
             else if (!able || !read_cached(items, i, head, &able))
                 items->status[i] = COLD;

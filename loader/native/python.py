@@ -18,8 +18,10 @@ RIGHT, WRONG, UNREAD = 0, 1, 2
 
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
+IN_MEMORY = -1
+"""Descriptor of bytes that lie in memory alone."""
 OpenFile = tuple[int, Buffer | mmap | None]
-"""Descriptor of a file, and a map of all its bytes or None. A map only makes it faster: nobody else writes there."""
+"""Descriptor of a file, and a map of all its bytes or None: it only makes reading faster. With IN_MEMORY, the bytes."""
 Int64s = NDArray[np.int64]
 Status = NDArray[np.uint8]
 
@@ -60,7 +62,7 @@ def gather(
     checked_s = 0.0
     columns = (which.tolist(), begin.tolist(), nbytes.tolist(), at.tolist())
     for i, (file, start, size, place) in enumerate(zip(*columns, strict=True)):
-        data = _read(files[file][0], start, size)
+        data = _read(files[file], start, size)
         if data is None:
             status[i] = UNREAD
             continue
@@ -76,8 +78,12 @@ def instructions() -> str:
     return f"google-crc32c ({google_crc32c.implementation})"
 
 
-def _read(file: int, begin: int, nbytes: int) -> bytes | None:
+def _read(opened: OpenFile, begin: int, nbytes: int) -> bytes | None:
     """Return bytes of a file; None where it cannot be read, or ends before."""
+    file, data = opened
+    if file == IN_MEMORY and data is not None:
+        inside = 0 <= begin <= len(data) - nbytes
+        return np.frombuffer(data, np.uint8)[begin : begin + nbytes].tobytes() if inside else None
     parts, done = list[bytes](), 0
     while done < nbytes:
         try:

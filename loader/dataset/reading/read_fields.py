@@ -1,6 +1,6 @@
 """Fields of samples as bytes, whole or in parts: ranges coalesced per shard, ETag pinned, every CRC-32C checked."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -19,8 +19,8 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 OnCorrupt = Callable[[int, Corrupt], object]
 """Told of a sample that is corrupt: its number in the list at hand, and the error. It may raise it."""
 
-_Wanted = tuple[int, str, int, int, int]
-"""Number of the sample, field, offset, nbytes, CRC-32C."""
+_Wanted = tuple[int, str, int, int, int | None]
+"""Number of the sample, field, offset, nbytes, CRC-32C; None where the caller verifies the bytes."""
 
 _Shard = tuple[int, str]
 """Number of the version, path."""
@@ -94,11 +94,16 @@ def read_fields(
 
 
 def read_places(
-    reading_of: ReadingOf, places: SamplePlaces, numbers: Mapping[str, Int64s], run: Map = map
+    reading_of: ReadingOf,
+    places: SamplePlaces,
+    numbers: Mapping[str, Int64s],
+    run: Map = map,
+    unverified: Container[str] = (),
 ) -> list[tuple[int, str, bytes | Corrupt]]:
     """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
 
-    numbers: field -> numbers of the samples. Raises: as `read_fields`.
+    numbers: field -> numbers of the samples. unverified: fields whose bytes the caller verifies. Raises: as
+    `read_fields`.
     """
     by_shard: dict[_Shard, list[_Wanted]] = {}
     for field, some in numbers.items():
@@ -106,8 +111,8 @@ def read_places(
         for shard, mine in at.by_shard(some):
             columns = (mine, at.offset[mine], at.nbytes[mine], at.crc32c[mine])
             by_shard.setdefault((shard.of, shard.path), []).extend(
-                (number, field, *place)
-                for number, *place in zip(*(one.tolist() for one in columns), strict=True)
+                (number, field, offset, nbytes, None if field in unverified else crc)
+                for number, offset, nbytes, crc in zip(*(one.tolist() for one in columns), strict=True)
             )
     return _read_shards(reading_of, by_shard, places.address, run)
 
@@ -178,7 +183,7 @@ def _read_shard(
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
         return [reading.again_or_error(address_of(number), field) for number, field, _, _, _ in wanted]
     fetched = perf_counter()
-    good = [crc32c(data) == crc for data, (_, _, _, _, crc) in zip(found, wanted, strict=True)]
+    good = [crc is None or crc32c(data) == crc for data, (*_, crc) in zip(found, wanted, strict=True)]
     verify_s = perf_counter() - fetched
     out: list[bytes | Corrupt] = list(found)
     for i, whole in enumerate(good):

@@ -114,8 +114,8 @@ class Batch:
     digest: int
     """64-bit hash of the rank's samples. The sum over ranks mod 2^64 is the same for every world size."""
     fields: dict[str, Any]
-    """Field name -> column [slots, ...], or a list of `slots` values where shapes differ. Undecoded fields of a disk
-    are a `BytesColumn`, a sequence that is equal to a list of `bytes`."""
+    """Field name -> column [slots, ...], or a list of `slots` values where shapes differ. Undecoded fields are a
+    `BytesColumn`, a sequence that is equal to a list of `bytes`; a list where a sample was substituted."""
     sources: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     """int32 [slots]: number of each slot's source in `plan.source_names`; -1 at padding. Always numpy's."""
     ordinals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))

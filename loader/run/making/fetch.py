@@ -4,14 +4,21 @@ Reading alone finishes what needs no decoder: bytes as they are, and arrays of o
 rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dataset.reading.disk_reads import FieldRead, RowsOfField, read_bytes, read_rows
-from ...dataset.reading.places import SamplePlaces
+from ...dataset.reading.gathered_reads import (
+    FieldRead,
+    Gatherable,
+    OpenShards,
+    Pieces,
+    RowsOfField,
+    gather_bytes,
+    gather_rows,
+)
 from ...dataset.reading.read_fields import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.shards.address import SampleAddress
@@ -69,9 +76,16 @@ class Bulk:
             if straight and found.nbytes and found.dtype.isnative:
                 self._layouts[field] = found
 
-    def read(self, reading_of: ReadingOf, places: SamplePlaces, rows: I64, columns: Columns) -> list[InRows]:
-        """Read what can be read in rows, from disks. rows: int64, of each sample, its row. Raises: as `read_rows`."""
-        wanted, left = [], []
+    def gathered(self, columns: Columns | None) -> set[str]:
+        """Return the fields that can be gathered into the columns, or may be."""
+        return set() if columns is None else {*self.plain, *self._layouts}
+
+    def rows(self, found: Gatherable, rows: I64, columns: Columns, bad: Collection[int]) -> list[InRows]:
+        """Gather into rows what can be. Raises: as `gather_rows`.
+
+        rows: int64, of each sample, its row. bad: numbers of the samples that need not be read.
+        """
+        places, wanted, left = found.places, [], []
         for field in self._arrays:
             layout = self._layouts.get(field)
             memory = None if layout is None else columns.rows(field, layout.shape, layout.dtype)
@@ -79,14 +93,14 @@ class Bulk:
                 continue
             fits = places.fields[field].nbytes == len(layout.head) + layout.nbytes
             numbers = np.flatnonzero(fits)
+            if bad:
+                numbers = np.setdiff1d(numbers, list(bad), assume_unique=True)
             values = memory.reshape(len(columns), -1).view(np.uint8)
             wanted.append(RowsOfField(field, layout.head, numbers, rows[numbers], values))
             left.append(np.flatnonzero(~fits))
-        if not wanted:
-            return []
         out = []
         for one, rest in zip(wanted, left, strict=True):
-            others = read_rows(reading_of, places, one)
+            others = gather_rows(found, one)
             filled = np.setdiff1d(one.numbers, [number for number, _, _ in others], assume_unique=True)
             out.append(InRows(one.field, filled, others, rest))
         return out
@@ -177,31 +191,26 @@ class Fetch:
 
     def _by_field(self, wanted: Located, columns: Columns | None, seen: StepMetrics) -> Fetched:
         places, bulk, sources = wanted.places, self._bulk[wanted.kind.number], wanted.kind.sources
-        on_disk = self._files[sources[0]] is not None
 
         def reading_of(number: int) -> Reading:
             return self._reading(sources[number], seen)
 
         fetched = Fetched({}, {})
+        found = self._found(reading_of, wanted, columns, fetched, seen)
         rest = dict.fromkeys(places.fields, np.arange(len(places)))
-        at = wanted.rows.tolist()
-        if columns is not None and on_disk:
-            for rows in bulk.read(reading_of, places, wanted.rows, columns):
+        if columns is not None:
+            for rows in bulk.rows(found, wanted.rows, columns, fetched.bad):
                 rest[rows.field] = rows.left
                 columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, *other)
-        if on_disk:
-            read = list[FieldRead]()
-            for field, numbers in rest.items():
-                read += self._read_bytes(reading_of, wanted, field, numbers, columns, fetched)
-        else:
-            read = read_places(reading_of, places, rest, self._run)
-        for number, field, data in read:
-            if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
-                columns.put(at[number], field, data)
-            else:
-                _take(fetched, number, field, data)
+        at = wanted.rows.tolist()
+        for field, numbers in rest.items():
+            for number, _, data in self._rest(found, wanted, field, numbers, columns, fetched):
+                if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
+                    columns.put(at[number], field, data)
+                else:
+                    _take(fetched, number, field, data)
         if columns is not None:
             bulk.learn(fetched.payloads.values())
         nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
@@ -209,24 +218,52 @@ class Fetch:
         seen.count("fetched_bytes", int(nbytes.sum()))
         return fetched
 
-    def _read_bytes(
+    def _found(
         self,
         reading_of: ReadingOf,
+        wanted: Located,
+        columns: Columns | None,
+        fetched: Fetched,
+        seen: StepMetrics,
+    ) -> Gatherable:
+        """Return samples that can be gathered: shards of a disk, unread; else all bytes that are to be gathered.
+
+        A bucket is asked for all fields at once; those that are not gathered become payloads here.
+        """
+        places = wanted.places
+        if self._files[wanted.kind.sources[0]] is not None:
+            return OpenShards(reading_of, places)
+        later = self._bulk[wanted.kind.number].gathered(columns)
+        data: dict[str, dict[int, bytes]] = {field: {} for field in places.fields}
+        everything = dict.fromkeys(places.fields, np.arange(len(places)))
+        for number, field, one in read_places(reading_of, places, everything, self._run, later):
+            if field in later and not isinstance(one, Corrupt):
+                data[field][number] = one
+            else:
+                _take(fetched, number, field, one)
+        return Pieces(reading_of, places, data, partial(seen.spent, "verify"))
+
+    def _rest(
+        self,
+        found: Gatherable,
         wanted: Located,
         field: str,
         numbers: I64,
         columns: Columns | None,
         fetched: Fetched,
     ) -> list[FieldRead]:
-        """Read a field from disks: into the columns where it needs no decoder, else into the payloads.
+        """Gather a field into the columns where it needs no decoder, else into payloads.
 
         Return the samples that had to be read once more, or cannot be.
         """
+        known = {*fetched.bad, *(number for number, one in fetched.payloads.items() if field in one)}
+        if known:
+            numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
         if columns is not None and field in self._bulk[wanted.kind.number].plain:
-            read, others = read_bytes(reading_of, wanted.places, field, numbers, columns.allocate)
+            read, others = gather_bytes(found, field, numbers, columns.allocate)
             columns.put_bytes(field, wanted.rows[read.numbers], read.memory, read.begin, read.sizes)
             return others
-        read, others = read_bytes(reading_of, wanted.places, field, numbers, self._scratch)
+        read, others = gather_bytes(found, field, numbers, self._scratch)
         data = read.memory.data
         places = zip(read.numbers.tolist(), read.begin.tolist(), read.sizes.tolist(), strict=True)
         for number, begin, size in places:

@@ -26,6 +26,8 @@ class FileHandle:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        if hasattr(os, "posix_fadvise"):  # samples are read, not what lies behind them
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.map = _mapped(descriptor) if is_of_this_machine(os.fstat(descriptor).st_dev) else None
 
     def __del__(self) -> None:
@@ -39,7 +41,7 @@ def _mapped(descriptor: int) -> mmap.mmap | None:
     except (OSError, ValueError):
         return None
     if hasattr(mmap, "MADV_RANDOM"):
-        data.madvise(mmap.MADV_RANDOM)  # samples are read, not what lies around them
+        data.madvise(mmap.MADV_RANDOM)
     return data
 
 

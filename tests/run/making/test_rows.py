@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import loader
 from loader.dataset.reading.sample_crcs import sample_crcs
 from loader.dataset.shards.shard import crc32c
+from loader.run.batch.bytes_column import BytesColumn
 from loader.storage.disk.store import LocalStore
 
 N = 60
@@ -77,7 +78,7 @@ def without_rows(monkeypatch):
 
 
 def described(value):
-    if isinstance(value, list):
+    if isinstance(value, list | BytesColumn):
         return [described(one) for one in value]
     return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
@@ -247,6 +248,25 @@ def test_a_flipped_bit_is_read_again_and_then_substituted(folder, field, byte, c
                             assert np.array_equal(batch[name][at], right[name][at])
                         else:
                             assert np.array_equal(batch[name][at], decoded(number)[name])
+
+
+def test_a_bucket_is_not_read_twice(root, monkeypatch):
+    """Arrays and undecoded fields that came in pieces are gathered, right at once."""
+    view = root.open("d@latest").select("fixed.npy", "scalar.npy", "blob.bin", "jpg")
+    plan = loader.plan({"d": view}, seed=4, global_batch=16)
+    with loader.Loader(plan, 0, 1, **OPTIONS) as batches:
+        wanted = [seen(batches.batch_at(step)) for step in range(4)]
+    with (
+        without_rows(monkeypatch),
+        loader.Loader(plan, 0, 1, **OPTIONS) as batches,
+        loader.Loader(plan, 0, 1, transform=lambda sample, rng: sample, **OPTIONS) as others,
+    ):
+        read = [batches.batch_at(step) for step in range(4)]
+        one_by_one = [others.batch_at(step) for step in range(4)]
+    assert [seen(batch) for batch in read] == wanted
+    assert [one.stats["requests"] for one in read] == [one.stats["requests"] for one in one_by_one]
+    assert all(type(batch["blob.bin"]) is BytesColumn for batch in read)
+    assert all(batch.stats["verify_seconds"] > 0 for batch in read)
 
 
 def test_a_shard_that_was_replaced_is_noticed(tmp_path):

@@ -70,6 +70,21 @@ def test_the_same_batches(where, data, request):
     assert together(made, steps, **options) == one_by_one(made, steps, **options)
 
 
+def test_shapes_that_differ_between_steps_alone(tmp_path):
+    """Each step is one array, though all steps together would be a list."""
+    with loader.Root(tmp_path / "root") as root, root.write("d") as writer:
+        for i in range(30):
+            writer.add(f"k{i}", {"x.npy": np.full(3 + i % 2, i, np.int32)})
+    made = loader.plan({"d": writer.version}, seed=2, global_batch=1)
+    with loader.Loader(made, workers=0, framework="numpy") as batches:
+        found = [batch for steps in (range(4), range(4, 20)) for batch in batches._assembler.batches(steps)]
+    assert {(type(batch["x.npy"]), batch["x.npy"].shape) for batch in found} == {
+        (np.ndarray, (1, 3)),
+        (np.ndarray, (1, 4)),
+    }
+    assert [told(batch) for batch in found] == one_by_one(made, range(20))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 5])
 def test_with_padding_at_the_end(local, world_size):
     made = loader.plan({"web": local["web"]}, seed=3, global_batch=8)

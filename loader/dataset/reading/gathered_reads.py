@@ -1,0 +1,228 @@
+"""Fields gathered into memory, verified: those of one size into rows, others one behind the other.
+
+`loader.native` copies and checks the samples of all shards in one go, outside the interpreter's lock. They come out of
+open files of a disk, or out of pieces that were read from a bucket.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ...errors import Corrupt
+from ...native import IN_MEMORY, RIGHT, OpenFile, gather
+from ...storage import Span
+from ...storage.disk.file_handles import FileHandle
+from ...storage.shared.requests import count_request
+from ..shards.address import SampleAddress
+from ..shards.bitmap import Bools
+from .places import Int64s, SamplePlaces
+from .read_fields import read_places
+from .shard_read import Reading, ReadingOf, ShardRead
+
+
+class RowsOfField(NamedTuple):
+    """Memory for the values of one field."""
+
+    field: str
+    """Name of the field."""
+    head: bytes
+    """Bytes that all values begin with; they are compared and dropped."""
+    numbers: Int64s
+    """int64 [n], ascending: numbers of the samples, whose fields have the size of head and row."""
+    rows: Int64s
+    """int64 [n]: row of `memory` that the rest of each sample fills."""
+    memory: np.ndarray
+    """uint8 [any, nbytes], contiguous."""
+
+
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+"""(shape, dtype) -> an array of any content."""
+_UINT8 = np.dtype(np.uint8)
+
+FieldRead = tuple[int, str, bytes | Corrupt]
+"""Number of a sample, field, its bytes or the reason why it has none."""
+
+
+class Sources(NamedTuple):
+    """Places where samples of one field lie now: open files, or pieces in memory."""
+
+    files: list[OpenFile]
+    """Files, as `loader.native` takes them."""
+    numbers: Int64s
+    """int64 [n]: numbers of the samples."""
+    which: Int64s
+    """int64 [n]: index into `files`."""
+    begin: Int64s
+    """int64 [n]: first byte in the file."""
+    nbytes: Int64s
+    """int64 [n]: number of bytes."""
+    report: Callable[[float, float], None]
+    """Is told the seconds that all took, and those of checking among them."""
+
+
+class Gatherable(Protocol):
+    """Samples that can be gathered: `OpenShards` of a disk, `Pieces` of a bucket."""
+
+    @property
+    def reading_of(self) -> ReadingOf:
+        """Means to read a sample once more."""
+
+    @property
+    def places(self) -> SamplePlaces:
+        """Places of the samples in their shards."""
+
+    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
+        """Return the sources of samples, and the numbers of those without one. numbers: int64, ascending."""
+
+
+def gather_rows(found: Gatherable, one: RowsOfField) -> list[FieldRead]:
+    """Fill the rows, verified; return the samples that do not lie in their row.
+
+    Raises: Changed; ObjectNotFound; Transient.
+    """
+    sources, left = found.sources(one.field, one.numbers)
+    at = one.rows[np.searchsorted(one.numbers, sources.numbers)] * one.memory.shape[1]
+    right = _gathered(sources, found.places, one.field, one.head, one.memory, at)
+    return _read_again(found, one.field, np.concatenate([sources.numbers[~right], left]))
+
+
+class GatheredBytes(NamedTuple):
+    """Verified bytes of a field, in one piece of memory."""
+
+    numbers: Int64s
+    """int64 [n]: numbers of the samples."""
+    memory: np.ndarray
+    """uint8 [any]: their bytes, and others."""
+    begin: Int64s
+    """int64 [n]: first byte of each in `memory`."""
+    sizes: Int64s
+    """int64 [n]: bytes of each."""
+
+
+def gather_bytes(
+    found: Gatherable, field: str, numbers: Int64s, allocate: Allocate
+) -> tuple[GatheredBytes, list[FieldRead]]:
+    """Return samples of a field, verified; and those that had to be read once more, or cannot be.
+
+    numbers: int64, ascending. Raises: as `gather_rows`.
+    """
+    sources, left = found.sources(field, numbers)
+    at = np.cumsum(sources.nbytes) - sources.nbytes
+    memory = allocate((int(sources.nbytes.sum()),), _UINT8)
+    right = _gathered(sources, found.places, field, b"", memory, at)
+    read = GatheredBytes(sources.numbers[right], memory, at[right], sources.nbytes[right])
+    return read, _read_again(found, field, np.concatenate([sources.numbers[~right], left]))
+
+
+def _gathered(
+    sources: Sources, places: SamplePlaces, field: str, head: bytes, memory: np.ndarray, at: Int64s
+) -> Bools:
+    """Read samples behind their head into memory, each from byte `at` on; return which are right, bool [n]."""
+    status = np.zeros(len(sources.numbers), np.uint8)
+    if len(status):
+        start, crcs = perf_counter(), places.fields[field].crc32c[sources.numbers]
+        columns = sources.which, sources.begin, sources.nbytes
+        verified_s = gather(sources.files, *columns, head, memory, at, crcs, status)
+        sources.report(perf_counter() - start, verified_s)
+    right: Bools = status == RIGHT
+    return right
+
+
+def _read_again(found: Gatherable, field: str, numbers: Int64s) -> list[FieldRead]:
+    """Return samples that are not in place, each by reads of the store, which say what is wrong with it."""
+    wanted = {field: np.sort(numbers)}
+    return read_places(found.reading_of, found.places, wanted) if len(numbers) else []
+
+
+class Pieces(NamedTuple):
+    """Samples of which the bytes were read, and not verified."""
+
+    reading_of: ReadingOf
+    """Means to read a sample once more."""
+    places: SamplePlaces
+    """Places of the samples in their shards."""
+    data: Mapping[str, Mapping[int, bytes]]
+    """Field -> number of a sample -> its bytes, unverified."""
+    on_verified: Callable[[float], None]
+    """Is told the seconds of checking, copies included."""
+
+    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
+        """Return the pieces of samples that have one of the right size, and the numbers of the others."""
+        data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
+        there = np.array([len(data.get(n, b"")) == sizes[n] for n in numbers.tolist()], np.bool_)
+        mine = numbers[there]
+        none = np.zeros(len(mine), np.int64)
+        files: list[OpenFile] = [(IN_MEMORY, data.get(number, b"")) for number in mine.tolist()]
+        which = np.arange(len(mine))
+
+        def report(took_s: float, verified_s: float) -> None:
+            self.on_verified(took_s)
+
+        return Sources(files, mine, which, none, sizes[mine], report), numbers[~there]
+
+
+class OpenShards(NamedTuple):
+    """Samples of shards on disks, opened when they are asked for."""
+
+    reading_of: ReadingOf
+    """Means to read the shards."""
+    places: SamplePlaces
+    """Places of the samples in them."""
+
+    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
+        """Return samples in shards that could be opened, and the numbers of the others. Raises: as `gather_rows`."""
+        return _opened(self.reading_of, self.places, field, numbers)
+
+
+class _Shard(NamedTuple):
+    reading: Reading
+    path: str
+    file: FileHandle
+    first: Callable[[], SampleAddress]
+    span: Span
+    nbytes: int  # of all its samples at hand
+    opened_s: float
+
+
+def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
+    """Tell of the shard that took longest, its share of the common time being that of its bytes."""
+    each_s = (took_s - verified_s) / max(1, sum(shard.nbytes for shard in shards))
+    fetched_s, slowest = max(
+        ((shard.opened_s + each_s * shard.nbytes, shard) for shard in shards), key=itemgetter(0)
+    )
+    slowest.reading.on_read(ShardRead(slowest.first, slowest.path, slowest.span, fetched_s, verified_s))
+
+
+def _opened(
+    reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
+) -> tuple[Sources, Int64s]:
+    at, shards = places.fields[field], list[_Shard]()
+    ordered, shares = at.shares(numbers)
+    begin, nbytes = at.offset[ordered], at.nbytes[ordered]
+    which = np.full(len(ordered), -1, np.int64)
+    if shares:
+        starts = [share.start for share in shares]
+        lows = np.minimum.reduceat(begin, starts).tolist()
+        ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
+        totals = np.add.reduceat(nbytes, starts).tolist()
+        for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
+            start, mine, reading = perf_counter(), slice(first, stop), reading_of(shard.of)
+            address = partial(places.address, int(ordered[first]))
+            file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
+            if file is None:
+                continue
+            count_request()
+            which[mine] = len(shards)
+            opened_s = perf_counter() - start
+            shards.append(_Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s))
+    there = which >= 0
+    files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
+    report = partial(_report, shards)
+    if there.all():
+        return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
+    some = ordered[there], which[there], begin[there], nbytes[there]
+    return Sources(files, *some, report), ordered[~there]

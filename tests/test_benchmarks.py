@@ -128,7 +128,9 @@ def test_a_verdict_on_a_store_is_about_its_figure_and_one_on_ourselves_about_two
     assert start == "with its start, the fastest peer (litdata, 2 workers) | 4 | 0.50 | no |"
     both = {"penstock, 1 source": [turn(100)], "penstock, 32 sources": [turn(90)]}
     (mixed,) = ROWS["mixture"].aims
-    assert page.verdict(both, mixed) == "penstock, 32 sources, against penstock, 1 source | 0.95 | 0.90 | no |"
+    assert (
+        page.verdict(both, mixed) == "penstock, 32 sources, against penstock, 1 source | 0.95 | 0.90 | no |"
+    )
 
 
 def test_a_table_of_races_says_when_the_first_batch_came_and_what_was_served() -> None:

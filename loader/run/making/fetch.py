@@ -259,6 +259,8 @@ class Fetch:
         known = {*fetched.bad, *(number for number, one in fetched.payloads.items() if field in one)}
         if known:
             numbers = np.setdiff1d(numbers, list(known), assume_unique=True)
+        if not len(numbers):
+            return []
         if columns is not None and field in self._bulk[wanted.kind.number].plain:
             read, others = gather_bytes(found, field, numbers, columns.allocate)
             columns.put_bytes(field, wanted.rows[read.numbers], read.memory, read.begin, read.sizes)

@@ -164,9 +164,10 @@ def whole(
         "pinned environment (benchmarks/peers). They take turns, the others stopped. Every sample of 20 batches is",
         "compared with the written one.",
         "",
-        "More figures: [SHA-256](benchmarks-verified.md), [the pipeline](benchmarks-pipeline.md), "
-        "[ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), [scale](benchmarks-scale.md), "
-        "[checkpoints](benchmarks-checkpoints.md), [executors](benchmarks-executors.md), [video](benchmarks-video.md).",
+        "More figures: [SHA-256](benchmarks-verified.md), [the C extension](benchmarks-native.md), "
+        "[the pipeline](benchmarks-pipeline.md), [ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), "
+        "[scale](benchmarks-scale.md), [checkpoints](benchmarks-checkpoints.md), "
+        "[executors](benchmarks-executors.md), [video](benchmarks-video.md).",
         "",
         f"Peers: {peers}.",
         "",

@@ -47,6 +47,11 @@ class SlotIds:
     rows: slice
     """Rows of the slots in `keys`."""
 
+    @classmethod
+    def of(cls, names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> "SlotIds":
+        """Return those of slots whose keys are listed, "" at padding."""
+        return cls(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -58,7 +63,7 @@ class SlotIds:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the keys of these slots alone."""
-        return _slot_ids, (self.names, self.source, self.listed_keys())
+        return SlotIds.of, (self.names, self.source, self.listed_keys())
 
     def listed_keys(self) -> list[str]:
         """Return the key per slot; "" at padding."""
@@ -71,10 +76,6 @@ class SlotIds:
             (names[source], key) if source >= 0 else None
             for source, key in zip(self.source.tolist(), self.listed_keys(), strict=True)
         ]
-
-
-def _slot_ids(names: Sequence[str], source: NDArray[np.int32], keys: list[str]) -> SlotIds:
-    return SlotIds(names=names, source=source, keys=Keys(lambda: keys), rows=slice(0, len(keys)))
 
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

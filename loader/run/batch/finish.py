@@ -92,12 +92,7 @@ class Finish:
         """Return the batch of a rank without samples, in the shapes of another's, with the substitutions made there."""
         fields, mask = self._collate(Columns(mine.n_padded), self._recipe.framework, like=columns)
         padding = np.full(mine.n_padded, -1)
-        ids = SlotIds(
-            names=self._names,
-            source=padding.astype(np.int32),
-            keys=Keys(lambda: [""] * mine.n_padded),
-            rows=slice(0, mine.n_padded),
-        )
+        ids = SlotIds.of(self._names, padding.astype(np.int32), [""] * mine.n_padded)
         return self._batch(mine.steps[0], ids, padding, fields, mask, 0, 0, mine.batches[0])
 
     def _batch(

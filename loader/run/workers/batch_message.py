@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ..batch.batch import Batch, Ids, Keys, SlotIds
+from ..batch.batch import Batch, Ids, SlotIds
 from ..batch.bytes_column import BytesColumn
 from ..batch.columns import Allocate
 from ..batch.step_metrics import SlowSample
@@ -161,12 +161,7 @@ def _ids(batches: Sequence[Batch]) -> Ids | SlotIds:
     if not all(type(one) is SlotIds for one in some):
         return list(chain.from_iterable(batch.ids for batch in batches))
     keys = list(chain.from_iterable(one.listed_keys() for one in some))
-    return SlotIds(
-        names=some[0].names,
-        source=np.concatenate([one.source for one in some]),
-        keys=Keys(lambda: keys),
-        rows=slice(0, len(keys)),
-    )
+    return SlotIds.of(some[0].names, np.concatenate([one.source for one in some]), keys)
 
 
 def _column(values: list[Any], allocate: Allocate) -> _Column:

@@ -165,19 +165,6 @@ class Pieces(NamedTuple):
         return Sources(files, mine, which, none, sizes[mine], report), numbers[~there]
 
 
-class OpenShards(NamedTuple):
-    """Samples of shards on disks, opened when they are asked for."""
-
-    reading_of: ReadingOf
-    """Means to read the shards."""
-    places: SamplePlaces
-    """Places of the samples in them."""
-
-    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
-        """Return samples in shards that could be opened, and the numbers of the others. Raises: as `gather_rows`."""
-        return _opened(self.reading_of, self.places, field, numbers)
-
-
 class _Shard(NamedTuple):
     reading: Reading
     path: str
@@ -197,32 +184,41 @@ def _report(shards: Sequence[_Shard], took_s: float, verified_s: float) -> None:
     slowest.reading.on_read(ShardRead(slowest.first, slowest.path, slowest.span, fetched_s, verified_s))
 
 
-def _opened(
-    reading_of: ReadingOf, places: SamplePlaces, field: str, numbers: Int64s
-) -> tuple[Sources, Int64s]:
-    at, shards = places.fields[field], list[_Shard]()
-    ordered, shares = at.shares(numbers)
-    begin, nbytes = at.offset[ordered], at.nbytes[ordered]
-    which = np.full(len(ordered), -1, np.int64)
-    if shares:
-        starts = [share.start for share in shares]
-        lows = np.minimum.reduceat(begin, starts).tolist()
-        ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
-        totals = np.add.reduceat(nbytes, starts).tolist()
-        for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
-            start, mine, reading = perf_counter(), slice(first, stop), reading_of(shard.of)
-            address = partial(places.address, int(ordered[first]))
-            file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
-            if file is None:
-                continue
-            count_request()
-            which[mine] = len(shards)
-            opened_s = perf_counter() - start
-            shards.append(_Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s))
-    there = which >= 0
-    files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
-    report = partial(_report, shards)
-    if there.all():
-        return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
-    some = ordered[there], which[there], begin[there], nbytes[there]
-    return Sources(files, *some, report), ordered[~there]
+class OpenShards(NamedTuple):
+    """Samples of shards on disks, opened when they are asked for."""
+
+    reading_of: ReadingOf
+    """Means to read the shards."""
+    places: SamplePlaces
+    """Places of the samples in them."""
+
+    def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
+        """Return samples in shards that could be opened, and the numbers of the others. Raises: as `gather_rows`."""
+        at, shards = self.places.fields[field], list[_Shard]()
+        ordered, shares = at.shares(numbers)
+        begin, nbytes = at.offset[ordered], at.nbytes[ordered]
+        which = np.full(len(ordered), -1, np.int64)
+        if shares:
+            starts = [share.start for share in shares]
+            lows = np.minimum.reduceat(begin, starts).tolist()
+            ends = np.maximum.reduceat(begin + nbytes, starts).tolist()
+            totals = np.add.reduceat(nbytes, starts).tolist()
+            for (shard, first, stop), low, end, total in zip(shares, lows, ends, totals, strict=True):
+                start, mine, reading = perf_counter(), slice(first, stop), self.reading_of(shard.of)
+                address = partial(self.places.address, int(ordered[first]))
+                file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
+                if file is None:
+                    continue
+                count_request()
+                which[mine] = len(shards)
+                opened_s = perf_counter() - start
+                shards.append(
+                    _Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s)
+                )
+        there = which >= 0
+        files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
+        report = partial(_report, shards)
+        if there.all():
+            return Sources(files, ordered, which, begin, nbytes, report), ordered[:0]
+        some = ordered[there], which[there], begin[there], nbytes[there]
+        return Sources(files, *some, report), ordered[~there]

@@ -8,7 +8,7 @@ two threads of one process cannot do at the same time.
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from threading import Lock
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...dataset.reading.gathered_reads import Allocate as Allocate
 from ...modalities.destination import Place
 from ...order.random.keyed_permutation import I64
 from .bytes_column import BytesColumn
@@ -84,9 +85,6 @@ def _new(nbytes: int) -> mmap.mmap:
             piece.madvise(mmap.MADV_HUGEPAGE)
     return piece
 
-
-Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
-"""(shape, dtype) -> an array of any content."""
 
 _WORTH_MOVING_BYTES = 4096  # smaller arrays cost less to hold than to look after
 

@@ -130,6 +130,10 @@ def run(tmp_path: Path):
 def test_a_bug_can_be_planted(bug: Bug) -> None:
     places = places_of(bug)
     assert len(places) == 1, f"should stand in one place, stands in {list(map(str, places))}: {bug.was}"
+    for test in bug.red:
+        path, *names = test.partition("[")[0].split("::")
+        text = (REPOSITORY / path).read_text()
+        assert not names or f"def {names[-1]}(" in text, f"there is no {test}"
 
 
 @pytest.mark.mutants

@@ -95,6 +95,22 @@ def test_nothing_is_left_of_a_loader_that_is_dropped(local, versions, transform,
     assert assembler() is None
 
 
+def test_an_error_that_was_handled_is_gone_without_a_garbage_collection(local):
+    """A cycle through its traceback would keep a dropped loader's threads until somebody collects."""
+    with loader.Loader(local, 0, 1, workers=2, transform=raising) as batches:
+        gc.disable()
+        try:
+            try:
+                while True:
+                    next(batches)
+            except TransformFailed as error:
+                held = weakref.ref(error)
+            batches.close()  # a thread may be about to let go of it
+            assert held() is None
+        finally:
+            gc.enable()
+
+
 def test_a_dropped_loader_does_not_finish_its_queue(local):
     """One batch is being made when the loader goes; the others that were queued are not made."""
     entered, release, begun = threading.Semaphore(0), threading.Event(), []

@@ -93,7 +93,10 @@ def making(make: Callable[[range], Iterable[Batch]]) -> Callable[[range], Made]:
         except BaseException as raised:  # noqa: BLE001 - whoever takes the step's batch gets it
             error = raised
         end = perf_counter()
-        return Made(batches, error, end, end - start, sum(batch.nbytes for batch in batches))
+        try:
+            return Made(batches, error, end, end - start, sum(batch.nbytes for batch in batches))
+        finally:
+            del error  # its traceback holds this frame: a cycle would wait for the garbage collector
 
     return made
 
@@ -151,10 +154,19 @@ class Prefetch:
 
     def _get_ready(self, step: int, end: int | None) -> None:
         """Have `step` ready, with all that was made together with it. Raises: errors of making it; InvalidRuntime."""
-        failed, self._failed = self._failed, None
-        if failed is not None and failed[0] == step and not self._ready:
+        if self._failed is None or self._failed[0] != step or self._ready:
+            self._failed = None
+            self._wait_for(step, end)
+        if not self._ready:
             self._drop()
-            raise failed[1]
+            assert self._failed is not None
+            try:
+                raise self._failed[1]  # never a local variable: its traceback holds this frame
+            finally:
+                self._failed = None
+
+    def _wait_for(self, step: int, end: int | None) -> None:
+        """Wait for `step`, or for the error of making it. Raises: InvalidRuntime; KeyboardInterrupt."""
         if self._ready or (self._pending and self._pending[0][0].start != step):
             self._drop()
             self._stride = Stride()  # who goes from step to step in his own way needs no other
@@ -162,8 +174,6 @@ class Prefetch:
         _, future = self._pending.popleft()
         try:
             made = _waited_for(future)
-            if made.error is not None and not made.batches:
-                raise made.error
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
@@ -173,8 +183,9 @@ class Prefetch:
         self._ready_s = made.at_s
         if made.error is not None:
             self._failed = step + len(made.batches), made.error
-        self._each_bytes = made.nbytes // len(made.batches)
-        self._stride.saw(len(made.batches), made.took_s, made.nbytes)
+        if made.batches:
+            self._each_bytes = made.nbytes // len(made.batches)
+            self._stride.saw(len(made.batches), made.took_s, made.nbytes)
 
     def _fill(self, step: int, end: int | None) -> None:
         """Submit steps while there is room; `step` is the first if nothing is submitted."""

@@ -30,15 +30,16 @@
 /* --- CRC-32C: Castagnoli's polynomial, bits reversed; registers are kept inverted, as the instructions do. */
 
 #define POLYNOMIAL 0x82f63b78u
-#define LONG 4096
-#define SHORT 256
-/* Bytes of one of three lanes that are checked side by side: an instruction takes three cycles, and one begins in each. */
+#define LANE 256
+/* Bytes of one of three lanes that are checked side by side: an instruction takes three cycles, and one begins in each.
+   Lanes of pages hinder each other: their bytes share places in the processor's cache. */
+#define LINE 64 /* bytes of a line of that cache */
 
 static uint32_t by_byte[8][256];        /* what a byte does to a register, 0 to 7 bytes before its end */
-static uint32_t over_long[4][256];      /* what LONG bytes of zeros make of each byte of a register */
-static uint32_t over_short[4][256];     /* and what SHORT of them do */
+static uint32_t over_lane[4][256];      /* what LANE bytes of zeros make of each byte of a register */
 
-typedef uint32_t (*crc_function)(uint32_t, uint8_t *, const uint8_t *, size_t);
+/* (register, to, from, bytes, bytes that come next or NULL) -> register */
+typedef uint32_t (*crc_function)(uint32_t, uint8_t *, const uint8_t *, size_t, const uint8_t *);
 static crc_function run_crc, run_copy; /* the first leaves its second argument alone */
 static const char *crc_name;
 
@@ -61,61 +62,57 @@ static uint32_t crc_by_tables(uint32_t crc, const uint8_t *p, size_t n)
     return crc;
 }
 
-static uint32_t check_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+static uint32_t check_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n, const uint8_t *next)
 {
-    (void)to;
+    (void)to, (void)next;
     return crc_by_tables(crc, from, n);
 }
 
-static uint32_t copy_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+static uint32_t copy_by_tables(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n, const uint8_t *next)
 {
+    (void)next;
     memcpy(to, from, n);
     return crc_by_tables(crc, to, n);
 }
 
-static uint32_t shifted(uint32_t over[4][256], uint32_t crc)
+static uint32_t over_a_lane(uint32_t crc)
 {
-    return over[0][crc & 255] ^ over[1][crc >> 8 & 255] ^ over[2][crc >> 16 & 255] ^ over[3][crc >> 24];
+    return over_lane[0][crc & 255] ^ over_lane[1][crc >> 8 & 255] ^ over_lane[2][crc >> 16 & 255] ^ over_lane[3][crc >> 24];
 }
 
 /* One body for both instruction sets, and for a checksum alone (STORE: nothing) or of bytes that are copied meanwhile:
-   STEP8 and STEP1 are the instructions, TARGET lets the compiler use them. */
-#define CRC_BY_INSTRUCTION(NAME, TARGET, STEP8, STEP1, STORE)                                                      \
-    TARGET static void NAME##_lanes(uint32_t *crc, uint8_t **to, const uint8_t **from, size_t *n, size_t lane,     \
-                                    uint32_t over[4][256])                                                         \
-    {                                                                                                              \
-        for (; *n >= 3 * lane; *to += 3 * lane, *from += 3 * lane, *n -= 3 * lane) {                               \
-            uint32_t a = *crc, b = 0, c = 0;                                                                       \
-            const uint8_t *p = *from;                                                                              \
-            uint8_t *q = *to;                                                                                      \
-            (void)q;                                                                                               \
-            for (size_t i = 0; i < lane; i += 8) {                                                                 \
-                uint64_t x = word_at(p + i), y = word_at(p + lane + i), z = word_at(p + 2 * lane + i);             \
-                STORE(q + i, &x, 8);                                                                               \
-                STORE(q + lane + i, &y, 8);                                                                        \
-                STORE(q + 2 * lane + i, &z, 8);                                                                    \
-                a = (uint32_t)STEP8(a, x);                                                                         \
-                b = (uint32_t)STEP8(b, y);                                                                         \
-                c = (uint32_t)STEP8(c, z);                                                                         \
-            }                                                                                                      \
-            *crc = shifted(over, shifted(over, a) ^ b) ^ c;                                                        \
-        }                                                                                                          \
-    }                                                                                                              \
-    TARGET static uint32_t NAME(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)                          \
-    {                                                                                                              \
-        NAME##_lanes(&crc, &to, &from, &n, LONG, over_long);                                                       \
-        NAME##_lanes(&crc, &to, &from, &n, SHORT, over_short);                                                     \
-        for (; n >= 8; to += 8, from += 8, n -= 8) {                                                               \
-            uint64_t x = word_at(from);                                                                            \
-            STORE(to, &x, 8);                                                                                      \
-            crc = (uint32_t)STEP8(crc, x);                                                                         \
-        }                                                                                                          \
-        while (n--) {                                                                                              \
-            uint8_t x = *from++;                                                                                   \
-            STORE(to++, &x, 1);                                                                                    \
-            crc = STEP1(crc, x);                                                                                   \
-        }                                                                                                          \
-        return crc;                                                                                                \
+   STEP8 and STEP1 are the instructions, TARGET lets the compiler use them. Memory is slow to answer and can be asked
+   early: of samples that lie anywhere, the next is fetched while this one is copied. */
+#define CRC_BY_INSTRUCTION(NAME, TARGET, STEP8, STEP1, STORE)                                                          \
+    TARGET static uint32_t NAME(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n, const uint8_t *next)         \
+    {                                                                                                                  \
+        for (; n >= 3 * LANE; to += 3 * LANE, from += 3 * LANE, n -= 3 * LANE) {                                       \
+            uint32_t b = 0, c = 0;                                                                                     \
+            if (next != NULL)                                                                                          \
+                for (const uint8_t *line = next, *end = next += 3 * LANE; line != end; line += LINE)                   \
+                    __builtin_prefetch(line);                                                                          \
+            for (size_t i = 0; i < LANE; i += 8) {                                                                     \
+                uint64_t x = word_at(from + i), y = word_at(from + LANE + i), z = word_at(from + 2 * LANE + i);        \
+                STORE(to + i, &x, 8);                                                                                  \
+                STORE(to + LANE + i, &y, 8);                                                                           \
+                STORE(to + 2 * LANE + i, &z, 8);                                                                       \
+                crc = (uint32_t)STEP8(crc, x);                                                                         \
+                b = (uint32_t)STEP8(b, y);                                                                             \
+                c = (uint32_t)STEP8(c, z);                                                                             \
+            }                                                                                                          \
+            crc = over_a_lane(over_a_lane(crc) ^ b) ^ c;                                                               \
+        }                                                                                                              \
+        for (; n >= 8; to += 8, from += 8, n -= 8) {                                                                   \
+            uint64_t x = word_at(from);                                                                                \
+            STORE(to, &x, 8);                                                                                          \
+            crc = (uint32_t)STEP8(crc, x);                                                                             \
+        }                                                                                                              \
+        while (n--) {                                                                                                  \
+            uint8_t x = *from++;                                                                                       \
+            STORE(to++, &x, 1);                                                                                        \
+            crc = STEP1(crc, x);                                                                                       \
+        }                                                                                                              \
+        return crc;                                                                                                    \
     }
 #define NO_STORE(to, from, n) ((void)0)
 
@@ -140,18 +137,16 @@ static void make_tables(void)
     for (int place = 1; place < 8; place++)
         for (int byte = 0; byte < 256; byte++)
             by_byte[place][byte] = by_byte[0][by_byte[place - 1][byte] & 255] ^ by_byte[place - 1][byte] >> 8;
-    static const uint8_t zeros[LONG];
+    static const uint8_t zeros[LANE];
     for (int place = 0; place < 4; place++)
         for (int byte = 0; byte < 256; byte++) {
             uint32_t crc = (uint32_t)byte << 8 * place;
             if (byte & (byte - 1)) { /* linear: of two bits, what each gives */
                 uint32_t rest = (uint32_t)(byte & (byte - 1)), low = (uint32_t)byte ^ rest;
-                over_short[place][byte] = over_short[place][rest] ^ over_short[place][low];
-                over_long[place][byte] = over_long[place][rest] ^ over_long[place][low];
+                over_lane[place][byte] = over_lane[place][rest] ^ over_lane[place][low];
                 continue;
             }
-            over_short[place][byte] = crc_by_tables(crc, zeros, SHORT);
-            over_long[place][byte] = crc_by_tables(crc, zeros, LONG);
+            over_lane[place][byte] = crc_by_tables(crc, zeros, LANE);
         }
     run_crc = check_by_tables;
     run_copy = copy_by_tables;
@@ -173,13 +168,13 @@ static void make_tables(void)
 
 static uint32_t extended(uint32_t crc, const uint8_t *p, size_t n)
 {
-    return ~run_crc(~crc, NULL, p, n);
+    return ~run_crc(~crc, NULL, p, n, NULL);
 }
 
 /* Copies, and checks just those bytes: others may write to where they came from. */
-static uint32_t copied_crc(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n)
+static uint32_t copied_crc(uint32_t crc, uint8_t *to, const uint8_t *from, size_t n, const uint8_t *next)
 {
-    return ~run_copy(~crc, to, from, n);
+    return ~run_copy(~crc, to, from, n, next);
 }
 
 /* --- Arguments */
@@ -375,6 +370,15 @@ static int handle_sigbus(void)
     return sigaction(SIGBUS, NULL, &now) == 0 && now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_sigbus;
 }
 
+/* First byte of the next item's map, where all that is fetched beside item i lies in it; else NULL. */
+static const uint8_t *next_in_map(const Items *items, Py_ssize_t i)
+{
+    const File *file = i + 1 < items->n ? &items->files[items->which[i + 1]] : NULL;
+    if (file == NULL || file->data == NULL || items->begin[i + 1] < 0 || items->begin[i + 1] > file->nbytes - items->nbytes[i])
+        return NULL;
+    return file->data + items->begin[i + 1];
+}
+
 /* An item out of its file's map: its status, or COLD where it has none, or lies behind it, or cannot be touched. */
 static int copied(const Items *items, Py_ssize_t i, uint32_t begun)
 {
@@ -392,7 +396,8 @@ static int copied(const Items *items, Py_ssize_t i, uint32_t begun)
     copying.nbytes = (size_t)file->nbytes;
     copying.back = &back;
     int same = same_head(items, file->data + begin);
-    uint32_t crc = copied_crc(begun, place_of(items, i), file->data + begin + items->n_head, (size_t)n);
+    uint32_t crc = copied_crc(begun, place_of(items, i), file->data + begin + items->n_head, (size_t)n,
+                              next_in_map(items, i));
     copying.back = NULL;
     return same && crc == (uint64_t)items->crcs[i] ? RIGHT : WRONG;
 }

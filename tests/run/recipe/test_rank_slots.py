@@ -13,7 +13,7 @@ from loader.run.recipe.rank_slots import AHEAD, Planned, rank_slots
 from loader.run.recipe.recipe import Recipe
 from loader.run.recipe.world import World
 
-N_STEPS = 60
+N_STEPS = 200
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,10 @@ def plain(value):
     return list(value) if isinstance(value, list | tuple | range) else value
 
 
-MOVES = st.lists(st.one_of(st.just(1), st.integers(-5, 2 * AHEAD)), min_size=1, max_size=40)
+MOVES = st.lists(
+    st.tuples(st.one_of(st.just(0), st.integers(-9, 2 * AHEAD)), st.integers(1, 9)), min_size=1, max_size=40
+)
+"""(Steps between the end of the last steps and the first of these, number of these)."""
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -57,11 +60,12 @@ MOVES = st.lists(st.one_of(st.just(1), st.integers(-5, 2 * AHEAD)), min_size=1, 
 def test_whatever_steps_are_asked_for(plans, boundary, rank, moves, bounded):
     """Also where what was given out has been changed, as it is for substitutes."""
     mine = recipe(plans[boundary], rank)
-    get, step = Planned(mine, N_STEPS if bounded else None), 0
-    for move in moves:
-        step = min(max(0, step + move), N_STEPS - 1)
-        found = get([step])
-        assert [plain(one) for one in found] == [plain(one) for one in rank_slots(mine, [step])]
+    get, stop = Planned(mine, N_STEPS if bounded else None), 0
+    for move, n in moves:
+        first = min(max(0, stop + move), N_STEPS - 1)
+        stop = min(first + n, N_STEPS)
+        found = get(range(first, stop))
+        assert [plain(one) for one in found] == [plain(one) for one in rank_slots(mine, range(first, stop))]
         for one in found:
             one.slots.attempt[...] = 7
 
@@ -77,6 +81,21 @@ def test_steps_in_a_row_are_planned_together(plans, monkeypatch):
     assert asked == [1, AHEAD, AHEAD, AHEAD - 1]
     get([2])
     assert asked[4:] == [1], "after a move back a step is planned alone"
+    for step in range(9, 9 + 5 * 20, 20):
+        get(range(step, step + 20))
+    assert asked[5:] == [60, 60], "as many whole stretches of them as there is room for"
+
+
+def test_large_steps_are_planned_alone(plans, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        planned, "rank_slots", lambda mine, steps: asked.append(len(steps)) or rank_slots(mine, steps)
+    )
+    monkeypatch.setattr(planned, "AHEAD_SLOTS", 2 * 6 + 5)
+    get = Planned(recipe(plans["fill"], 0))
+    for step in range(6):
+        get([step])
+    assert asked == [1, 2, 2, 2]
 
 
 def test_an_error_comes_at_its_own_step(plans, monkeypatch):

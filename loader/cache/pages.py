@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..dataset.shards.shard import crc32c
@@ -99,6 +100,7 @@ class Pages:
             os.unlink(self.path(name))
 
 
+@lru_cache(maxsize=2**14)
 def page_name(sha256: str, page_bytes: int, number: int) -> str:
     """Return the name of page `number` of the object with this SHA-256: 40 hex digits."""
     text = f"{sha256} {page_bytes} {number}"

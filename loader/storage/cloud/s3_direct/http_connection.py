@@ -36,7 +36,8 @@ _BODILESS = {204, 304}
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 """Linux only: bytes that came are acknowledged at once. A server that sends a head, and holds its body back until that
 has been acknowledged (Ceph, as it comes), otherwise takes 44 ms for a range that takes 1."""
-_BEGINNING = 1024  # of the answer with a large body, of which little shall come with the head
+_BEGINNING = 1024
+"""Bytes of the answer with a large body that are looked at: its head, and what little of the body came with it."""
 
 
 class Broken(OSError):
@@ -72,7 +73,7 @@ class Wire:
 
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
-        *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
+        *("_socket", "_timeout_s", "_flags", "_looks", "_quickack", "_keep", "_lasts"),
         *("_memory", "_view", "_at", "_come", "_left"),
     )
 
@@ -87,6 +88,7 @@ class Wire:
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
+        self._looks = socket.MSG_PEEK if self._flags else 0  # TLS has no flags
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
@@ -115,7 +117,8 @@ class Wire:
             if self._quickack is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
             while end < 0 and come < HEAD_BYTES:
-                count = self._socket.recv_into(self._view[come:most])
+                look = self._looks if not come and most == _BEGINNING else 0
+                count = self._socket.recv_into(self._view[come:most], most - come, look)
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
                 if come and time.monotonic() > until:
@@ -123,6 +126,8 @@ class Wire:
                 begin, come = max(0, come - 3), come + count
                 end = self._memory.find(b"\r\n\r\n", begin, come)
                 most = max(most, HEAD_BYTES)
+                if look:  # the head is taken alone: all of the body then comes into memory of its own
+                    come = self._socket.recv_into(self._view[: end + 4 if end >= 0 else come])
         except OSError as error:
             raise self._broken(error, at_once=not come) from None
         except BaseException:
@@ -134,13 +139,7 @@ class Wire:
         """Return the rest of the body. Raises: Broken."""
         end = self._at + self._left  # of the memory
         if end > len(self._memory):
-            made = BytesIO()  # which gives away its memory as bytes, without a copy
-            made.seek(self._left - 1)
-            made.write(b"\0")
-            with made.getbuffer() as view:
-                for _ in self.into(view):
-                    pass
-            return made.getvalue()
+            return self._large()
         begin, come, until = self._at, self._come, time.monotonic() + self._timeout_s
         with self:
             self._left = end - come
@@ -151,6 +150,27 @@ class Wire:
         data = bytes(self._view[begin:end])
         self._end()
         return data
+
+    def _large(self) -> bytes:
+        """Return the rest of a body that is larger than the connection's memory. Raises: Broken."""
+        nbytes, begun = self._left, b""
+        if self._looks and self._at == self._come:
+            # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
+            with self:
+                begun = self._socket.recv(nbytes, self._flags)
+                if not begun:
+                    raise ConnectionResetError(ECONNRESET, "closed in the middle of an answer")
+                self._left -= len(begun)
+            if not self._left:
+                self._end()
+                return begun
+        made = BytesIO(begun)  # which gives away its memory as bytes, without a copy
+        made.seek(nbytes - 1)
+        made.write(b"\0")
+        with made.getbuffer() as view:
+            for _ in self.into(view[len(begun) :]):
+                pass
+        return made.getvalue()
 
     def into(self, view: memoryview) -> Iterator[int]:
         """Fill `view` with the next bytes of the body, and yield how many came, each time that some came.

@@ -20,7 +20,7 @@ help: ## this list
 
 setup: $(READY) ## the environment .venv, from constraints.txt
 
-$(READY): pyproject.toml constraints.txt loader/native/_native.c
+$(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/crc32c.h
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -79,7 +79,8 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 
 nightly: test-python mutants prove campaign fuzz soak bench ## what takes hours: the tests without C, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
-prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized (16 minutes of two cores)
+prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
+	scripts/install-arm.sh
 	env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python tests/prove.py
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)

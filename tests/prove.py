@@ -23,6 +23,7 @@ PARTS = {
     "promotions": "promotion_kills",
     "campaign": "simulation.prove",
     "native": "sanitized",
+    "processors": "emulated",
 }
 """Part -> its module, whose `jobs()` gives name -> (about how many seconds, call): a call counts what it tried."""
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.executors`: batches per second for a training that idles, or computes in Python.
 
 Each run is a process of its own, and they take turns: threads, worker processes, the training's own thread, `auto`. The
-training's Python is a fixed amount of work, which alone takes BUSY_MS per step: 1000 / BUSY_MS batches/s is the most
+training's Python is a fixed amount of work, which alone takes so many ms per step: 1000 / ms batches/s is the most
 there can be beside it. The table goes to docs/benchmarks-executors.md.
 """
 
@@ -26,14 +26,15 @@ from .peers.penstock import FIELDS, prepare
 from .throughput import say
 
 PAGE = ROOT / "docs" / "benchmarks-executors.md"
-BUSY_MS, WARM_S, TURN_S = 13.0, 6.0, 3.0
+WARM_S, TURN_S = 6.0, 3.0
 """Before the clock starts, `auto` has made up its mind: it looks every 2 s."""
 WORK = {
-    "decoded": ("images", 64, 6_000),
-    "raw bytes": ("images", 64, 6_000),
-    "tokens": ("tokens", 32, 20_000),
+    "decoded": ("images", 64, 6_000, (0, 13, 26)),
+    "raw bytes": ("images", 64, 6_000, (0, 13)),
+    "latents": ("latents", 64, 6_000, (0, 13)),
+    "tokens": ("tokens", 32, 20_000, (0, 13)),
 }
-"""What is made of which samples: their kind, the batch, how many there are."""
+"""What is made of which samples: their kind, the batch, how many there are, ms of the training's Python per step."""
 EXECUTORS: dict[str, dict[str, Any]] = {
     "the training's thread": {"workers": 0},
     "1 thread": {"executor": "threads", "workers": 1},
@@ -41,6 +42,9 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "1 process": {"executor": "processes", "workers": 1},
     "auto": {},
 }
+
+
+RUNS = [(work, ms, name) for work, (*_, busy) in WORK.items() for ms in busy for name in EXECUTORS]
 
 
 def main() -> int:
@@ -53,19 +57,15 @@ def main() -> int:
     if given.one:
         print(json.dumps(measured(**json.loads(given.one))))
         return 0
-    found: dict[tuple[str, bool, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for kind, n in {(kind, n) for kind, _, n in WORK.values()}:
+        for kind, n in {(kind, n) for kind, _, n, _ in WORK.values()}:
             prepare(make(kind, Path(temporary, kind), n), Path(temporary, f"{kind}-root"))
         for number in range(given.rounds):
-            for work in WORK:
-                for busy in (False, True):
-                    for name in EXECUTORS:
-                        ran = run(work=work, busy=busy, name=name, folder=temporary)
-                        found.setdefault((work, busy, name), []).append(ran)
-                        say(
-                            f"round {number}: {work}, {'busy' if busy else 'idle'}, {name}: {ran['rate']:.1f}/s"
-                        )
+            for work, busy_ms, name in RUNS:
+                ran = run(work=work, busy_ms=busy_ms, name=name, folder=temporary)
+                found.setdefault((work, busy_ms, name), []).append(ran)
+                say(f"round {number}: {work}, {busy_ms} ms of Python, {name}: {ran['rate']:.1f}/s")
     given.out.write_text(page(found, given.rounds, given.note))
     return 0
 
@@ -78,10 +78,10 @@ def run(**how: Any) -> dict[str, Any]:
     return found
 
 
-def measured(work: str, busy: bool, name: str, folder: str) -> dict[str, Any]:
+def measured(work: str, busy_ms: int, name: str, folder: str) -> dict[str, Any]:
     """rate: batches/s of one training; ended: what `auto` came to."""
-    kind, batch, _ = WORK[work]
-    fields, loops = FIELDS[kind], _loops() if busy else 0
+    kind, batch, _, _ = WORK[work]
+    fields, loops = FIELDS[kind], _loops(busy_ms) if busy_ms else 0
     view = loader.Root(f"{folder}/{kind}-root").open("bench@latest").select(*fields)
     plan = loader.plan({"bench": view}, seed=1, global_batch=batch, allow_repeats=True)
     with loader.Loader(
@@ -107,18 +107,18 @@ def _compute(loops: int) -> int:
     return total
 
 
-def _loops() -> int:
-    """As much work as takes BUSY_MS when nothing else runs."""
+def _loops(busy_ms: int) -> int:
+    """As much work as takes so long when nothing else runs."""
     n = 100_000
     took = []
     for _ in range(20):
         start = time.perf_counter()
         _compute(n)
         took.append(time.perf_counter() - start)
-    return int(n * BUSY_MS / 1000 / min(took))
+    return int(n * busy_ms / 1000 / min(took))
 
 
-def page(found: dict[tuple[str, bool, str], list[dict[str, Any]]], rounds: int, note: str) -> str:
+def page(found: dict[tuple[str, int, str], list[dict[str, Any]]], rounds: int, note: str) -> str:
     """The document."""
     lines = [
         "# Threads, processes and a busy training",
@@ -126,26 +126,24 @@ def page(found: dict[tuple[str, bool, str], list[dict[str, Any]]], rounds: int, 
         f"Made by `python -m benchmarks.executors --rounds {rounds}` on {platform.machine()}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
-        "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, and 32 rows of 2048",
-        f"tokens. It does nothing with them, or computes in Python for {BUSY_MS:.0f} ms per step, beside which at most",
-        f"{1000 / BUSY_MS:.0f} batches/s are possible. Medians of rounds, in which all take turns, with their range;",
-        "of `auto` also its choice.",
+        "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, 64 latents of 32 KiB, and",
+        "32 rows of 2048 tokens. It does nothing with them, or computes in Python for some ms per step. Medians of",
+        "rounds, in which all take turns, with their range. `auto` has its choice, and its rate as a part of the best",
+        "rate of the others (medians of the ratio within a round).",
         "",
-        "| batches of | the training | " + " | ".join(EXECUTORS) + " |",
-        "| --- | --- |" + " --- |" * len(EXECUTORS),
+        f"| batches of | the training | {' | '.join(EXECUTORS)} | auto, of the best |",
+        "| --- | --- |" + " --- |" * (len(EXECUTORS) + 1),
     ]
-    for work in WORK:
-        for busy in (False, True):
-            cells = []
-            for name in EXECUTORS:
-                runs = found[work, busy, name]
-                ended = statistics.mode(run["ended"] for run in runs)
-                cells.append(
-                    shown([run["rate"] for run in runs], 1) + (f" {ended}" if name == "auto" else "")
-                )
-            lines.append(
-                f"| {work} | {f'{BUSY_MS:.0f} ms of Python' if busy else 'idle'} | {' | '.join(cells)} |"
-            )
+    for work, (*_, busy) in WORK.items():
+        for ms in busy:
+            runs = {name: found[work, ms, name] for name in EXECUTORS}
+            rates = {name: [one["rate"] for one in some] for name, some in runs.items()}
+            cells = [shown(rates[name], 1) for name in EXECUTORS]
+            cells[-1] += f" {statistics.mode(one['ended'] for one in runs['auto'])}"
+            others = [rates[name] for name in EXECUTORS if name != "auto"]
+            of_best = [mine / max(rest) for mine, *rest in zip(rates["auto"], *others, strict=True)]
+            training = f"{ms} ms of Python, at most {1000 / ms:.0f}" if ms else "idle"
+            lines.append(f"| {work} | {training} | {' | '.join(cells)} | {shown(of_best, 2)} |")
     return "\n".join([*lines, ""])
 
 

@@ -23,6 +23,7 @@ from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, quarantine_of
 from .sources.views import OrderView, synthetic
+from .steps.occurrences import Occurrence, occurrences
 from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
 
@@ -89,6 +90,15 @@ class Plan(PlanContent):
                 for slot, sample_key in zip(mine.tolist(), keys, strict=True):
                     ids[slot] = (name, sample_key)
         return ids
+
+    def steps_of(self, source: str, key: str, *, before: int) -> list[Occurrence]:
+        """Return the slots that held a sample of a source in steps 0 ... before - 1: (step, slot, epoch) each, by step.
+
+        Slots in which the sample stands in for another are not looked for. It costs no reads, and half a millisecond
+        per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that
+        the plan does not have.
+        """
+        return occurrences(self, source, key, before)
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""

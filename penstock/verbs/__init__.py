@@ -17,6 +17,7 @@ from . import (
     order,
     repair,
     retire,
+    seen,
     show,
     takedown,
     verify,
@@ -31,6 +32,7 @@ VERBS: dict[str, Verb] = {
     "repair": repair.VERB,
     "order": order.VERB,
     "explain": explain.VERB,
+    "seen": seen.VERB,
     "card": card.VERB,
     "bench": bench.VERB,
     "annotate": annotate.VERB,
@@ -46,7 +48,7 @@ VERBS: dict[str, Verb] = {
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "train": ("ls", "show", "order", "explain", "bench", "checkpoints"),
+    "train": ("ls", "show", "order", "explain", "seen", "bench", "checkpoints"),
     "build datasets": ("diff", "card", "annotate", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }

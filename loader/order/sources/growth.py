@@ -76,6 +76,14 @@ class Stage:
         left = left if n else 0
         return Stage(start=start, origin=start + (left + delta if left else 0), epoch=epoch, n=n, delta=delta)
 
+    def new_among(self, j: int) -> int:
+        """Return `new_before` of one number."""
+        return j * self.delta // max(1, self.origin - self.start)
+
+    def kept_among(self, j: int) -> int:
+        """Return the samples of the stage before among the positions start ... start + j."""
+        return j + 1 - self.new_among(j + 1)
+
     def new_before(self, j: I64) -> I64:
         """Return the delta samples among the first j (int64 [m]) positions from start on; j <= origin - start."""
         total = self.origin - self.start
@@ -117,6 +125,29 @@ class GrownStream:
             of_delta[here], left[here] = True, False
             position[mixed[~is_new]] -= new[~is_new]
         return number, of_delta, epoch, inside
+
+    def position_of(self, number: int, of_delta: bool, epoch: int, inside: int) -> int | None:
+        """Return the stream position that `places` sends to this place; None where growths leave it out.
+
+        O(stages * log of their length).
+        """
+        stage = self.stages[number]
+        if of_delta:
+            if epoch != stage.epoch - 1 or not stage.delta:
+                return None
+            mixed = range(stage.origin - stage.start)
+            position = stage.start + bisect_right(mixed, inside, key=lambda j: stage.new_among(j + 1))
+        else:
+            position = stage.origin + (epoch - stage.epoch) * stage.n + inside
+        for later in self.stages[number + 1 :]:
+            if position < later.start:
+                break
+            kept, mixed = position - later.start, range(later.origin - later.start)
+            j = bisect_right(mixed, kept, key=later.kept_among)
+            if j == len(mixed):
+                return None
+            position = later.start + j
+        return position
 
     def epoch_start(self, epoch: int) -> int:
         """Return the position at which an epoch begins."""

@@ -198,6 +198,18 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     return Stacked(slots=slots, number=number, starts=starts, batches=sizes)
 
 
+def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[int, int]:
+    """Return (slot of a step that holds a stream position of a source, slots of the step).
+
+    source: index into `plan.source_names`. The step holds the position, as `plan.step_of` says. O(B), without
+    permutations.
+    """
+    k, _, positions, in_epoch, (batch,) = _in_stream_order(plan, (step,))
+    lanes = np.array([one.shape.lanes for one in plan.sources.values()], dtype=np.int64)
+    order = canonical_order(k, in_epoch, lanes)
+    return int(np.flatnonzero((k[order] == source) & (positions[order] == position))[0]), batch
+
+
 def _in_stream_order(plan: PlanContent, steps: Sequence[int]) -> tuple[I64, I64, I64, I64, list[int]]:
     """Return (source, epoch, position, position in the epoch) of all slots of steps, and the slots of each step.
 

@@ -1,0 +1,45 @@
+"""Positions of ordinals: `inverse_lanes` undoes `keyed_permutation.perm` and `lanes.locate`."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loader.order.random.inverse_lanes import position_of, unpermuted
+from loader.order.random.keyed_permutation import perm
+from loader.order.random.lanes import LaneShape, locate
+
+SHAPES = st.builds(
+    LaneShape,
+    n=st.one_of(st.integers(1, 300), st.integers(1, 2**53)),
+    chunk=st.one_of(st.integers(1, 40), st.integers(1, 2**20)),
+    lanes=st.sampled_from([1, 2, 8, 1024]),
+    rounds_h=st.sampled_from([1, 3, 4]),
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 127, 128, 129, 500, 1024])
+def test_every_value_is_sent_back(n):
+    sent = perm(11, n, np.arange(n)).tolist()
+    assert [unpermuted(11, n, y) for y in sent] == list(range(n))
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.integers(0, 2**64 - 1), st.integers(1, 2**53), st.data())
+def test_any_value_is_sent_back(k, n, data):
+    x = data.draw(st.integers(0, n - 1))
+    assert unpermuted(k, n, int(perm(k, n, np.array([x]))[0])) == x
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(SHAPES, st.integers(0, 2**64 - 1), st.integers(0, 10**6), st.data())
+@example(LaneShape(n=1000, chunk=7, lanes=8, rounds_h=4), 0, 0, None)
+def test_positions_are_those_of_the_ordinals(shape, seed, epoch, data):
+    if data is None:
+        positions = np.arange(shape.n)
+    else:
+        near = [at for at in (0, shape.body - 1, shape.body, shape.n - 1) if 0 <= at < shape.n]
+        drawn = data.draw(st.lists(st.integers(0, shape.n - 1), max_size=20))
+        positions = np.array([*near, *drawn])
+    ordinals = locate(shape, seed, "photos", epoch, positions).tolist()
+    assert [position_of(shape, seed, "photos", epoch, one) for one in ordinals] == positions.tolist()

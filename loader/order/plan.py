@@ -6,7 +6,7 @@ plan.slots(step)        the global batch of a step, in canonical order
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InvalidPlan
 from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
@@ -23,9 +23,11 @@ from .sources.bucket import BucketBy, bucket, size_ramp
 from .sources.packing import PackBy
 from .sources.quarantine import QuarantineKeys, quarantine_of
 from .sources.views import OrderView, synthetic
-from .steps.occurrences import Occurrence, occurrences
 from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
+
+if TYPE_CHECKING:
+    from .steps.occurrences import Occurrence
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -91,13 +93,15 @@ class Plan(PlanContent):
                     ids[slot] = (name, sample_key)
         return ids
 
-    def steps_of(self, source: str, key: str, *, before: int) -> list[Occurrence]:
+    def steps_of(self, source: str, key: str, *, before: int) -> "list[Occurrence]":
         """Return the slots that held a sample of a source in steps 0 ... before - 1: (step, slot, epoch) each, by step.
 
         Slots in which the sample stands in for another are not looked for. It costs no reads, and half a millisecond
         per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that
         the plan does not have.
         """
+        from .steps.occurrences import occurrences  # a training's start does without
+
         return occurrences(self, source, key, before)
 
     def state(self, step: int) -> dict[str, Any]:

@@ -27,9 +27,8 @@ class Occurrence(NamedTuple):
 def occurrences(plan: PlanContent, source: str, key: str, before: int) -> list[Occurrence]:
     """Return the slots of a source's sample in steps 0 ... before - 1, by step.
 
-    A slot counts where the sample is its own: a sample that stands in for a quarantined or corrupt one is not looked
-    for, and a slot of which the sample is quarantined holds another. With packing, slots are the sequences with pieces
-    of the document.
+    A slot counts where the sample is its own. A sample that stands in for another is not looked for. With packing, slots
+    are the sequences with pieces of the document.
 
     Costs per epoch half a millisecond at any N, the sort of the step's batch, and a pass over the mixture's
     table; with packing also a pass over the table of pieces. Raises: InvalidRuntime for a source or a key that the plan

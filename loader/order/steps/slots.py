@@ -199,11 +199,7 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
 
 
 def slot_of(plan: PlanContent, step: int, source: int, position: int) -> tuple[int, int]:
-    """Return (slot of a step that holds a stream position of a source, slots of the step).
-
-    source: index into `plan.source_names`. The step holds the position, as `plan.step_of` says. O(B), without
-    permutations.
-    """
+    """Return (slot of a step that holds this position of a source's stream, slots of the step). O(B)."""
     k, _, positions, in_epoch, (batch,) = _in_stream_order(plan, (step,))
     lanes = np.array([one.shape.lanes for one in plan.sources.values()], dtype=np.int64)
     order = canonical_order(k, in_epoch, lanes)

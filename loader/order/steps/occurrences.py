@@ -27,12 +27,12 @@ class Occurrence(NamedTuple):
 def occurrences(plan: PlanContent, source: str, key: str, before: int) -> list[Occurrence]:
     """Return the slots of a source's sample in steps 0 ... before - 1, by step.
 
-    A slot counts where the sample is its own. A sample that stands in for another is not looked for. With packing, slots
-    are the sequences with pieces of the document.
+    A slot counts where the sample is its own; a sample that stands in for another is not looked for. With packing,
+    slots are the sequences with pieces of the document.
 
-    Costs per epoch half a millisecond at any N, the sort of the step's batch, and a pass over the mixture's
-    table; with packing also a pass over the table of pieces. Raises: InvalidRuntime for a source or a key that the plan
-    does not have, and for a bad step.
+    Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
+    With packing also a pass over the table of pieces. Raises: InvalidRuntime for a source or a key that the plan does
+    not have, and for a bad step.
     """
     views = [one for one in plan.sources.values() if one.source == source]
     if not views:

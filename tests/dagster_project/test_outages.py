@@ -13,7 +13,7 @@ import loader
 from assets.watch.batches import Batch, Batches
 
 pytestmark = pytest.mark.server
-N_PHOTOS, N_BROKEN = 30, 4
+N_PHOTOS, N_BROKEN = 17, 3
 GONE = ("SUCCESS", "FAILURE", "CANCELED")
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
+from dagster._cli import cli as dagster_cli
 
 from tests.servers.ports import free_port
 
@@ -85,12 +87,9 @@ class Deployment:
 
     def prepare(self) -> None:
         """Make the databases, as deploy/ does before anything starts: two processes that make them at once leave them
-        with two heads."""
-        command = [*_DAGSTER, "instance", "migrate"]
-        done = subprocess.run(
-            command, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        with two heads. The command runs in this process, where all that it imports is there."""
+        done = CliRunner().invoke(dagster_cli, ["instance", "migrate"], env=self.environment)
+        assert done.exit_code == 0, f"{done.output}{done.exception!r}"
 
     def start(self, *names: str) -> None:
         """Start these of code-server, daemon and webserver; returns when pages and definitions are there."""

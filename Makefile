@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# The tests start some hundred processes: what they import is compiled once, also where bytecode is not to be kept.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Some hundred processes start: what they import is compiled once, also where bytecode is not to be kept.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST := $(BIN)/python -m pytest -q
 # One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py).
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Where servers run, tests wait for them half of their time.
@@ -13,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check ci nightly prove campaign fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check collected ci nightly prove campaign fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,8 +26,8 @@ $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/c
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(PIP) $(PIP_MORE) torch==2.13.0
+	@$(PIP) $(PIP_MORE) -e '.[dev]'
 	@touch $@
 
 demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own
@@ -70,10 +72,14 @@ check: $(READY) ## lint, types, architecture, the documentation's links
 	$(PYTEST) tests/test_architecture.py
 	$(SITE)
 
+collected: $(READY) # Pytest rewrites each test file once: the processes of a fresh clone would all do so at the same time.
+	@$(PYTEST) --collect-only > /dev/null
+
+# Four fifths of the modules that pip would compile are never imported.
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
-	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers
-	scripts/timed.sh "check and demo" $(MAKE) --jobs=2 --output-sync=target check demo
-	scripts/timed.sh "optional packages" $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,models,frameworks,jax]'
+	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
+	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
+	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax]'
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants' --durations=15
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
@@ -81,10 +87,10 @@ nightly: test-python mutants prove campaign fuzz soak bench ## what takes hours:
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh
-	env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python tests/prove.py
+	PYTHONHASHSEED=0 $(BIN)/python tests/prove.py
 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
+	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
 servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite
 	scripts/install-peers.sh

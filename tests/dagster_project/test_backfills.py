@@ -1,4 +1,4 @@
-"""A backfill of 200 partitions as the pages start it: failures in the middle, the daemon killed, nothing twice."""
+"""A backfill of 120 partitions as the pages start it: failures in the middle, the daemon killed, nothing twice."""
 
 import shutil
 import tempfile
@@ -21,12 +21,12 @@ from tests.dagster_project.notes_location import SPEC
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 
 STAGE = "feature_lengths"
-N, BAD = 200, range(90, 95)
+N, BAD = 120, range(60, 65)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory, where there is room: most of 200 runs would be fsync, and processes are killed here, not machines."""
+    """In memory, where there is room: most of 120 runs would be fsync, and processes are killed here, not machines."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or shutil.disk_usage(memory).free < 2**29:
         yield tmp_path
@@ -88,7 +88,7 @@ def standing(servers: Deployment) -> dict[str, str]:
 
 
 @pytest.mark.server
-def test_200_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: Path) -> None:
+def test_120_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: Path) -> None:
     place = Place(folder)
     bad = {place.batches[number] for number in BAD}
     place.cut([batch for batch in place.batches if batch not in bad])
@@ -109,9 +109,9 @@ def test_200_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: 
 
         instance.add_dynamic_partitions("notes_raw_batch", place.batches)
         first = servers.backfill([["notes", STAGE]], place.batches)
-        servers.wait_for("sixty batches are done", lambda: len(place.done()) >= 60, 900)
+        servers.wait_for("forty batches are done", lambda: len(place.done()) >= 40, 900)
         servers.kill("daemon")
-        assert 60 <= len(place.done()) < N - len(bad)
+        assert 40 <= len(place.done()) < N - len(bad)
         killed = runs(dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING)
         queued = runs(dg.DagsterRunStatus.QUEUED)
         may_miss = bad | {run.tags["dagster/partition"] for run in killed.values()}

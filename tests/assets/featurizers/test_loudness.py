@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import signal
+import scipy
 
 from assets.featurizers import make as featurizer
 from assets.media.unit import Unusable
@@ -22,7 +22,7 @@ def bs1770(samples: np.ndarray) -> float:
     """Integrated LUFS of [channels, samples] at 48 kHz, weight 1 each: BS.1770-4, annex 1, tables 1 and 2."""
     shelf = [1.53512485958697, -2.69169618940638, 1.19839281085285], [1, -1.69065929318241, 0.73248077421585]
     highpass = [1.0, -2.0, 1.0], [1, -1.99004745483398, 0.99007225036621]
-    weighted = signal.lfilter(*highpass, signal.lfilter(*shelf, samples, axis=1), axis=1)
+    weighted = scipy.signal.lfilter(*highpass, scipy.signal.lfilter(*shelf, samples, axis=1), axis=1)
     blocks = np.array(
         [np.square(weighted[:, s : s + 19_200]).mean(axis=1).sum() for s in _starts(samples.shape[1])]
     )
@@ -52,7 +52,7 @@ def test_noise_in_bursts_is_as_loud_as_by_the_standard(make: Any, seed: int) -> 
     rng = np.random.default_rng(seed)
     level = np.repeat(10 ** rng.uniform(-4.5, -0.8, 10), 24_000)  # gates have to close on the quiet half
     noise = rng.normal(0, 0.3, (2, level.size)) * level
-    noise = np.clip(signal.lfilter([0.2], [1, -0.8], noise), -1, 1)
+    noise = np.clip(scipy.signal.lfilter([0.2], [1, -0.8], noise), -1, 1)
     assert measured(make, noise)["loudness_lufs"] == pytest.approx(bs1770(noise), abs=0.1)
 
 
@@ -62,7 +62,7 @@ def test_true_peak_lies_between_the_samples(make: Any) -> None:
         0.5 * np.sin(2 * np.pi * n / 4 + np.pi / 4) * np.hanning(n.size)
     )  # every sample 3 dB below the peak
     columns = measured(make, tone)
-    oversampled = np.abs(signal.resample_poly(tone, 16, 1)).max()
+    oversampled = np.abs(scipy.signal.resample_poly(tone, 16, 1)).max()
     assert columns["true_peak_dbtp"] == pytest.approx(20 * np.log10(oversampled), abs=0.15)
     assert columns["true_peak_dbtp"] == pytest.approx(-6.02, abs=0.15)
 

@@ -1,13 +1,23 @@
 """Videos and sounds whose every frame and sample is known."""
 
+import fcntl
+import hashlib
+import os
+import pickle
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 
+from assets.media.audit import audit
+from assets.media.cutters import ALL_KINDS
+from assets.media.sniff import HEAD_BYTES, sniff
+from assets.media.unit import Unusable
 from fuzz.priority import ordinary_priority
 
 Frames = list[np.ndarray]
@@ -137,3 +147,31 @@ def sound_file(tmp_path: Path) -> Callable[..., str]:
         return write_sound(tmp_path / name, np.atleast_2d(samples), rate_hz, **options)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, Any]]:
+    """audited(path) -> the audit's row, or {"refused": (outcome, code)}; once per file, whatever process asks."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "audits"
+    folder.mkdir(exist_ok=True)
+
+    def told(path: Path) -> dict[str, Any]:
+        with open(path, "rb") as file:
+            mime = sniff(file.read(HEAD_BYTES))
+        try:
+            return audit(str(path), mime, ALL_KINDS)
+        except Unusable as unusable:
+            return {"refused": (unusable.outcome, unusable.code)}
+
+    @cache
+    def audited(path: Path) -> dict[str, Any]:
+        with open(folder / hashlib.sha256(bytes(path)).hexdigest(), "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at it
+            if os.path.getsize(file.fileno()) == 0:
+                file.write(pickle.dumps(told(path)))
+            file.seek(0)
+            row: dict[str, Any] = pickle.load(file)  # noqa: S301 - our own
+            return row
+
+    return audited

@@ -11,9 +11,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from assets.media.audit import audit
-from assets.media.cutters import ALL_KINDS
-from assets.media.sniff import HEAD_BYTES, sniff
-from assets.media.unit import Unusable
-
 pytestmark = pytest.mark.server
 
 Row = dict[str, str]
 Facts = dict[str, Any]
+Audited = Callable[[Path], Facts]
 
 CODECS = {"libdav1d": "av1", "mp3float": "mp3", "libopus": "opus"}
 """Names of decoders, where they are not those of the codecs."""
@@ -59,17 +54,6 @@ def present() -> list[tuple[Path, Row]]:
     return [
         (Path(folder or "") / row["file"], row) for row in rows if (Path(folder or "") / row["file"]).exists()
     ]
-
-
-@cache
-def ours(path: Path) -> Facts:
-    """The audit's row, or {"refused": (outcome, code)}."""
-    with open(path, "rb") as file:
-        mime = sniff(file.read(HEAD_BYTES))
-    try:
-        return audit(str(path), mime, ALL_KINDS)
-    except Unusable as unusable:
-        return {"refused": (unusable.outcome, unusable.code)}
 
 
 def said(*command: str | Path) -> tuple[str, str, int]:
@@ -188,9 +172,9 @@ def explained(row: Row) -> set[str]:
     return {name.strip() for name in names.split(",") if name}
 
 
-def test_the_audit_says_what_the_golden_table_says() -> None:
+def test_the_audit_says_what_the_golden_table_says(audited: Audited) -> None:
     for path, row in present():
-        told = ours(path)
+        told = audited(path)
         if row["code"] == "animation":  # a policy decides, in the cutter
             assert told["is_animated"] is True, row["file"]
             continue
@@ -208,19 +192,19 @@ def test_the_audit_says_what_the_golden_table_says() -> None:
         assert upright == row["upright"], row["file"]
 
 
-def test_videos_and_sounds_are_what_ffprobe_says() -> None:
+def test_videos_and_sounds_are_what_ffprobe_says(audited: Audited) -> None:
     wanted = [(path, row) for path, row in present() if row["kind"] in ("video", "audio")]
     for path, row, told in ahead(wanted):
-        mine, theirs = our_sound(ours(path)), sound_of(told)
+        mine, theirs = our_sound(audited(path)), sound_of(told)
         if row["kind"] == "video":
-            mine, theirs = mine | our_picture(ours(path)), theirs | picture_of(told)
+            mine, theirs = mine | our_picture(audited(path)), theirs | picture_of(told)
         found = differing(mine, theirs)
         if mine["audio"] is None and theirs["audio"] is not None:
             found = {name: both for name, both in found.items() if name not in ("audio_codec", "samples")}
         assert set(found) == explained(row) - {"soundfile"}, (row["file"], found)
 
 
-def test_sounds_are_what_libsndfile_says() -> None:
+def test_sounds_are_what_libsndfile_says(audited: Audited) -> None:
     n_read = 0
     for path, row in present():
         if row["kind"] != "audio" or path.suffix in (".mp4", ".m4a"):
@@ -230,7 +214,7 @@ def test_sounds_are_what_libsndfile_says() -> None:
             while len(block := sound.read(1 << 16, dtype="float32")):
                 n_samples += len(block)
             told = (n_samples / sound.samplerate, sound.channels)
-        mine = ours(path)
+        mine = audited(path)
         same = told == (mine["n_samples"] / mine["sample_rate_hz"], mine["channels"])
         assert same == ("soundfile" not in explained(row)), (row["file"], told, mine["n_samples"])
         n_read += 1
@@ -243,11 +227,11 @@ def exif_facts(path: Path) -> Facts:
     return facts
 
 
-def test_pictures_are_what_exiftool_says() -> None:
+def test_pictures_are_what_exiftool_says(audited: Audited) -> None:
     for path, row in present():
         if row["kind"] != "image":
             continue
-        told, mine = exif_facts(path), ours(path)
+        told, mine = exif_facts(path), audited(path)
         sizes = [
             (told[f"{group}:ImageWidth"], told[f"{group}:ImageHeight"])
             for group in ("File", "PNG", "RIFF", "GIF", "EXIF")
@@ -348,12 +332,12 @@ def small(path: Path, turned: bool, width: int, height: int) -> np.ndarray:
     return np.frombuffer(done.stdout, np.uint8).reshape(height, width).astype(float)
 
 
-def test_turned_videos_are_turned_as_ffmpeg_does() -> None:
+def test_turned_videos_are_turned_as_ffmpeg_does(audited: Audited) -> None:
     n_turned = 0
     for path, row in present():
-        if row["kind"] != "video" or not (ours(path)["rotation_deg"] or ours(path)["is_flipped"]):
+        if row["kind"] != "video" or not (audited(path)["rotation_deg"] or audited(path)["is_flipped"]):
             continue
-        mine = ours(path)
+        mine = audited(path)
         shape = (48, 64) if mine["rotation_deg"] in (0, 180) else (64, 48)
         shown = small(path, True, shape[1], shape[0])
         stored = small(path, False, 64, 48)
@@ -372,7 +356,7 @@ CUTS = {
 }  # fmt: skip
 
 
-def test_the_shots_of_real_films() -> None:
+def test_the_shots_of_real_films(audited: Audited) -> None:
     """All 18 boundaries, and no other; ffmpeg's own scene filter has the hard ones among its highest scores."""
     folder = os.environ.get("PENSTOCK_MEDIA")
     for name, boundaries in CUTS.items() if folder else ():
@@ -390,7 +374,7 @@ def test_the_shots_of_real_films() -> None:
             path,
         )
         times = sorted(int(line.strip(",")) for line in told.split())
-        found = [times.index(pts) for pts in ours(path)["scene_cuts"]]
+        found = [times.index(pts) for pts in audited(path)["scene_cuts"]]
         assert len(found) == len(boundaries), (name, found)
         for place, boundary in zip(found, boundaries, strict=True):
             low, high = boundary if isinstance(boundary, tuple) else (boundary, boundary)
@@ -399,7 +383,7 @@ def test_the_shots_of_real_films() -> None:
             "ffmpeg", "-v", "info", "-i", path, "-vf", "scdet=threshold=8", "-an", "-f", "null", "-"
         )
         seconds = [float(one) for one in re.findall(r"lavfi\.scd\.time: ([0-9.]+)", log)]
-        base = ours(path)["time_base_num"] / ours(path)["time_base_den"]
+        base = audited(path)["time_base_num"] / audited(path)["time_base_den"]
         hard = [times[place] * base for place in boundaries if isinstance(place, int)]
         heard = [at for at in hard if any(abs(at - one) < 0.01 for one in seconds)]
         assert len(heard) >= len(hard) - 1, (name, hard, seconds)

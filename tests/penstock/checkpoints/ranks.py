@@ -1,7 +1,7 @@
 """Ranks of a training, as real processes. Reads a request per line, forks that many ranks, and answers with a line.
 
 A request: {"world": 2, "do": "save", ...}; the answer: for each rank {"code": exit status, "said": what it gave or its
-error}. Torch is imported once, here; each rank is forked before it has done anything with it.
+error}. Everything is imported once, here; each rank is forked before it has done anything with it.
 """
 
 import json
@@ -13,11 +13,13 @@ import traceback
 from pathlib import Path
 
 import torch
+import torch._dynamo  # optimizers import it on first use, for a second of every rank
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from loader import Root
 from loader.dataset.shards.shard import crc32c
 from loader.storage.shared.requests import Traffic, counted
 from penstock.checkpoints import Checkpoints, TrainingState
@@ -87,9 +89,7 @@ def digests(model, optimizer):
 
 
 def checkpoints(request):
-    import loader
-
-    root = loader.Root(request["url"], options=request.get("options"))
+    root = Root(request["url"], options=request.get("options"))
     names = ("keep_last", "keep_every", "part_bytes")
     return Checkpoints(root, "run", **{name: request[name] for name in names if name in request})
 

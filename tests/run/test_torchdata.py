@@ -1,6 +1,7 @@
 """`loader.torch_dataset` in torchdata's StatefulDataLoader: the package's own state is the position."""
 
 import json
+from functools import cache
 from itertools import islice
 
 import pytest
@@ -51,13 +52,19 @@ def taken(iterable, n=STEPS + 1):
     return [(batch.step, batch.digest) for batch in islice(iterable, n)]
 
 
-def saved_after(plan, n, workers, **options):
-    """The StatefulDataLoader's state after n batches, as JSON brings it back."""
-    batches = stateful(bounded(plan), workers, **options)
-    iterator = iter(batches)
-    for _ in range(n):
-        next(iterator)
-    return json.loads(json.dumps(batches.state_dict()))
+@cache
+def states(plan, workers, every):
+    """The StatefulDataLoader's states after each number of batches, as JSON."""
+    batches = stateful(bounded(plan), workers, snapshot_every_n_steps=every)
+    iterator, found = iter(batches), []
+    for _ in range(STEPS + 1):
+        found.append(json.dumps(batches.state_dict()))
+        next(iterator, None)
+    return found
+
+
+def saved_after(plan, n, workers, every=1):
+    return json.loads(states(plan, workers, every)[n])
 
 
 @needs_torchdata
@@ -85,7 +92,7 @@ def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every):
     for stop in range(STEPS + 1):
-        state = saved_after(plan, stop, before, snapshot_every_n_steps=every)
+        state = saved_after(plan, stop, before, every)
         dataset = bounded(plan)
         dataset.load_state_dict(state)
         assert dataset.state_dict() == plan.state(stop)

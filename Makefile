@@ -75,7 +75,7 @@ check: $(READY) ## lint, types, architecture, the documentation's links
 collected: $(READY) # Pytest rewrites each test file once: the processes of a fresh clone would all do so at the same time.
 	@$(PYTEST) --collect-only > /dev/null
 
-# Four fifths of the modules that pip would compile are never imported.
+# Most modules that pip would compile are never imported.
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected

@@ -3,14 +3,12 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import beside
-from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
-from .labels.annotate import Annotated, Annotating
 from .leases.heartbeat import Heartbeat
 from .leases.lease import Lease
 from .log.log import Log
@@ -19,10 +17,15 @@ from .log.refs import mirrors_named, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
-from .publishing.commit import open_record
-from .shards.part import Part
-from .versions.version import Verify, Version
-from .writer import DEFAULT_SHARD_BYTES, Writer
+from .shards.shard import DEFAULT_SHARD_BYTES
+from .versions.version import Verify, Version, open_record
+
+if TYPE_CHECKING:
+    from .labels.annotate import Annotated
+    from .shards.part import Part
+    from .writer import Writer
+
+# The verbs that write import their modules: 100 ms, which a reader's start does without.
 
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
 """A mirror's URL, or that and the options of its store."""
@@ -163,12 +166,14 @@ class Root:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
-    ) -> Writer:
+    ) -> "Writer":
         """Return a writer whose clean exit publishes the dataset's next version: the newest one's samples, and these.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
         `part_samples`. Fields lie in `group`. groups: field -> another group for it.
         """
+        from .writer import Writer
+
         return Writer(
             self,
             check_dataset_name(dataset),
@@ -209,7 +214,7 @@ class Root:
     def publish(
         self,
         dataset: str,
-        parts: Sequence[Part],
+        parts: "Sequence[Part]",
         parent: str | None = None,
         *,
         exclude: Mapping[str, str] | None = None,
@@ -236,6 +241,8 @@ class Root:
         change; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
         meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
+        from .changes import publish_parts
+
         return self._verifying(
             publish_parts(
                 self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
@@ -258,6 +265,8 @@ class Root:
 
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
+        from .changes import publish_group
+
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer))
 
     def annotate(
@@ -275,7 +284,7 @@ class Root:
         last_wins: bool = False,
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
-    ) -> Annotated:
+    ) -> "Annotated":
         """Add metadata columns to samples that are there, or other values of columns that they have.
 
         They are a column group `name` of its own, with author and time. No earlier value is rewritten, and earlier
@@ -293,6 +302,9 @@ class Root:
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
         the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
         """
+        from .changes import publish_annotation
+        from .labels.annotate import Annotating
+
         how = Annotating(
             name=name,
             author=author,
@@ -316,6 +328,8 @@ class Root:
         Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
         """
+        from .changes import publish_exclusions
+
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
     def retire(self, ref: str, *, reason: str) -> None:

@@ -4,6 +4,8 @@ Reading alone finishes what needs no decoder: bytes as they are, and arrays of o
 rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple

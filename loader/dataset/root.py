@@ -20,12 +20,10 @@ from .progress import Watch, unwatched
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Verify, Version, open_record
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the verbs that write import theirs, 100 ms, which a reader's start does without
     from .labels.annotate import Annotated
     from .shards.part import Part
     from .writer import Writer
-
-# The verbs that write import their modules: 100 ms, which a reader's start does without.
 
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
 """A mirror's URL, or that and the options of its store."""
@@ -60,13 +58,11 @@ class Root:
     ) -> None:
         if verify not in (known := get_args(Verify)):
             raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, known))}")
-        if url is None:
-            url = os.environ.get("PENSTOCK_ROOT")
-            if not url:
-                raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
+        if url is None and not (url := os.environ.get("PENSTOCK_ROOT")):
+            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
         primary = open_store(url, options)
-        store = MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary
-        self._use(store, verify)
+        others = [open_store(*one) if isinstance(one, tuple) else open_store(one) for one in mirrors]
+        self._use(MirroredStore([primary, *others], root_id) if others else primary, verify)
 
     def _use(self, store: Store, verify: Verify = "crc32c") -> None:
         self.store, self.verify = store, verify
@@ -76,7 +72,7 @@ class Root:
         weakref.finalize(self, self._lease.close)  # also at the end of the process
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.store, self.verify)
+        return root_over, (self.store, self.verify)
 
     def __repr__(self) -> str:
         return f"Root({self.store.url!r})"
@@ -95,7 +91,7 @@ class Root:
     def alone(self) -> "Root":
         """The root at `url` without its mirrors: its own content and errors. Itself, where it has none."""
         store = primary_of(self.store)
-        return self if store is self.store else _rebuild(store, self.verify)
+        return self if store is self.store else root_over(store, self.verify)
 
     @property
     def log(self) -> Log:
@@ -133,8 +129,7 @@ class Root:
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
-        found = list(state.versions(dataset))
-        if not found:
+        if not (found := list(state.versions(dataset))):
             with mirrors_named(self.store, self._marker, state):
                 raise VersionNotFound(
                     f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}",
@@ -390,21 +385,11 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
 
-def root_over(store: Store) -> Root:
+def root_over(store: Store, verify: Verify = "crc32c") -> Root:
     """Return the root in a store that is open already."""
-    return _rebuild(store, "crc32c")
-
-
-def _rebuild(store: Store, verify: Verify) -> Root:
     root = Root.__new__(Root)
     root._use(store, verify)
     return root
-
-
-def _opened(mirror: Mirror) -> Store:
-    """Open a mirror's store. Raises: InvalidStore."""
-    url, options = mirror if isinstance(mirror, tuple) else (mirror, None)
-    return open_store(url, options)
 
 
 def _read(root: Root, record: VersionRecord) -> Version:

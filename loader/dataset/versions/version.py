@@ -21,13 +21,13 @@ from ..shards.index import ROW_GROUP_ROWS, IndexPlace
 from ..shards.index_cache import IndexCache
 from ..shards.parts_table import PartsTable, ShardRows
 from ..shards.shard import PageHashes
-from ..tables.annotations import Annotation, annotations
 from ..tables.manifest import manifest_of
 from ..tables.parquet import TableFile, get_table, get_table_bytes
 
 if TYPE_CHECKING:
     import polars
 
+    from ..tables.annotations import Annotation
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -190,8 +190,10 @@ class Version:
         return scan_samples(self)
 
     @property
-    def annotations(self) -> list[Annotation]:
+    def annotations(self) -> "list[Annotation]":
         """Annotations made since the samples were written, oldest first."""
+        from ..tables.annotations import annotations
+
         return annotations(self.manifest["samples"])
 
     def edits(self, column: str) -> "polars.LazyFrame":

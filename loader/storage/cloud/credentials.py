@@ -18,8 +18,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from configparser import Error as ConfigError
-from configparser import RawConfigParser
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -137,6 +135,9 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
 
     profile: None for AWS_PROFILE, or the default one.
     """
+    from configparser import Error as ConfigError
+    from configparser import RawConfigParser
+
     name = profile or environ.get("AWS_PROFILE") or "default"
     found: dict[str, str] = {}
     for variable, usual, section in (

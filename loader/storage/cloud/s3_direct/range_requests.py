@@ -10,7 +10,9 @@ keys of the customer's own, of S3 Express, and behind a proxy.
 
 from __future__ import annotations
 
+import os
 import ssl
+import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -277,7 +279,9 @@ class Direct:
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
-    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which a training has no use
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return False
+    from urllib.request import getproxies, proxy_bypass  # 20 ms, which a first batch would wait for
 
     found = getproxies()
     return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)

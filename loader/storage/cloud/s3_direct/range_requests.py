@@ -10,9 +10,7 @@ keys of the customer's own, of S3 Express, and behind a proxy.
 
 from __future__ import annotations
 
-import os
 import ssl
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -89,8 +87,9 @@ class Signed:
 class Direct:
     """Direct requests of one store. Thread-safe; its connections are kept for the next request."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, *, proxies: bool) -> None:
+        """proxies: False where no proxy is configured."""
+        self._runtime, self._proxies = runtime, proxies
         self._lock = Lock()
         self._idle: deque[Wire] = deque()
         self._signed: dict[str, Signed] = {}
@@ -251,7 +250,7 @@ class Direct:
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
             return None
-        if not host or _is_proxied(address.scheme, address.netloc):
+        if not host or (self._proxies and _is_proxied(address.scheme, address.netloc)):
             return None
         try:
             place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
@@ -279,9 +278,7 @@ class Direct:
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
-    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
-        return False
-    from urllib.request import getproxies, proxy_bypass  # 20 ms, which a first batch would wait for
+    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
 
     found = getproxies()
     return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)

@@ -135,20 +135,22 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
 
     profile: None for AWS_PROFILE, or the default one.
     """
-    from configparser import Error as ConfigError
-    from configparser import RawConfigParser
-
     name = profile or environ.get("AWS_PROFILE") or "default"
     found: dict[str, str] = {}
     for variable, usual, section in (
         ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
     ):
+        path = os.path.expanduser(environ.get(variable, usual))
+        if not os.path.isfile(path):
+            continue  # most trainings have none, and do without the 5 ms of the import
+        from configparser import Error, RawConfigParser
+
         parser = RawConfigParser(strict=False)
         try:
-            parser.read(os.path.expanduser(environ.get(variable, usual)), encoding="utf-8")
+            parser.read(path, encoding="utf-8")
             found.update(parser.items(section) if parser.has_section(section) else ())
-        except (ConfigError, UnicodeDecodeError) as error:
+        except (Error, UnicodeDecodeError) as error:
             _log.debug("not reading %s: %s", variable, type(error).__name__)
     return found
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...cache.cached_store import waiting_for_no_page
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map
@@ -19,7 +18,7 @@ from ...modalities import Decoder
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.shared.requests import counted
-from ..ahead.remote_reads import NodeReads
+from ..ahead.node_reads import NodeReads
 from ..batch.batch import Batch, Keys
 from ..batch.collate import collate, gathered, import_framework
 from ..batch.columns import Allocate, BatchRow, Columns, Recycled
@@ -113,7 +112,7 @@ class Assembler:
         first = True if alone else self._reads.begin(steps)
         made = False
         try:
-            with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
+            with counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
                 with seen.timed("plan"):
                     planned = self._planned(steps)
                 batches = [batch for mine in planned for batch in self._made(mine, seen)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return a package of this one; or a name of `api`, all of which come at the first use of any.
+        """Return a package of this one, or a name of `api`.
 
         numpy and pyarrow take 0.3 s, which a program that only moves bytes (`loader.storage`) does without.
         """
@@ -26,8 +26,8 @@ else:
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
             api = import_module(".api", __name__)  # an import statement asks here whether there is one
-            globals().update({one: getattr(api, one) for one in api.__all__}, __all__=api.__all__)
-            if name in globals():
+            if name in ("__all__", *api.__all__):
+                globals()[name] = api.named(name)
                 return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

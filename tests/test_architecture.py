@@ -25,7 +25,6 @@ FORBIDDEN = {
 LONG = {
     "loader.order.plan.make_plan",
     "loader.run.loader.__init__",
-    "loader.run.ahead.remote_reads.__init__",
     "penstock.gc.collector.collect",
     "penstock.takedown.prove.prove",
     "assets.features.refresh.refresh_stage",

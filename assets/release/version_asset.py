@@ -8,7 +8,7 @@ import dagster as dg
 
 import loader
 from loader.dataset.log.state import State
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
 from penstock.card.rendering.escape import markdown_text

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import loader
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.versions.version import open_record
 
 from ..release.lag import Lag, lag_of
 from .batches import STANDINGS, Batch, Batches, backlog

@@ -12,7 +12,7 @@ from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 from assets.watch.alarms import alarms, due
 from assets.watch.batches import Batches
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.versions.version import open_record
 from resources.alerts import AlertsResource
 from resources.storage import RootResource
 

@@ -3,19 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..dataset.root import Root
-from ..dataset.shards.part import Part
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
-from ..dataset.writing.part_writer import write_part as _write_part
 from ..errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
 from ..json_text import DamagedJson, parse_json
-from ..order.building.by_score import by_score as _by_score
 from ..order.content import Source
 from ..order.content import source as _source
-from ..order.from_json import plan_from_json
 from ..order.mixing.mixture import Weight
 from ..order.mixing.ramp import GlobalBatch
 from ..order.plan import Plan, Schedule, make_plan
@@ -23,6 +19,9 @@ from ..order.sources.bucket import BucketBy, Number
 from ..order.sources.packing import PackBy, pack
 from ..order.sources.quarantine import QuarantineKeys
 from ..order.sources.views import OrderView, SyntheticView, synthetic
+
+if TYPE_CHECKING:
+    from ..dataset.shards.part import Part
 
 Viewable = Version | View | SyntheticView | Source
 
@@ -99,6 +98,8 @@ def by_score(
 
     plan({**by_score("photos", view, "aesthetic", [1, 2, 4], edges=[0, 5, 7, 10]), "web": web}, ...)
     """
+    from ..order.building.by_score import by_score as _by_score
+
     return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 
 
@@ -118,6 +119,8 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
         raise Corrupt(
             f"{root.url}/plans/{plan_hash}.json is not JSON ({error}); save the plan again, or restore the file"
         ) from error
+    from ..order.from_json import plan_from_json
+
     open_version = cache(root.open)  # once, however many buckets or views of it there are
     found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if found.hash != plan_hash:
@@ -160,12 +163,14 @@ def write_part(
     *,
     groups: Mapping[str, str] | None = None,
     name: str | None = None,
-) -> Part:
+) -> "Part":
     """Write one part of a transaction, from (key, fields[, metadata[, source]]) tuples.
 
     Any number of workers may each write some, and one `root.publish(dataset, parts)` makes the version. See
     `dataset.part_writer.write_part`.
     """
+    from ..dataset.writing.part_writer import write_part as _write_part
+
     with root.heartbeat(txn):
         return _write_part(root.store, txn, samples, group, groups=groups, name=name)
 

@@ -11,12 +11,12 @@ from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit, open_record
+from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit
 from .publishing.gate import check_verdict
 from .shards.part import Part
 from .tables.manifest import Change
 from .versions.samples_table import import_polars
-from .versions.version import Version
+from .versions.version import Version, open_record
 from .writing.exclude import NOTHING_SUPERSEDED, StillLive, check_reason, find_superseded, write_exclusions
 from .writing.group_writer import write_group
 from .writing.run_tables import check_parts, write_group_run, write_run

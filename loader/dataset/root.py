@@ -3,14 +3,12 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import beside
-from .changes import publish_annotation, publish_exclusions, publish_group, publish_parts
-from .labels.annotate import Annotated, Annotating
 from .leases.heartbeat import Heartbeat
 from .leases.lease import Lease
 from .log.log import Log
@@ -19,10 +17,13 @@ from .log.refs import mirrors_named, resolve
 from .log.state import RefKind, State, VersionRecord
 from .names import check_dataset_name
 from .progress import Watch, unwatched
-from .publishing.commit import open_record
-from .shards.part import Part
-from .versions.version import Verify, Version
-from .writer import DEFAULT_SHARD_BYTES, Writer
+from .shards.shard import DEFAULT_SHARD_BYTES
+from .versions.version import Verify, Version, open_record
+
+if TYPE_CHECKING:  # the verbs that write import theirs, 100 ms, which a reader's start does without
+    from .labels.annotate import Annotated
+    from .shards.part import Part
+    from .writer import Writer
 
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
 """A mirror's URL, or that and the options of its store."""
@@ -57,13 +58,11 @@ class Root:
     ) -> None:
         if verify not in (known := get_args(Verify)):
             raise InvalidRuntime(f"verify = {verify!r}; accepted: {', '.join(map(repr, known))}")
-        if url is None:
-            url = os.environ.get("PENSTOCK_ROOT")
-            if not url:
-                raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
+        if url is None and not (url := os.environ.get("PENSTOCK_ROOT")):
+            raise InvalidStore("no root given: pass a path or URL, or set PENSTOCK_ROOT")
         primary = open_store(url, options)
-        store = MirroredStore([primary, *map(_opened, mirrors)], root_id) if mirrors else primary
-        self._use(store, verify)
+        others = [open_store(*one) if isinstance(one, tuple) else open_store(one) for one in mirrors]
+        self._use(MirroredStore([primary, *others], root_id) if others else primary, verify)
 
     def _use(self, store: Store, verify: Verify = "crc32c") -> None:
         self.store, self.verify = store, verify
@@ -73,7 +72,7 @@ class Root:
         weakref.finalize(self, self._lease.close)  # also at the end of the process
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.store, self.verify)
+        return root_over, (self.store, self.verify)
 
     def __repr__(self) -> str:
         return f"Root({self.store.url!r})"
@@ -92,7 +91,7 @@ class Root:
     def alone(self) -> "Root":
         """The root at `url` without its mirrors: its own content and errors. Itself, where it has none."""
         store = primary_of(self.store)
-        return self if store is self.store else _rebuild(store, self.verify)
+        return self if store is self.store else root_over(store, self.verify)
 
     @property
     def log(self) -> Log:
@@ -130,8 +129,7 @@ class Root:
     def versions(self, dataset: str) -> list[VersionRecord]:
         """Return every version of a dataset, oldest first. Raises: VersionNotFound."""
         state = self.state
-        found = list(state.versions(dataset))
-        if not found:
+        if not (found := list(state.versions(dataset))):
             with mirrors_named(self.store, self._marker, state):
                 raise VersionNotFound(
                     f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}",
@@ -163,12 +161,14 @@ class Root:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
-    ) -> Writer:
+    ) -> "Writer":
         """Return a writer whose clean exit publishes the dataset's next version: the newest one's samples, and these.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
         `part_samples`. Fields lie in `group`. groups: field -> another group for it.
         """
+        from .writer import Writer
+
         return Writer(
             self,
             check_dataset_name(dataset),
@@ -209,7 +209,7 @@ class Root:
     def publish(
         self,
         dataset: str,
-        parts: Sequence[Part],
+        parts: "Sequence[Part]",
         parent: str | None = None,
         *,
         exclude: Mapping[str, str] | None = None,
@@ -236,6 +236,8 @@ class Root:
         change; Corrupt for one that is no record; Conflict, also when somebody excluded a superseded sample
         meanwhile; VersionNotFound for one that is not there; EmptyVersion.
         """
+        from .changes import publish_parts
+
         return self._verifying(
             publish_parts(
                 self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
@@ -258,6 +260,8 @@ class Root:
 
         Raises: Conflict when there is nothing to add or somebody added it meanwhile; FieldNotFound.
         """
+        from .changes import publish_group
+
         return self._verifying(publish_group(self, ref, group, compute, inputs, producer))
 
     def annotate(
@@ -275,7 +279,7 @@ class Root:
         last_wins: bool = False,
         producer: Mapping[str, Any] | None = None,
         watch: Watch = unwatched,
-    ) -> Annotated:
+    ) -> "Annotated":
         """Add metadata columns to samples that are there, or other values of columns that they have.
 
         They are a column group `name` of its own, with author and time. No earlier value is rewritten, and earlier
@@ -293,6 +297,9 @@ class Root:
         Raises: Conflict when somebody annotated one of these values since `ref`; FieldMismatch for another type than
         the column has; InvalidSample, InvalidField, InvalidKey, DuplicateKey for rows, with file and line.
         """
+        from .changes import publish_annotation
+        from .labels.annotate import Annotating
+
         how = Annotating(
             name=name,
             author=author,
@@ -316,6 +323,8 @@ class Root:
         Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
         """
+        from .changes import publish_exclusions
+
         return self._verifying(publish_exclusions(self, ref, keys, reason, producer))
 
     def retire(self, ref: str, *, reason: str) -> None:
@@ -376,21 +385,11 @@ class Root:
         self._log.ref(record.dataset, name, kind, record.number, was=old.number if old else None)
 
 
-def root_over(store: Store) -> Root:
+def root_over(store: Store, verify: Verify = "crc32c") -> Root:
     """Return the root in a store that is open already."""
-    return _rebuild(store, "crc32c")
-
-
-def _rebuild(store: Store, verify: Verify) -> Root:
     root = Root.__new__(Root)
     root._use(store, verify)
     return root
-
-
-def _opened(mirror: Mirror) -> Store:
-    """Open a mirror's store. Raises: InvalidStore."""
-    url, options = mirror if isinstance(mirror, tuple) else (mirror, None)
-    return open_store(url, options)
 
 
 def _read(root: Root, record: VersionRecord) -> Version:

@@ -9,6 +9,7 @@ from ..errors import EmptyVersion, InvalidSample, RootError
 from .changes import abort_after
 from .publishing.commit import check_producer
 from .shards.part import Part
+from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Version
 from .writing.part_writer import PartWriter, group_chooser, make_sample, mismatch
 from .writing.spill import Spill
@@ -16,7 +17,6 @@ from .writing.spill import Spill
 if TYPE_CHECKING:
     from .root import Root
 
-DEFAULT_SHARD_BYTES = 256 * 2**20
 MAX_SHARD_BYTES = 8 * 2**30
 
 

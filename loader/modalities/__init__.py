@@ -8,6 +8,8 @@ A decoder is a callable `(data, rng) -> object`: `data` the field's bytes, `rng`
 picklable, safe to call from many threads, and raises `DecodeFailed` for bytes that it cannot read.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from inspect import isfunction
 from typing import Any, NoReturn
@@ -19,7 +21,7 @@ from .fields import Buffer, as_buffer, check_field, last_word, load
 
 __all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
 
-Decoder = Callable[[Buffer, np.random.Generator | None], object]
+Decoder = Callable[[Buffer, "np.random.Generator | None"], object]
 
 # last word of the field -> "module:attribute" in this package. Modules are imported on first use.
 DECODERS = {

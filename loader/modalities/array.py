@@ -1,5 +1,7 @@
 """Arrays: the word npy. The format is numpy's own (numpy.lib.format), without pickled objects."""
 
+from __future__ import annotations
+
 import ast
 import io
 import math

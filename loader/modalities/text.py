@@ -1,5 +1,7 @@
 """Text, JSON and class labels: the words txt, json, jsonl and cls."""
 
+from __future__ import annotations
+
 import json
 import re
 

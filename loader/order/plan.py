@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import InvalidPlan
 from .building.bucketed import bucket_labels, bucketed_segments, interleave_parts, split_sources
-from .building.grow import grown_content
 from .building.packed_sources import pack_sources
-from .building.quarantined import more_quarantine
 from .content import PlanContent, PlannedSource, Source, plan_source, source
-from .describe import describe, plan_facts
 from .mixing.boundary import FILL
 from .mixing.mixture import Weight, chain_segments, integer_weights
 from .mixing.ramp import GlobalBatch, cut_at, in_force, ramp_of
@@ -144,6 +141,8 @@ class Plan(PlanContent):
         Raises InvalidPlan for a version that does not go on from the one before, and for plans with packing or padding;
         EmptyView; BatchTooLarge.
         """
+        from .building.grow import grown_content  # a start has no use for it, as for those below
+
         asked = bucket(bucket_by) if isinstance(bucket_by, str) else bucket_by
         return replace(self, **grown_content(self, views, step, asked))
 
@@ -156,10 +155,14 @@ class Plan(PlanContent):
         May be called again, for any step. It costs a search for the keys in the views. Raises InvalidPlan: an unknown
         source, or a key that no live sample of that version has.
         """
+        from .building.quarantined import more_quarantine
+
         return replace(self, quarantine=more_quarantine(self, samples, step))
 
     def facts(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> dict[str, Any]:
         """Return the plan's future, as numbers; nothing is read. See `loader.order.describe.plan_facts`."""
+        from .describe import plan_facts
+
         return plan_facts(self, world_size=world_size, steps_per_s=steps_per_s)
 
     def describe(self, *, world_size: int = 1, steps_per_s: float = 1.0) -> str:
@@ -168,6 +171,8 @@ class Plan(PlanContent):
         world_size: data-parallel ranks. steps_per_s: of the training; requests and bytes per second follow from it.
         Raises: InvalidRuntime.
         """
+        from .describe import describe
+
         return describe(self.facts(world_size=world_size, steps_per_s=steps_per_s))
 
 

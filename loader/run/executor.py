@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from time import process_time, thread_time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..cache.spec import CacheSpec
 from ..cores import n_cores
@@ -23,8 +23,9 @@ from .contention import Contention, better_processes, better_threads
 from .making.assemble import Assembler
 from .making.prefetch import BatchMaker, Made, Prefetch, making
 from .metrics.metrics import Metrics
-from .workers.pool import WorkerPool
-from .workers.startup_message import check_can_be_sent, why_not
+
+if TYPE_CHECKING:
+    from .workers.pool import WorkerPool
 
 
 class _Asked(Future[Made]):
@@ -163,6 +164,8 @@ class Execution:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
+            from .workers.startup_message import check_can_be_sent
+
             check_can_be_sent(self._assembler.recipe)
             return "processes", "asked for"
         if self._asked == 0:
@@ -188,7 +191,9 @@ class Execution:
     def _caller(self) -> InlineExecutor:
         return InlineExecutor(making(self._assembler.batches))
 
-    def _processes(self) -> WorkerPool:
+    def _processes(self) -> "WorkerPool":
+        from .workers.pool import WorkerPool  # 15 ms, which threads do without
+
         workers = self._count("processes")
         cache = self._cache.shared_by(workers)
         return WorkerPool(self._assembler.recipe, cache, workers, self._bound, self._metrics)
@@ -203,6 +208,8 @@ class Execution:
             return
         if self._may_go_over and self.name == "threads" and (why := better_processes(seen)) is not None:
             self._may_go_over = False
+            from .workers.startup_message import why_not
+
             obstacle: object = why_not(self._assembler.recipe)
             if obstacle is None:
                 try:
@@ -222,7 +229,7 @@ class Execution:
         self.prefetch().move(self._threads() if threads else self._caller())
         self._choose("threads" if threads else "caller", why)
 
-    def _go_over(self, pool: WorkerPool) -> None:
+    def _go_over(self, pool: "WorkerPool") -> None:
         """Go over to the worker processes, as soon as all are ready; not at all, if one never will be."""
         try:
             if not pool.poll():

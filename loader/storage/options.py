@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any
 
 from ..errors import InvalidStore
@@ -157,6 +156,8 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
 
 
 def _unknown(url: str, name: str, accepted: list[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, accepted, 1)
     shown = [known for known in accepted if not known.startswith(PROVIDER_PREFIXES)]
     return (

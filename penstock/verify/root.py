@@ -13,9 +13,9 @@ from loader.dataset.log.marker import check_root
 from loader.dataset.log.repair_records import REPAIRS
 from loader.dataset.log.snapshots import hint_key
 from loader.dataset.log.state import State, VersionRecord
-from loader.dataset.publishing.commit import open_record
 from loader.dataset.tables.manifest import differences, read_manifest
 from loader.dataset.tables.references import references, table_references
+from loader.dataset.versions.version import open_record
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
 
 from ..progress import progress

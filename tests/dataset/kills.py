@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.publishing import commit as publish
 from loader.dataset.tables.references import references
+from loader.dataset.versions.version import open_record
 from penstock.gc import Moment, Options, collect, plan
 from penstock.takedown.run import run_takedown
 from penstock.verify.root import verify_root
@@ -104,7 +104,7 @@ def needed(root):
     for name in root.datasets():
         for record in root.versions(name):
             if record.retired is None:
-                manifest = publish.open_record(root.store, record).manifest
+                manifest = open_record(root.store, record).manifest
                 keys |= {record.manifest, *(one.path for one in references(root.store, manifest))}
     return keys
 

@@ -20,11 +20,11 @@ from ...storage import Store
 from ..log.entries import canonical
 from ..log.log import Log
 from ..log.rules import CommitBody
-from ..log.state import State, VersionRecord
+from ..log.state import State
 from ..shards.key_hashes import covered, hashes_of, known
-from ..tables.manifest import Change, child, manifest_of
+from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
-from ..versions.version import Version
+from ..versions.version import Version, open_record
 from ..writing.exclude import still_there
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
@@ -53,15 +53,6 @@ class Pending:
     """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
-
-
-def open_record(store: Store, record: VersionRecord) -> Version:
-    """Return the version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`."""
-    return _version(store, record, manifest_of(store, record))
-
-
-def _version(store: Store, record: VersionRecord, manifest: dict[str, Any]) -> Version:
-    return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -126,7 +117,7 @@ def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
     record = log.commit(pending.txn, build)
     if record.sha256 not in written:  # an earlier attempt committed it
         return open_record(store, record)
-    return _version(store, record, json.loads(written[record.sha256]))
+    return open_record(store, record, json.loads(written[record.sha256]))
 
 
 def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies: int) -> dict[str, Any]:

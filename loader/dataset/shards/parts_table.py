@@ -10,11 +10,12 @@ MB decoded. A read of one row decodes its row group; the last groups are kept.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import pairwise, starmap
+from operator import ne
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
@@ -115,6 +116,8 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 MISSING = -1
+FEW_SHARDS = 2**14
+"""Shards whose names Python compares in less time than the import of Arrow's functions takes, 40 ms of a start."""
 
 EXCLUSIONS_SCHEMA = pa.schema(
     [("part", pa.string()), ("bitmap", pa.binary()), ("n_rows", pa.int64()), ("reason", pa.string())]
@@ -182,6 +185,8 @@ class PartsTable:
         wanted = (
             parts if isinstance(parts, pa.ChunkedArray) else pa.chunked_array([pa.array(parts, pa.string())])
         )
+        import pyarrow.compute as pc  # 40 ms, which a start does without
+
         found = pc.index_in(wanted, value_set=self.ids)
         if found.null_count:
             unknown = wanted.filter(found.is_null())[0].as_py()
@@ -244,6 +249,11 @@ class PartsTable:
 
     def shard_at(self, path: str) -> dict[str, Any] | None:
         """Return the `shards` row of the shard at a path; None when the version has no such shard. O(shards)."""
+        if len(self._shards) <= FEW_SHARDS:
+            row = self._row_of.get(path)
+            return None if row is None else self._shards.row(row)
+        import pyarrow.compute as pc
+
         wanted, before = text(path), 0
         for table in self._shards.tables("path"):
             at = pc.index(table["path"], wanted).as_py()
@@ -251,6 +261,10 @@ class PartsTable:
                 return self._shards.row(before + at)
             before += table.num_rows
         return None
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {path: row for row, path in enumerate(self._shards.columns("path")["path"].to_pylist())}
 
     def shard_nbytes(self, group: str) -> list[int]:
         """Return the size of every shard of a group."""
@@ -271,9 +285,9 @@ def _groups_and_rows(shards: ShardRows) -> tuple[list[str], Int64s, Int64s]:
     number: dict[str, int] = {}
     group, rows, at = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64), 0
     for table in shards.tables("group", "n_rows"):
-        names, own = codes(table["group"])
-        to = np.array([number.setdefault(name, len(number)) for name in names.to_pylist()], np.int64)
         here = slice(at, at := at + table.num_rows)
+        names, own = codes(table["group"]) if len(shards) > FEW_SHARDS else (table["group"], slice(None))
+        to = np.array([number.setdefault(name, len(number)) for name in names.to_pylist()], np.int64)
         group[here], rows[here] = to[own], integers(table["n_rows"])
     return list(number), group, rows
 
@@ -292,7 +306,10 @@ def _parts(shards: ShardRows, group: Int64s, n_groups: int) -> tuple[Int64s | No
     for table in shards.tables("part"):
         names = table["part"].combine_chunks()
         here = slice(at, at := at + len(names))
-        begins[here] = changes(names)
+        if len(shards) > FEW_SHARDS:
+            begins[here] = changes(names)
+        else:
+            begins[here] = [True, *starmap(ne, pairwise(names.to_pylist()))]
         begins[here.start] = names[0].as_py() != last
         last = names[-1].as_py()
     number, first = np.cumsum(begins) - 1, np.flatnonzero(begins)

@@ -19,6 +19,8 @@ from ...errors import Corrupt, FieldTooLarge
 from ..names import member_name
 
 BLOCK_BYTES = 512
+DEFAULT_SHARD_BYTES = 256 * 2**20
+"""Bytes of a shard that a writer fills before it begins another, unless told otherwise."""
 MAX_FIELD_BYTES = 4 * 2**30
 """Largest field. A larger one is refused: no decoder here takes it in one piece and one range read cannot serve it."""
 

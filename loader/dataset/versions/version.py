@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
 from ...storage import RangeReader, Store
 from ...storage.shared.threads import Together, lock
+from ..log.state import VersionRecord
 from ..reading.places import Lookup, Map, SamplePlaces, Stretch
 from ..reading.sha256_store import VerifiedStore
 from ..shards.address import SampleAddress
@@ -20,12 +21,13 @@ from ..shards.index import ROW_GROUP_ROWS, IndexPlace
 from ..shards.index_cache import IndexCache
 from ..shards.parts_table import PartsTable, ShardRows
 from ..shards.shard import PageHashes
-from ..tables.annotations import Annotation, annotations
+from ..tables.manifest import manifest_of
 from ..tables.parquet import TableFile, get_table, get_table_bytes
 
 if TYPE_CHECKING:
     import polars
 
+    from ..tables.annotations import Annotation
     from .view import View
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -188,8 +190,10 @@ class Version:
         return scan_samples(self)
 
     @property
-    def annotations(self) -> list[Annotation]:
+    def annotations(self) -> "list[Annotation]":
         """Annotations made since the samples were written, oldest first."""
+        from ..tables.annotations import annotations
+
         return annotations(self.manifest["samples"])
 
     def edits(self, column: str) -> "polars.LazyFrame":
@@ -268,6 +272,16 @@ class Version:
                 self._shards.clear()
             self._shards[group, part] = found
         return found
+
+
+def open_record(store: Store, record: VersionRecord, manifest: dict[str, Any] | None = None) -> Version:
+    """Return the version that a log record names, its shards read by CRC-32C. Raises: as `manifest_of`.
+
+    manifest: The parsed manifest, where it is at hand; None reads it.
+    """
+    if manifest is None:
+        manifest = manifest_of(store, record)
+    return Version(store, dataset=record.dataset, number=record.number, id=record.id, manifest=manifest)
 
 
 def _rebuild(

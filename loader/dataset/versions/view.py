@@ -16,7 +16,6 @@ from ..log.entries import canonical
 from ..shards.bitmap import Bools, SelectTable, pack, unpack
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes
-from .samples_table import live_ordinals
 
 if TYPE_CHECKING:
     from ...order.sources.packed_view import PackedView
@@ -186,6 +185,8 @@ class View:
 
     def ordinals(self, keys: Sequence[str]) -> Int64s:
         """Return the int64 live ordinals of the version for sample keys, -1 where it has none. Reads its key column."""
+        from .samples_table import live_ordinals
+
         return live_ordinals(self.version, keys)
 
     @property

@@ -6,6 +6,8 @@ FLAC, M4A or MP3 that is shorter than its header says is refused. An Ogg, or an 
 between two frames cannot be told from a shorter one.
 """
 
+from __future__ import annotations
+
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -52,7 +54,7 @@ def decode(data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
     return samples
 
 
-def read_sound(data: Buffer, wanted: "AudioDecoder", rng: np.random.Generator | None) -> np.ndarray:
+def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | None) -> np.ndarray:
     """Return float32 [channels, samples]: the samples that `wanted` chooses, of its channels, at its rate.
 
     They are bit for bit those of the whole sound, mixed and resampled. A FLAC, and a WAV of PCM, is read from near the

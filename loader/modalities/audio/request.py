@@ -1,5 +1,7 @@
 """Sound: which samples of it are wanted, in which channels and at which rate; `audio` reads them."""
 
+from __future__ import annotations
+
 import operator
 from dataclasses import dataclass
 from fractions import Fraction

@@ -13,6 +13,8 @@ and are counted when data come in).
 - Truncated or damaged data is refused: even what libjpeg only warns of.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import struct

@@ -1,5 +1,7 @@
 """Requests for pictures of one shape (`image`): a size in px or a bucket, the part of the picture, and alpha."""
 
+from __future__ import annotations
+
 import operator
 import re
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Video: the words mp4, mov, mkv and webm. Which frames of a clip are wanted, and how large; `decode` reads them."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

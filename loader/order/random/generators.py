@@ -1,5 +1,7 @@
 """Randomness of a sample's augmentation: the same wherever and whenever the sample is decoded."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 import numpy as np

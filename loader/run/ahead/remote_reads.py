@@ -14,7 +14,7 @@ from ...dataset.shards.shard import END_BYTES
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...order.plan import PlannedSource
-from ...storage import RangeReader, is_local
+from ...storage import RangeReader
 from ..metrics.metrics import Metrics
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import Group
@@ -41,106 +41,57 @@ HINT_SAMPLES = 2**16
 """Samples whose places are looked up for a hint: less than a second, once in ten."""
 
 
-class NodeReads:
-    """The reads of each of a loader's views: of a folder of this machine from its store.
-
-    Others go through pages in memory or in a node cache, or by ranges read ahead. None of it changes a byte.
-
-    videos: per view, the groups of its video fields.
-    end: the first step that is not made.
+def open_remote(
+    cache: CacheSpec,
+    recipe: Recipe,
+    videos: Sequence[Sequence[Group]],
+    metrics: Metrics,
+    run: Map,
+    end: int | None,
+    readers: list[RangeReader],
+    remote: Sequence[int],
+) -> tuple[OpenCache | MemoryPages, ReadAhead[Any] | None]:
+    """Return the open cache and the reads ahead, and put the readers of the remote views in the place of their stores.
 
     Raises: InvalidRuntime for a folder that may not be a cache.
     """
-
-    def __init__(
-        self,
-        cache: CacheSpec,
-        recipe: Recipe,
-        videos: Sequence[Sequence[Group]],
-        metrics: Metrics,
-        run: Map,
-        end: int | None = None,
-    ) -> None:
-        self._stores: list[RangeReader] = [view.version.shard_store for view in recipe.views]
-        self._cache: OpenCache | MemoryPages | None = None
-        self._ahead: ReadAhead[Any] | None = None
-        remote = [i for i, store in enumerate(self._stores) if not is_local(store)]
-        if not remote:
-            if isinstance(cache, NodeCache):
-                logger.info("every source lies on this machine: the node cache %s is not used", cache.path)
-            return
-        if not isinstance(cache, NodeCache) and cache.limit_bytes == 0:
-            return
-        opened = open_cache(cache, metrics.count)
-        self._cache, limit = opened, opened.limit_bytes or 0
-        planned = list(recipe.plan.sources.values())
-        sources, views = [planned[i] for i in remote], [recipe.views[i] for i in remote]
-        ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
-        live = working_set_bytes(sources, views, cache.page_bytes, ranks)
-        in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
-        logger.info(
-            "remote sources are read %s: the pages that are read side by side take about %d bytes, of %d there may be",
-            "in pages, ahead of their next use" if in_pages else "by ranges, some steps ahead",
-            live,
-            limit,
+    opened = open_cache(cache, metrics.count)
+    limit = opened.limit_bytes or 0
+    planned = list(recipe.plan.sources.values())
+    sources, views = [planned[i] for i in remote], [recipe.views[i] for i in remote]
+    ranks = 1 if isinstance(opened, OpenCache) else recipe.world.world_size
+    live = working_set_bytes(sources, views, cache.page_bytes, ranks)
+    in_pages = live <= limit and pages_pay(sources, views, cache.page_bytes, ranks)
+    logger.info(
+        "remote sources are read %s: the pages that are read side by side take about %d bytes, of %d there may be",
+        "in pages, ahead of their next use" if in_pages else "by ranges, some steps ahead",
+        live,
+        limit,
+    )
+    if in_pages or isinstance(opened, OpenCache):
+        for i, view in zip(remote, views, strict=True):
+            readers[i] = CachedStore(readers[i], opened, partial(_content, view.version))
+    steps = RankFuture(recipe, videos, end, run)
+    hints = Hinting(steps, opened, dict(enumerate(readers))) if isinstance(opened, OpenCache) else None
+    on_plan = hints or _nothing
+    if in_pages:
+        stores = {i: store for i, store in enumerate(readers) if isinstance(store, CachedStore)}
+        memory = opened if isinstance(opened, MemoryPages) else None
+        return opened, ReadAhead(
+            PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),
+            in_flight=max(1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))),
+            horizon=_horizon(recipe, sources),
+            count=metrics.count,
+            on_plan=on_plan,
         )
-        if in_pages or isinstance(opened, OpenCache):
-            for i, view in zip(remote, views, strict=True):
-                self._stores[i] = CachedStore(self._stores[i], opened, partial(_content, view.version))
-        steps = RankFuture(recipe, videos, end, run)
-        hints = (
-            Hinting(steps, opened, dict(enumerate(self._stores))) if isinstance(opened, OpenCache) else None
-        )
-        on_plan = hints or _nothing
-        if in_pages:
-            stores = {i: store for i, store in enumerate(self._stores) if isinstance(store, CachedStore)}
-            memory = opened if isinstance(opened, MemoryPages) else None
-            self._ahead = ReadAhead(
-                PagesAhead(steps, stores, cache.page_bytes, memory, partial(_pages, views, cache.page_bytes)),
-                in_flight=max(
-                    1, min(IN_FLIGHT, WINDOW_BYTES // cache.page_bytes, -(-live // cache.page_bytes))
-                ),
-                horizon=_horizon(recipe, sources),
-                count=metrics.count,
-                on_plan=on_plan,
-            )
-        elif (
-            recipe.plan.pack is None
-        ):  # of packed documents pieces are read, and which is known once they are
-            ranges = RangesAhead(steps, {i: self._stores[i] for i in remote}, min(limit, RANGES_BYTES))
-            for i in remote:
-                self._stores[i] = AheadReader(ranges, i, self._stores[i])
-            self._ahead = ReadAhead(
-                ranges, in_flight=RANGES_IN_FLIGHT, horizon=RANGES_STEPS, count=metrics.count, on_plan=on_plan
-            )
-
-    def __getitem__(self, view: int) -> RangeReader:
-        """Return the reader of a view."""
-        return self._stores[view]
-
-    def begin(self, steps: Sequence[int]) -> bool:
-        """Say that the batches of these steps are being made together: the steps after them are read ahead.
-
-        Return whether they are the first after a start or a seek; others wait for those.
-        """
-        return self._ahead is not None and self._ahead.begin(steps)
-
-    def done(self, step: int) -> None:
-        """Say that a batch that was begun has been read, or failed."""
-        if self._ahead is not None:
-            self._ahead.done(step)
-
-    def dismiss(self) -> None:
-        """Read nothing ahead any more; does not wait."""
-        if self._ahead is not None:
-            self._ahead.dismiss()
-
-    def close(self) -> None:
-        """Need nothing any more; no thread is left."""
-        if self._ahead is not None:
-            self._ahead.close()
-        if self._cache is not None:
-            self._cache.close()
+    if recipe.plan.pack is not None:
+        return opened, None  # of documents pieces are read, and which is known once they are
+    ranges = RangesAhead(steps, {i: readers[i] for i in remote}, min(limit, RANGES_BYTES))
+    for i in remote:
+        readers[i] = AheadReader(ranges, i, readers[i])
+    return opened, ReadAhead(
+        ranges, in_flight=RANGES_IN_FLIGHT, horizon=RANGES_STEPS, count=metrics.count, on_plan=on_plan
+    )
 
 
 class Hinting:

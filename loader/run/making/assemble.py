@@ -1,23 +1,24 @@
 """Steps for one rank: plan, address, fetch, verify, decode, transform, collate. A pure function of the plan."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...cache.cached_store import waiting_for_no_page
 from ...cache.spec import CacheSpec, PageMemory
 from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map
 from ...dataset.reading.sample_crcs import sample_crcs
 from ...errors import Corrupt
+from ...modalities import Decoder
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.shared.requests import counted
-from ..ahead.remote_reads import NodeReads
+from ..ahead.node_reads import NodeReads
 from ..batch.batch import Batch, Keys
 from ..batch.collate import collate, gathered, import_framework
 from ..batch.columns import Allocate, BatchRow, Columns, Recycled
@@ -31,8 +32,10 @@ from ..recipe.video_reads import groups_of
 from .fetch import Fetch, Fetched
 from .many_samples import ManySamples
 from .one_sample import OneSample
-from .packed_slots import PackedSlots
 from .substitute import Substitute
+
+if TYPE_CHECKING:
+    from .packed_slots import PackedSlots
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +64,7 @@ class Assembler:
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         one_sample = OneSample(recipe, by_field, self._fetch)
         self._samples = ManySamples(recipe, by_field, one_sample)
-        packed = recipe.plan.pack is not None
-        self._packed = PackedSlots(recipe, by_field, self._fetch, run) if packed else None
+        self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
         self._planned = Planned(recipe, end)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
@@ -110,7 +112,7 @@ class Assembler:
         first = True if alone else self._reads.begin(steps)
         made = False
         try:
-            with counted(seen.traffic), waiting_for_no_page() if first else nullcontext():
+            with counted(seen.traffic), self._reads.waiting_for_no_page() if first else nullcontext():
                 with seen.timed("plan"):
                     planned = self._planned(steps)
                 batches = [batch for mine in planned for batch in self._made(mine, seen)]
@@ -180,3 +182,11 @@ def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
         for row, key in zip(rows.tolist(), places.keys(), strict=True):
             keys[row] = key
     return keys
+
+
+def _packed(
+    recipe: Recipe, by_field: Sequence[Mapping[str, Decoder]], fetch: Fetch, run: Map
+) -> "PackedSlots":
+    from .packed_slots import PackedSlots  # 5 ms, which samples that are not packed do without
+
+    return PackedSlots(recipe, by_field, fetch, run)

@@ -4,6 +4,8 @@ Reading alone finishes what needs no decoder: bytes as they are, and arrays of o
 rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,7 +30,7 @@ from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.disk.file_handles import FileHandles
 from ...storage.store import disk_of
-from ..ahead.remote_reads import NodeReads
+from ..ahead.node_reads import NodeReads
 from ..batch.columns import Columns, Recycled
 from ..batch.step_metrics import StepMetrics
 from ..recipe import generators

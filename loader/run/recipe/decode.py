@@ -1,5 +1,7 @@
 """The decoder of each field, and one sample's way from bytes through decoders and the user's transform."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isfunction
 from typing import Any
@@ -18,10 +20,10 @@ from .video_reads import BareClip, Group, group_of, times_field
 
 _MODALITIES = decoder_for.__module__
 
-Transform = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
+Transform = Callable[[dict[str, Any], "np.random.Generator"], Mapping[str, Any]]
 Decode = bool | Mapping[str, Decoder | ByBucket]
 FieldPlace = Callable[[str], Place]
-FieldRng = Callable[[str], np.random.Generator]
+FieldRng = Callable[[str], "np.random.Generator"]
 
 
 def decoders(fields: Sequence[str], decode: Decode, bucket: str | None = None) -> dict[str, Decoder]:

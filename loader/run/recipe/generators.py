@@ -1,5 +1,7 @@
 """The generators of a sample: keyed by what it is, never by where or when it is read."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from ...order.plan import Plan

@@ -4,6 +4,8 @@ A field is read so when the version has a field `<field>.packets`, the sample's 
 decoder is `loader.video`; otherwise whole. The clip is the same, bit for bit, and so are the batch's digests.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +27,7 @@ from ...modalities.video.timeline import Timeline
 Group = tuple[str, ...]
 """Video fields whose frames are chosen together: one that leads, then those that follow it."""
 
-FieldRng = Callable[[int, str], np.random.Generator]
+FieldRng = Callable[[int, str], "np.random.Generator"]
 """(number of the sample in the list at hand, field) -> the generator of the field's decoder."""
 
 

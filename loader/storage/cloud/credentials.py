@@ -18,8 +18,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from configparser import Error as ConfigError
-from configparser import RawConfigParser
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -143,11 +141,16 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
         ("AWS_CONFIG_FILE", "~/.aws/config", name if name == "default" else f"profile {name}"),
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
     ):
+        path = os.path.expanduser(environ.get(variable, usual))
+        if not os.path.isfile(path):
+            continue  # most trainings have none, and do without the 5 ms of the import
+        from configparser import Error, RawConfigParser
+
         parser = RawConfigParser(strict=False)
         try:
-            parser.read(os.path.expanduser(environ.get(variable, usual)), encoding="utf-8")
+            parser.read(path, encoding="utf-8")
             found.update(parser.items(section) if parser.has_section(section) else ())
-        except (ConfigError, UnicodeDecodeError) as error:
+        except (Error, UnicodeDecodeError) as error:
             _log.debug("not reading %s: %s", variable, type(error).__name__)
     return found
 

@@ -6,18 +6,16 @@ status and the store's own code and message are kept of that text; it may hold s
 
 import re
 from collections.abc import Sequence
-from html import unescape
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
 from ..spec import redact
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _FIELD = r"<{0}>([^<]*)</{0}>"
-_METADATA = re.compile(r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|/latest/(api/token|meta-data)")
-_NO_CREDENTIALS = re.compile(r"(?i)no credentials|credential.*(not found|missing)|could not .*credential")
-_NO_TOKEN_YET = re.compile(
-    r"credential provider.*(TransportError|ConnectionError|ConnectTimeout|ReadTimeout)"
-)
+# (compiled when they are first used: a start meets no such error)
+_METADATA = r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|/latest/(api/token|meta-data)"
+_NO_CREDENTIALS = r"(?i)no credentials|credential.*(not found|missing)|could not .*credential"
+_NO_TOKEN_YET = r"credential provider.*(TransportError|ConnectionError|ConnectTimeout|ReadTimeout)"
 _SLOW = {429, 503}
 _AGAIN = {408, 500, 502, 504}
 _SLOW_CODES = {
@@ -29,7 +27,7 @@ _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchU
 _ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
 NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 NO_BUCKET = "create the bucket, or correct the URL or the endpoint"
-_OTHER_REGION = re.compile(r"the region (?:'[^']*' )?is wrong(?:; expecting '([a-z0-9-]+)')?")
+_OTHER_REGION = r"the region (?:'[^']*' )?is wrong(?:; expecting '([a-z0-9-]+)')?"
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
 _DENIED_CODES = {"AccessDenied", "AllAccessDisabled"}
 _KEPT = re.compile(
@@ -53,9 +51,11 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     )
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
-    if _NO_TOKEN_YET.search(text):
+    if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # each log is read up to this answer
+        return ObjectNotFound(f"{why}; there is no such object")
+    if re.search(_NO_TOKEN_YET, text):
         return Transient(f"{why}; what gives out credentials did not answer")
-    if _METADATA.search(text) or _NO_CREDENTIALS.search(text):
+    if re.search(_METADATA, text) or re.search(_NO_CREDENTIALS, text):
         return Forbidden(f"cannot {what}: no credentials were found; {advice(lacking)}")
     if code in _ARCHIVED_CODES:
         return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
@@ -115,7 +115,11 @@ def _xml(text: str, name: str) -> str:
 
 def other_region(text: str) -> str | None:
     """Return the region that S3 expected, or ""; None unless `text` says that a request was signed for another."""
-    found = _OTHER_REGION.search(unescape(text))
+    if "&" in text:
+        from html import unescape  # 2 ms, which a first answer would wait for
+
+        text = unescape(text)
+    found = re.search(_OTHER_REGION, text)
     return None if found is None else found.group(1) or ""
 
 

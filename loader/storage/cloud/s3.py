@@ -12,6 +12,7 @@ These two modules and obstore itself are where AWS_* variables are read, and now
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,7 +131,9 @@ def _direct(
         return None
     if _given(config, _NOT_DIRECT):
         return None
-    return Direct(runtime)
+    # (other systems also have proxies in their settings)
+    proxies = sys.platform != "linux" or any(name.lower().endswith("_proxy") for name in os.environ)
+    return Direct(runtime, proxies=proxies)
 
 
 def _given(config: Mapping[str, Any], names: tuple[str, ...]) -> bool:

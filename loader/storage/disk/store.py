@@ -9,7 +9,6 @@ links are followed. A file whose name begins with `.tmp-` is one that a writer h
 
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -348,6 +347,8 @@ def _link(temporary: str, target: str) -> None:
 
 
 def _copy_all(descriptor: int, path: str) -> None:
+    import shutil  # 3 ms, which a reader does without
+
     with open(path, "rb") as source, open(descriptor, "wb", closefd=False) as out:
         shutil.copyfileobj(source, out, 2**20)
 

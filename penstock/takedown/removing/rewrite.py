@@ -16,10 +16,10 @@ from loader.dataset.log.rules import CommitBody
 from loader.dataset.log.state import Deny, State, VersionRecord
 from loader.dataset.publishing.annotation_rebase import annotation_stats
 from loader.dataset.publishing.apply_denies import Rows, denied_rows, parent_denied, reason_of, renamed
-from loader.dataset.publishing.commit import open_record
 from loader.dataset.tables.annotations import REMOVED
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
+from loader.dataset.versions.version import open_record
 from loader.dataset.writing.exclude import put_exclusions
 from loader.dataset.writing.redact import (
     Redacted,

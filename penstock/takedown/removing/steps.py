@@ -6,7 +6,7 @@ from typing import Any
 from loader import Root
 from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import Deny, State, VersionRecord
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.versions.version import open_record
 
 from ..finding.find import Found, find
 from ..finding.readable_versions import Whole, over_whole

@@ -14,7 +14,7 @@ from assets.release.audit import Audit
 from assets.release.settled import NOTED_AT_ONCE
 from assets.release.version_asset import _publish_passed, audit_waiting, publish_batches
 from benchmarks.scale import publish
-from loader.dataset.publishing.commit import open_record
+from loader.dataset.versions.version import open_record
 from loader.errors import Forbidden, StageNotPublished
 from penstock.stages import StageRecord, append_record, found_records, newest_listed
 from tests.dataset.stores import Counting

@@ -18,17 +18,28 @@ def shards(parts, groups):
     return pa.table(columns)
 
 
+@pytest.mark.parametrize("few", [0, 2**14])
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.sets(st.sampled_from("abc"), min_size=1), min_size=1, max_size=9), st.booleans(), st.data()
 )
-def test_parts_are_told_with_and_without_hashing_them(layout, added, data):
-    """Shards of a part side by side, and those of a group that came later behind all, in whatever order."""
+def test_parts_are_told_with_and_without_hashing_them(few, layout, added, data):
+    """Shards of a part side by side, and those of a group that came later behind all, in whatever order.
+
+    Few shards are told by Python's functions, many by Arrow's.
+    """
     rows = [(f"p{i}", group) for i, groups in enumerate(layout) for group in sorted(groups)]
     later = [(f"p{i}", "g") for i in data.draw(st.permutations(range(len(layout))))] if added else []
     tables = [shards(*zip(*some, strict=True)) for some in (rows, later) if some]
     files = [(f"t{i}", table_bytes(table, "shards", row_group_rows=2)) for i, table in enumerate(tables)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loader.dataset.shards.parts_table.FEW_SHARDS", few)
+        check_parts(files, layout, added)
+
+
+def check_parts(files, layout, added):
     table = PartsTable(ShardRows(files), [], "test@1")
+    assert table.shard_at("p0") is None
     assert table.ids.to_pylist() == [f"p{i}" for i in range(len(layout))]
     for i, groups in enumerate(layout):
         for group in "abcg":
@@ -36,6 +47,7 @@ def test_parts_are_told_with_and_without_hashing_them(layout, added, data):
             assert bool(table.has_group(group)[i]) == there
             if there:
                 assert table.shard(group, i)["path"] == f"p{i}-{group}"
+                assert table.shard_at(f"p{i}-{group}") == table.shard(group, i)
 
 
 def test_rows_are_decoded_as_they_are_asked_for(monkeypatch):

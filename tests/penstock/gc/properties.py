@@ -7,9 +7,9 @@ import numpy as np
 
 import loader
 from loader.dataset.leases.lease import Lease
-from loader.dataset.publishing.commit import open_record
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
+from loader.dataset.versions.version import open_record
 from loader.errors import Corrupt, Fenced, Forbidden, ObjectNotFound
 from penstock.gc import Moment, Options, collect
 from penstock.gc.deleted_record import read_swept

@@ -13,9 +13,9 @@ import pytest
 
 import loader
 from loader.dataset.log.denies import Target
-from loader.dataset.publishing.commit import open_record
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.references import references
+from loader.dataset.versions.version import open_record
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown
 

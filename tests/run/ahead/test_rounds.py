@@ -1,5 +1,7 @@
 """How many requests wait for one another until the first batch is there: counted by a server that answers in rounds."""
 
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -94,23 +96,36 @@ def test_rounds_to_the_first_batch(publishes, shards_each, step, memory_root, se
 
 
 FIRST_BATCH = """
-import sys
+import json, sys
 import loader
 
-with loader.Root(sys.argv[1]) as root:
+with loader.Root(sys.argv[1], options=json.loads(sys.argv[2])) as root:
     plan = loader.plan({"large": root.open("large@latest")}, seed=5, global_batch=8)
     with loader.Loader(plan, 0, 1, framework="numpy", decode=False) as batches:
         assert len(next(batches)["bin"]) == 8
-print(sorted({"numpy.ma", "pandas", "polars", "torch"} & set(sys.modules)))
+print(sorted(set(json.loads(sys.argv[3])) & set(sys.modules)))
 """
 
+HEAVY = (
+    *("numpy.ma", "numpy.random", "pandas", "polars", "pyarrow.compute", "pyarrow.dataset", "torch"),
+    *("asyncio", "html", "http.client", "multiprocessing", "sqlite3", "tempfile", "urllib.request"),
+    *("loader.dataset.changes", "loader.dataset.publishing", "loader.dataset.writing", "loader.run.workers"),
+)
 
-def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(tmp_path):
+
+@pytest.mark.parametrize("store", ["disk", "s3"])
+def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path, memory_root, served):
     """pandas, which pyarrow imports where it may, takes a start longer than the store does."""
-    with loader.Root(tmp_path / "root") as root:
-        write(root, 2, 2)
+    if store == "disk":
+        url, options = str(tmp_path / "root"), None
+        with loader.Root(url) as root:
+            write(root, 2, 2)
+    else:
+        write(memory_root, 2, 2)
+        url, options = "s3://bucket/r", served(memory_root).options
     done = subprocess.run(
-        [sys.executable, "-c", FIRST_BATCH, str(tmp_path / "root")],
+        [sys.executable, "-c", FIRST_BATCH, url, json.dumps(options), json.dumps(HEAVY)],
+        env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
         capture_output=True,
         text=True,
         check=True,

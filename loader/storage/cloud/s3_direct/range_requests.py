@@ -87,8 +87,9 @@ class Signed:
 class Direct:
     """Direct requests of one store. Thread-safe; its connections are kept for the next request."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, *, proxies: bool) -> None:
+        """proxies: False where no proxy is configured."""
+        self._runtime, self._proxies = runtime, proxies
         self._lock = Lock()
         self._idle: deque[Wire] = deque()
         self._signed: dict[str, Signed] = {}
@@ -249,7 +250,7 @@ class Direct:
         host, is_tls = address.hostname, address.scheme == "https"
         if not is_tls and str(self._runtime.client.get("allow_http", True)).lower() not in _YES:
             return None
-        if not host or _is_proxied(address.scheme, address.netloc):
+        if not host or (self._proxies and _is_proxied(address.scheme, address.netloc)):
             return None
         try:
             place = Place(host, address.port or (443 if is_tls else 80), self._context() if is_tls else None)
@@ -277,7 +278,7 @@ class Direct:
 
 
 def _is_proxied(scheme: str, netloc: str) -> bool:
-    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which a training has no use
+    from urllib.request import getproxies, proxy_bypass  # 20 ms, of which most trainings have no use
 
     found = getproxies()
     return bool(found.get(scheme) or found.get("all")) and not proxy_bypass(netloc)

@@ -1,9 +1,18 @@
-"""An extension of griffe for the API pages: the errors of a docstring, and a function's parameters, become a list."""
+"""Extensions of griffe for the API pages: names that `import loader` hands out late; docstrings as lists."""
 
 import re
 from typing import Any
 
-from griffe import Class, Extension, Function
+from griffe import Alias, Class, Extension, Function
+
+
+class Late(Extension):
+    """Takes the names of `loader.api` that only a type checker imports for what they are: `__getattr__` gives them."""
+
+    def on_alias_instance(self, *, alias: Alias, **_: Any) -> None:
+        """Marks an import as one of the running program."""
+        if alias.parent is not None and alias.parent.path == "loader.api":
+            alias.runtime = True
 
 
 class Parameters(Extension):

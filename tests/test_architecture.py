@@ -180,6 +180,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "NodeCache",
         "Part",
         "Plan",
+        "Replay",
         "Root",
         "Substitution",
         "Version",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..modalities.audio.request import audio
     from ..modalities.image.request import image
     from ..modalities.video.request import video
+    from ..run.replay import Replay
     from .explain import Explanation, explain
     from .follow import follow
     from .report import report
@@ -39,6 +40,7 @@ __all__ = [
     "NodeCache",
     "Part",
     "Plan",
+    "Replay",
     "Root",
     "Substitution",
     "Version",
@@ -69,6 +71,7 @@ __all__ = [
 _LATER = {
     "Explanation": ".explain",
     "Part": "..dataset.shards.part",
+    "Replay": "..run.replay",
     "Writer": "..dataset.writer",
     "audio": "..modalities.audio.request",
     "explain": ".explain",

@@ -115,7 +115,7 @@ class Loader:
             raise InvalidRuntime(f"on_corrupt = {on_corrupt!r}; accepted: 'substitute', 'raise'")
         self._budget = Budget(corrupt_budget)
         self.plan = plan
-        self._end, limit = _bounds(plan, epochs, steps)
+        self._end, limit = bounds(plan, epochs, steps)
         self.world = World.of(rank, world_size)
         recipe = Recipe(
             plan=plan,
@@ -346,7 +346,7 @@ def steps_of_run(end: int | None) -> int:
     return end
 
 
-def _bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
+def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
     """Return (first step not to make, first stream position that is padding), None where endless."""
     end = None if steps is None else _whole("steps", steps, 0)
     if epochs is None:

@@ -16,7 +16,7 @@ from ...dataset.reading.sample_crcs import sample_crcs
 from ...errors import Corrupt
 from ...modalities import Decoder
 from ...order.random.keyed_permutation import I64
-from ...order.steps.slots import Slots
+from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
 from ..ahead.node_reads import NodeReads
 from ..batch.batch import Batch, Keys
@@ -24,7 +24,7 @@ from ..batch.collate import collate, gathered, import_framework
 from ..batch.columns import Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
-from ..batch.substitution import Substitution
+from ..batch.substitution import Substitution, masked
 from ..metrics.metrics import Metrics
 from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
@@ -88,6 +88,21 @@ class Assembler:
         (batch,) = self._together([step], alone=alone)
         return batch
 
+    def digest(self, step: int) -> int:
+        """Return the digest of the rank's part of a step, if every sample of it can be read; no media are read.
+
+        Costs the look-ups of its samples in the indexes. Raises: errors of reading these.
+        """
+        (mine,) = self._planned([step])
+        if mine.n_padded:
+            return 0
+        if self._packed is not None:
+            crcs = self._packed.crcs(mine)
+        else:
+            crcs = _crcs(len(mine), self._fetch.locate(mine.slots, mine.wanted, self._run))
+        identities = slot_identities(self.recipe.plan, mine.slots)
+        return delivered_digest(step, mine.number[mine.wanted], identities[mine.wanted], crcs[mine.wanted])
+
     def batches(self, steps: Sequence[int]) -> Iterator[Batch]:
         """Yield the rank's parts of consecutive steps, made together.
 
@@ -150,17 +165,19 @@ class Assembler:
         ]
         instead = []
         substitutions: list[Substitution] = []
-        for _, one, number, error in sorted(bad, key=itemgetter(0)):
+        for row, one, number, error in sorted(bad, key=itemgetter(0)):
+            if self.recipe.recorded is not None:
+                substitutions.append(_masked(self.recipe, mine, one, number, error))
+                mine.valid[row] = False
+                continue
             batch_row = BatchRow(columns, int(one.rows[number]))
             alone, sample, tried = self._substitute(mine, one, number, error, batch_row, seen)
             batch_row.put(sample, self._samples.names(one, sample))
             instead.append(alone)
             substitutions += tried
-        crcs, delivered = np.zeros(len(columns), np.int64), [*wanted, *instead]
-        for one in delivered:
-            crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+        delivered = [*wanted, *instead]
         keys = Keys(partial(_keys, len(columns), [(one.rows, one.places) for one in delivered]))
-        return Delivered(keys=keys, crcs=crcs, substitutions=substitutions)
+        return Delivered(keys=keys, crcs=_crcs(len(columns), delivered), substitutions=substitutions)
 
     def _decoded(
         self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
@@ -173,6 +190,23 @@ class Assembler:
         payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, wanted, payloads, columns, seen)
+
+
+def _crcs(n: int, delivered: Sequence[Located]) -> I64:
+    """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
+    crcs = np.zeros(n, np.int64)
+    for one in delivered:
+        crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
+    return crcs
+
+
+def _masked(recipe: Recipe, mine: RankSlots, one: Located, number: int, error: Corrupt) -> Substitution:
+    """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
+    row = int(one.rows[number])
+    if mine.valid.sum() == 1:
+        raise error
+    address, slot = one.places.address(number), int(mine.number[row])
+    return masked(recipe.plan, mine.step_of(row), mine.slots, row, slot, address, error)
 
 
 def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:

@@ -15,6 +15,7 @@ from ...dataset.shards.address import SampleAddress
 from ...dataset.versions.pack import checks_of
 from ...errors import Corrupt, InvalidPlan
 from ...modalities import Decoder, decoder_for
+from ...order.random.keyed_permutation import I64
 from ...order.sources.packed_view import PackedView
 from ...order.steps.slots import Slots
 from ..batch.batch import Keys
@@ -104,7 +105,7 @@ class PackedSlots:
         assert packing is not None
         with seen.timed("address"):
             (step,) = mine.steps
-            pieces = pieces_of(plan, step, mine.slots, mine.wanted)
+            pieces = self._recorded(mine, pieces_of(plan, step, mine.slots, mine.wanted))
             documents = self._located(pieces)
         substitutions: list[Substitution] = []
         values, crcs = self._values(mine, pieces, documents, substitutions, seen)
@@ -123,6 +124,29 @@ class PackedSlots:
             BatchRow(columns, row).put(sample, tuple(sample))
             keys[row], sums[row] = address.key, sequence_crc(pieces.of, some, crcs)
         return Delivered(keys=Keys(lambda: keys), crcs=sums, substitutions=substitutions)
+
+    def crcs(self, mine: RankSlots) -> I64:
+        """Return the CRC-32C of each sequence, as `Delivered.crcs`, where no document turns out to be corrupt."""
+        plan = self._recipe.plan
+        assert plan.pack is not None
+        pieces = self._recorded(mine, pieces_of(plan, mine.steps[0], mine.slots, mine.wanted))
+        crcs = {
+            piece: [int(one.places.fields[field].crc32c[number]) for field, _, _ in plan.pack.layout]
+            for one in self._located(pieces)
+            for number, piece in enumerate(one.rows.tolist())
+        }
+        sums = np.zeros(len(mine), np.int64)
+        for row in mine.wanted.tolist():
+            sums[row] = sequence_crc(pieces.of, np.flatnonzero(pieces.slot == row).tolist(), crcs)
+        return sums
+
+    def _recorded(self, mine: RankSlots, pieces: SlotPieces) -> SlotPieces:
+        """Return the pieces, of which those that were masked at training are held back."""
+        recorded = self._recipe.recorded
+        if recorded is None:
+            return pieces
+        was_masked = recorded.masked(mine.steps[0], mine.number[pieces.slot], pieces.of.document)
+        return replace(pieces, held=pieces.held | was_masked)
 
     def _located(self, pieces: SlotPieces) -> list[Located]:
         """Return the places of the documents that are read."""

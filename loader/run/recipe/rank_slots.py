@@ -114,6 +114,10 @@ def real_slots(recipe: Recipe, step: int) -> tuple[Slots, I64]:
 
 def _stack(recipe: Recipe, steps: Sequence[int]) -> RankSlots:
     stacked = recipe.plan.stack(steps, recipe.world.rank, recipe.world.world_size)
+    if recipe.recorded is not None:
+        for step, (start, stop) in zip(steps, pairwise(stacked.starts), strict=True):
+            mine = slice(start, stop)
+            recipe.recorded.lay_in(step, stacked.slots.part(mine), stacked.number[mine])
     return RankSlots(
         steps=steps,
         slots=stacked.slots,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
@@ -13,6 +14,9 @@ from ...order.steps.slots import rank_slice
 from .by_bucket import ByBucket, of_bucket, of_buckets
 from .decode import Decode, Transform, decoders
 from .world import World
+
+if TYPE_CHECKING:
+    from .recorded import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class Recipe:
     """Stream position from which on slots are padding; None for none."""
     substitute: bool
     """True substitutes corrupt samples."""
+    recorded: "Recorded | None" = None
+    """Substitutions of a run that is looked back on: no other sample is substituted, and unreadable ones are masked."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan):

@@ -1,0 +1,117 @@
+"""A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from ..errors import InvalidRuntime
+from ..order.plan import Plan
+from ..order.steps.slots import Slots
+from .ahead.thread_pools import range_threads
+from .batch.batch import Batch
+from .batch.substitution import Substitution
+from .loader import bounds
+from .making.assemble import Assembler
+from .metrics.metrics import Metrics
+from .recipe.by_bucket import ByBucket
+from .recipe.decode import Decode, Transform
+from .recipe.rank_slots import real_slots
+from .recipe.recipe import Recipe
+from .recipe.recorded import Recorded
+from .recipe.world import World
+
+
+class Replay:
+    """Batches of any step and rank, as the training got them. Not thread-safe.
+
+        replay = loader.Replay(plan, loader.read_ledger(root, plan), transform=augment)
+        replay.digest(1234) == recorded             # the stored bytes; reads no media
+        replay.batch(1234, rank=3, world_size=8)
+
+    A substitution on record is laid into its slot, also where the sample has been repaired since. No other sample is
+    substituted. A sample that cannot be read any more is padding, and an entry of `batch.substitutions` with attempt 0
+    says why. Then the digest of the batch differs from that of `digest`.
+
+    A replay writes no ledger, view or plan.
+    """
+
+    plan: Plan
+    """The plan that is looked back on."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        substitutions: Iterable[Substitution] = (),
+        *,
+        decode: Decode = True,
+        transform: Transform | ByBucket | None = None,
+        framework: str = "torch",
+        epochs: int | None = None,
+    ) -> None:
+        """Take a plan and the entries of `read_ledger`; decode, transform, framework, epochs: as the training's Loader.
+
+        Raises: InvalidRuntime.
+        """
+        self.plan = plan
+        self._recorded = Recorded(plan, substitutions)
+        self._how = {"decode": decode, "transform": transform, "framework": framework}
+        self._limit = bounds(plan, epochs, None)[1]
+        self._pool, self._run = range_threads(plan)
+        self._world = World.of(0, 1)
+        self._assembler = self._made(self._world)
+        self._closed = False
+
+    def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
+        """Return the slots of a rank's part, substitutes on record laid in. Raises: InvalidRuntime."""
+        slots, _ = real_slots(self._of(rank, world_size).recipe, self.plan.checked_step(step))
+        return slots
+
+    def digest(self, step: int, rank: int = 0, world_size: int = 1) -> int:
+        """Return the digest of a rank's part, if all its samples can be read, as `batch.digest` of the training.
+
+        Only indexes are read. Raises: InvalidRuntime; errors of reading indexes.
+        """
+        return self._of(rank, world_size).digest(self.plan.checked_step(step))
+
+    def batch(self, step: int, rank: int = 0, world_size: int = 1) -> Batch:
+        """Return a rank's part of a step. Raises: InvalidRuntime; Corrupt where no sample of it can be read any more.
+
+        TransformFailed; errors of a store that does not answer.
+        """
+        return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
+
+    def close(self) -> None:
+        """End all threads, and hold no file."""
+        self._closed = True
+        self._assembler.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> "Replay":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _of(self, rank: int, world_size: int) -> Assembler:
+        """Return the maker of a rank's batches: the last one is kept."""
+        if self._closed:
+            raise InvalidRuntime("this Replay is closed; make a new one")
+        world = World.of(rank, world_size)
+        if world != self._world:
+            made = self._made(world)
+            self._assembler.close()
+            self._assembler, self._world = made, world
+        return self._assembler
+
+    def _made(self, world: World) -> Assembler:
+        recipe = Recipe(
+            plan=self.plan,
+            world=world,
+            position_limit=self._limit,
+            substitute=True,
+            recorded=self._recorded,
+            **self._how,  # type: ignore[arg-type]
+        )
+        return Assembler(recipe, Metrics(self.plan.source_names), self._run)

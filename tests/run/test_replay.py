@@ -1,0 +1,197 @@
+"""A look back at a training: repaired, rotted and masked samples; every rank's digest; and nothing written."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Corrupt, InvalidRuntime
+from tests.run.making import test_packed_slots
+from tests.run.making.test_packed_slots import FIELD
+from tests.run.making.test_substitution import Flips
+
+FIELDS = ("cls", "x.npy")
+BAD = {"photos": (3, 4, 17, 30), "web": (0, 5)}
+STEPS = 6
+roots = itertools.count()
+
+
+class Writes:
+    """A store's writes, by key."""
+
+    def __init__(self, store, monkeypatch):
+        self.keys = []
+        for verb in ("put", "put_if_absent", "put_if_match", "delete"):
+            if hasattr(store, verb):
+                monkeypatch.setattr(store, verb, self._noting(getattr(store, verb)))
+
+    def _noting(self, verb):
+        def call(key, *more, **named):
+            self.keys.append(key)
+            return verb(key, *more, **named)
+
+        return call
+
+
+@pytest.fixture
+def root(samples, watched):
+    with loader.Root(f"memory://run-replay-{next(roots)}") as root:
+        samples.write(root, "photos", range(31), part_samples=8)
+        samples.write(root, "web", range(19), part_samples=7)
+        watched(root)
+        yield root
+
+
+@pytest.fixture
+def views(root):
+    return {name: root.open(f"{name}@1").select(*FIELDS) for name in BAD}
+
+
+@pytest.fixture
+def damage(root, views, samples):
+    """damage({source: numbers}) flips a byte of their x.npy at every read; {} repairs all."""
+
+    def damage(bad):
+        places = []
+        for name, numbers in bad.items():
+            keys = [samples.key(name, i) for i in numbers]
+            found = views[name].version.address(views[name].ordinals(keys), ["x.npy"])
+            places += [address.fields["x.npy"] for address in found]
+        root.store.change = Flips(places)
+
+    return damage
+
+
+def doubled(sample, rng):
+    return {**sample, "x.npy": sample["x.npy"] * 2, "draw": rng.random()}
+
+
+def trained(plan, **options):
+    """The batches of STEPS steps of every rank of two, as they were trained."""
+    out = {}
+    for rank in range(2):
+        with loader.Loader(
+            plan, rank, 2, steps=STEPS, framework="numpy", workers=0, corrupt_budget=1, **options
+        ) as one:
+            for batch in one:
+                out[batch.step, rank] = (
+                    batch.digest,
+                    batch.ids,
+                    {k: np.array(v) for k, v in batch.fields.items()},
+                )
+    return out
+
+
+def check_same(replay, plan, before):
+    for (step, rank), (digest, ids, fields) in before.items():
+        assert replay.digest(step, rank, 2) == digest
+        batch = replay.batch(step, rank, 2)
+        assert (batch.digest, batch.ids) == (digest, ids)
+        assert batch.mask.all()
+        for name, values in fields.items():
+            np.testing.assert_array_equal(batch.fields[name], values)
+    for step in range(STEPS):
+        whole = sum(before[step, rank][0] for rank in range(2)) % 2**64
+        assert replay.digest(step) == replay.batch(step).digest == whole
+        assert sum(replay.digest(step, rank, 5) for rank in range(5)) % 2**64 == whole
+
+
+@pytest.mark.parametrize("transform", [None, doubled])
+@pytest.mark.parametrize("later", [BAD, {}], ids=["as it was", "repaired"])
+def test_what_was_substituted_is_delivered_again(root, views, damage, later, transform, monkeypatch):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    damage(BAD)
+    before = trained(plan, transform=transform)
+    recorded = loader.read_ledger(root, plan)
+    assert {one.source for one in recorded} == set(BAD)
+    damage(later)
+    writes = Writes(root.store, monkeypatch)
+    with loader.Replay(plan, recorded, transform=transform, framework="numpy") as replay:
+        check_same(replay, plan, before)
+        with loader.Replay(plan, framework="numpy", transform=transform) as without:
+            differ = [step for step in range(STEPS) if without.digest(step) != replay.digest(step)]
+    assert differ == sorted({one.step for one in recorded})
+    assert writes.keys == []
+
+
+def test_a_sample_that_has_rotted_since_keeps_its_slot(root, views, damage, samples, monkeypatch):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    before = trained(plan)
+    damage({"photos": [9]})
+    writes = Writes(root.store, monkeypatch)
+    rotted = samples.key("photos", 9)
+    seen = 0
+    with loader.Replay(plan, loader.read_ledger(root, plan), framework="numpy") as replay:
+        for step, rank in before:
+            digest, ids, fields = before[step, rank]
+            batch = replay.batch(step, rank, 2)
+            bad = [row for row, one in enumerate(ids) if one == ("photos", rotted)]
+            assert np.flatnonzero(~batch.mask).tolist() == bad
+            assert [(one.attempt, one.substitute, one.address.key) for one in batch.substitutions] == [
+                (0, "", rotted) for _ in bad
+            ]
+            np.testing.assert_array_equal(batch.fields["cls"][batch.mask], fields["cls"][batch.mask])
+            assert replay.digest(step, rank, 2) == digest
+            assert (batch.digest == digest) == (not bad)
+            seen += len(bad)
+    assert seen
+    assert writes.keys == []
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
+        for step in range(STEPS):
+            batches.batch_at(step)
+    assert any(key.startswith("ledgers/") for key in writes.keys), "a Loader's look substitutes, and writes"
+
+
+def test_a_batch_of_nothing_but_rotten_samples_is_an_error(views, damage):
+    plan = loader.plan({"photos": views["photos"]}, seed=7, global_batch=4)
+    damage({"photos": range(31)})
+    with (
+        loader.Replay(plan, framework="numpy") as replay,
+        pytest.raises(Corrupt, match="is corrupt: CRC-32C"),
+    ):
+        replay.batch(0)
+
+
+def test_masked_documents_stay_masked(root, damage, monkeypatch):
+    version = test_packed_slots.write(root)
+    plan = test_packed_slots.plan_of(version)
+    ordinals = version.select(FIELD).ordinals([f"docs-{number:03d}" for number in (3, 4, 17, 60)])
+    found = version.address(ordinals, [FIELD])
+    root.store.change = Flips([address.fields[FIELD] for address in found])
+    before = trained(plan)
+    recorded = loader.read_ledger(root, plan)
+    assert recorded
+    assert {one.attempt for one in recorded} == {0}
+    damage({})
+    writes = Writes(root.store, monkeypatch)
+    with loader.Replay(plan, recorded, framework="numpy") as replay:
+        check_same(replay, plan, before)
+    assert writes.keys == []
+
+
+def test_the_last_epoch_is_padded_as_it_was(root, views):
+    plan = loader.plan({"web": views["web"]}, seed=1, global_batch=8)
+    with loader.Loader(plan, 0, 1, epochs=1, framework="numpy", workers=0) as batches:
+        digests = [batch.digest for batch in batches]
+    with loader.Replay(plan, framework="numpy", epochs=1) as replay:
+        assert [replay.digest(step) for step in range(3)] == digests
+        assert replay.batch(2).mask.tolist() == [True] * 3 + [False] * 5
+        assert replay.slots(2).valid.sum() == 8, "the plan goes on"
+
+
+def test_a_closed_replay_says_so(views):
+    with loader.Replay(loader.plan(views, seed=7, global_batch=13), framework="numpy") as replay:
+        assert len(replay.slots(3, 1, 4)) == 3
+    for ask in (replay.digest, replay.batch, replay.slots):
+        with pytest.raises(InvalidRuntime, match="this Replay is closed"):
+            ask(0)
+
+
+def test_entries_of_another_plan_are_refused(root, views, damage):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    damage(BAD)
+    trained(plan)
+    other = loader.plan({"z": views["web"]}, seed=7, global_batch=13)
+    with pytest.raises(InvalidRuntime, match=r"the plan .* has z; pass the entries of loader.read_ledger"):
+        loader.Replay(other, loader.read_ledger(root, plan))

@@ -145,7 +145,7 @@ def section(found: Measured, note: str) -> str:
         "",
         f"Made by `python -m benchmarks.arrival --drops {len(found.arrival_s)}` ({load}"
         f"{'; ' + note if note else ''}), with a real daemon",
-        "and webserver: from the writing of a photo into a streaming dataset's landing place until "
+        "and webserver: from a photo's landing in a streaming dataset until "
         '`root.open("stream@latest")` has it.',
         "",
         "| | seconds |",

@@ -122,7 +122,7 @@ def table(n: int, rows: list[Row], pages: int) -> str:
     budget, load = DEFAULT_BUDGET, os.getloadavg()[0]
     lines = [
         f"`{COMMAND} {n} --write`: objects in one place whose listing costs nothing; batches of 4,096, ticks of",
-        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare",
+        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare "
         "processor seconds).",
         "",
         "| | times | s | processor s | longest s | peak MiB |",

@@ -24,6 +24,8 @@ CASES = {
     "ceph": ((1, ONE), (1, SMALL), (16, ONE), (16, PAGE)),
 }
 """Server -> (at once, bytes)."""
+ASKED = {"nginx": tuple(CLIENTS), "nginx-tls": TLS_CLIENTS, "ceph": ("penstock", "obstore", "s3fs")}
+"""Server -> clients."""
 WARM_S, TURN_S = 0.2, 1.0
 GIB = 2**30
 AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
@@ -63,7 +65,7 @@ def measure(server: str, folder: Path, rounds: int, until: float) -> tuple[Turns
     failed: dict[str, str] = {}
     with _served(server, folder, block) as (endpoint, authority), ExitStack() as stack:
         runners = {}
-        for name in TLS_CLIENTS if authority else CLIENTS:
+        for name in ASKED[server]:
             runner = stack.enter_context(
                 Runner(name, folder / f"{name}.log", module="benchmarks.stores.clients")
             )

@@ -145,7 +145,7 @@ def section(found: Measured, note: str) -> str:
         "",
         f"Made by `python -m benchmarks.arrival --drops {len(found.arrival_s)}` ({load}"
         f"{'; ' + note if note else ''}), with a real daemon",
-        "and webserver: from the writing of a photo into a streaming dataset's landing place until "
+        "and webserver: from a photo's landing in a streaming dataset until "
         '`root.open("stream@latest")` has it.',
         "",
         "| | seconds |",
@@ -155,8 +155,7 @@ def section(found: Measured, note: str) -> str:
         f"| fastest, slowest | {min(told):.0f}, {max(told):.0f} |",
         f"| processor time of everything, per photo | {found.cpu_s / len(found.arrival_s):.0f} |",
         "",
-        "Each photo takes two runs, processes of their own, and four waits of up to 5 s (two sensors, twice the queue "
-        "of runs).",
+        "A photo takes two runs and four waits of up to 5 s (two sensors, twice the queue of runs).",
         "",
     ]
     return "\n".join(lines)

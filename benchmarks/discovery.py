@@ -105,14 +105,14 @@ def rows_of(n: int, store: Store) -> tuple[list[Row], int]:
         while not steps or steps[-1].n_passes < passes:
             yield one
 
-    rows = [measured("nothing is in a batch yet: ticks until all is", until_passed(1))]
+    rows = [measured("nothing batched yet: ticks of one pass", until_passed(1))]
     pages = place.n_pages
     found = [item.key for manifest in manifests(store, "d") for item in manifest.objects]
     assert len(found) == len(set(found)) == n
     del found
-    rows.append(measured("nothing is new: ticks of one pass", until_passed(2)))
+    rows.append(measured("nothing new", until_passed(2)))
     place.put("z/1")
-    rows.append(measured("one object is new, at the end: ticks of one pass", until_passed(3)))
+    rows.append(measured("one new object, at the end", until_passed(3)))
     rows.append(measured("reconcile by a listing", iter([lambda: reconcile(work, SOURCE, place)])))  # type: ignore[arg-type]
     return rows, pages
 
@@ -121,11 +121,11 @@ def table(n: int, rows: list[Row], pages: int) -> str:
     """The section of the page."""
     budget, load = DEFAULT_BUDGET, os.getloadavg()[0]
     lines = [
-        f"`{COMMAND} {n} --write`: {n:,} objects in one place whose listing costs nothing; batches of 4,096, ticks of",
-        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare",
+        f"`{COMMAND} {n} --write`: objects in one place whose listing costs nothing; batches of 4,096, ticks of",
+        f"{budget.max_listed:,} keys or {budget.max_s:.0f} s; {os.cpu_count()} cores (load {load:.1f}: compare "
         "processor seconds).",
         "",
-        "| | times | s in all | processor s in all | longest s | MiB at most so far |",
+        "| | times | s | processor s | longest s | peak MiB |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
@@ -134,8 +134,9 @@ def table(n: int, rows: list[Row], pages: int) -> str:
     ]
     lines += [
         "",
-        f"The first pass listed {pages:,} pages of {_PER_PAGE:,} keys. At 100 ms each a store adds {pages / 10:.0f} s",
-        f"to a pass, {budget.max_listed / _PER_PAGE / 10:.0f} s to a tick. Dagster ends a sensor's tick after 60 s.",
+        f"A store that lists {_PER_PAGE:,} keys in 100 ms adds {pages / 10:.0f} s to a pass, "
+        f"{budget.max_listed / _PER_PAGE / 10:.0f} s to a tick.",
+        "Dagster ends a sensor's tick after 60 s.",
     ]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ CHECK_NAMES = ("drift", "agreement", "splits", "protected")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Smallest differences that matter; docs/gates.md gives the reason for each default.
+    """Smallest differences that matter.
 
     Shares are of raw objects or samples, 0 to 1; their limits are differences of shares.
 

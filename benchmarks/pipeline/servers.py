@@ -1,6 +1,5 @@
 """Dagster's webserver and code server over a World, asked as its pages ask and looked at in a browser."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,10 +47,9 @@ PAGES: dict[str, tuple[str, str]] = {
 
 
 class Served(NamedTuple):
-    """query_s, page_s: median seconds by name; asked_cpu_s: processor seconds of the servers for all of those;
+    """page_s: median seconds by name; asked_cpu_s: processor seconds of the servers for all pages and questions;
     code_mib, web_mib: memory afterwards."""
 
-    query_s: dict[str, float]
     page_s: dict[str, float]
     asked_cpu_s: float
     code_mib: float
@@ -69,17 +67,13 @@ class Servers:
         """Ask and look at everything, in turns. n: partitions that there are."""
         pids = {name: self._deployment.pid(name) for name in ("code-server", "webserver")}
         before = sum(map(cpu_s, pids.values()))
-        query_s: dict[str, list[float]] = {name: [] for name in QUERIES}
         page_s: dict[str, list[float]] = {name: [] for name in PAGES}
         for _ in range(rounds):
-            for name, (query, variables) in QUERIES.items():
-                start = time.perf_counter()
+            for query, variables in QUERIES.values():
                 self._deployment.ask(query, **variables)
-                query_s[name].append(time.perf_counter() - start)
             for name, (path, shown) in PAGES.items():
                 page_s[name].append(self._page.open(self._url + path, shown.format(n=n)))
         return Served(
-            query_s={name: median(found) for name, found in query_s.items()},
             page_s={name: median(found) for name, found in page_s.items()},
             asked_cpu_s=sum(map(cpu_s, pids.values())) - before,
             code_mib=memory_bytes(pids["code-server"]) / 2**20,

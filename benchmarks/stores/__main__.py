@@ -27,21 +27,9 @@ FILES = 100
 CEPH_BYTES = (CEPH_GIB - 1) * 2**30
 """What it is given, less what it needs itself."""
 
-BOUNDS = """Bounds, by getrusage on busy cores, not measured with this page:
-
-| part | processor s/GiB |
-| --- | --- |
-| SHA-256 (SHA instructions, outside the interpreter's lock) | 0.57 to 0.92 |
-| CRC-32C | 0.05 to 0.13 |
-| down: receiving and writing | s5cmd 0.45 to 0.7, Ceph 0.8 to 1.2, penstock with CRC-32C 0.5 to 0.75 |
-| up: reading | 0.1; into new memory 0.6 to 0.7, and up to 3 on a virtual machine |
-| up: sending, beside SHA-256 twice (the caller's, and for the signature) | 0.2 |
-| bucket to bucket, both ways of a byte | Ceph 4.8 to 5.5, rclone 0.7 to 0.8, penstock 1.35, with CRC-32C 0.55 to 0.65 |
-
-- Down: SHA-256 adds a half to the sum of client and server.
-- From bucket to bucket: SHA-256 is the difference on shared cores; apart Ceph is the bound.
-- Ranges: at 16 at once threads wait for the interpreter's lock; a request takes 12 us of Python, and the system's copy.
-- Whole files, where a virtual machine's host gives the page cache's memory anew: everybody takes half as long again.
+BOUNDS = """Processor s/GiB by getrusage on busy cores, not measured with this page: SHA-256 (SHA instructions) 0.57 to
+0.92, CRC-32C 0.05 to 0.13. Ceph takes 0.8 to 1.2 to send, and 4.8 to 5.5 from bucket to bucket. Reading for an upload
+takes 0.1; into new memory 0.6 to 0.7, on a virtual machine up to 3.
 """
 
 
@@ -105,11 +93,11 @@ def whole_files(folder: Path, given: argparse.Namespace) -> tuple[list[str], lis
 
 
 def from_bucket_to_bucket(folder: Path, given: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Section and verdicts. Raises: NoServer; PeerError."""
+    """Section, with its own table of aims. Raises: NoServer; PeerError."""
     files = fitting(given.files, folder, copies=3)
     files = max(1, files - files % migration.AT_ONCE)  # else the last ones go on alone
     turns = migration.measure(folder, given.rounds, files, given.until)
-    return list(migration.section(turns, files)), list(migration.verdicts(turns))
+    return [*migration.section(turns, files), *migration.verdicts(turns), ""], []
 
 
 PARTS: dict[str, Callable[[Path, argparse.Namespace], tuple[list[str], list[str]]]] = {
@@ -154,8 +142,8 @@ def head(given: argparse.Namespace) -> list[str]:
         "# Stores\n",
         f"Made by `{command}` on {machine}. {given.note}".rstrip(),
         "",
-        "Contestants take turns. Figures are medians over rounds, with range; ratios are within a round. Server and",
-        "client share the cores, or have one each (apart). Processor seconds are the client's.\n",
+        "Contestants take turns. Figures are medians over rounds, rates and ratios with range; ratios are within a",
+        "round. Server and client share the cores, or have one each (apart). Processor seconds are the client's.\n",
         "| what | against | at least | penstock is faster by | reached |\n| --- | --- | --- | --- | --- |",
     ]
 

@@ -24,6 +24,8 @@ CASES = {
     "ceph": ((1, ONE), (1, SMALL), (16, ONE), (16, PAGE)),
 }
 """Server -> (at once, bytes)."""
+ASKED = {"nginx": tuple(CLIENTS), "nginx-tls": TLS_CLIENTS, "ceph": ("penstock", "obstore", "s3fs")}
+"""Server -> clients."""
 WARM_S, TURN_S = 0.2, 1.0
 GIB = 2**30
 AIMS = (("s3fs", 4.0), ("obstore", 1 / 1.15))
@@ -63,7 +65,7 @@ def measure(server: str, folder: Path, rounds: int, until: float) -> tuple[Turns
     failed: dict[str, str] = {}
     with _served(server, folder, block) as (endpoint, authority), ExitStack() as stack:
         runners = {}
-        for name in TLS_CLIENTS if authority else CLIENTS:
+        for name in ASKED[server]:
             runner = stack.enter_context(
                 Runner(name, folder / f"{name}.log", module="benchmarks.stores.clients")
             )
@@ -103,14 +105,13 @@ def cpu_per_gib(turn: Mapping[str, Any], size: int) -> float:
 
 SAID = {
     "nginx": "## Range reads\n\n"
-    "Ranges at random places of one object of {mib} MiB, from nginx on this machine (the page cache, no\n"
-    "signatures), by threads that call the client's sync API. obstore-etag asks for ETag and size too, which\n"
-    "penstock compares at every read.\n",
+    "Random ranges of one object of {mib} MiB, from nginx on this machine (the page cache, no signatures), by\n"
+    "threads. obstore-etag asks for ETag and size too, as penstock does.\n",
     "nginx-tls": "## Range reads over TLS\n\n"
-    "The same, from nginx with TLS (OpenSSL), by the clients that take a certificate authority.\n",
+    "Clients that take a certificate authority; nginx with OpenSSL.\n",
     "ceph": "## Range reads from Ceph\n\n"
-    "The same of an object of {mib} MiB, from Ceph on this machine as installed. It sends an answer's head, and the\n"
-    "rest once that is acknowledged: by Linux after 40 ms, unless told to at once.\n",
+    "An object of {mib} MiB, from Ceph on this machine as installed: the body of an answer waits for the\n"
+    "acknowledgement of its head, by Linux after 40 ms unless told to at once.\n",
 }
 
 
@@ -125,7 +126,7 @@ def section(server: str, turns: Turns, failed: Mapping[str, str]) -> Iterator[st
             rates = [page.rate(turn) for turn in found]
             cpu = [cpu_per_gib(turn, size) for turn in found]
             ratio = "" if name == "penstock" else page.shown(page.ratios(of, "penstock", name))
-            shown = f"{page.shown(rates, 0)} | {page.shown(cpu, 1)} | {ratio}"
+            shown = f"{page.shown(rates, 0)} | {statistics.median(cpu):.1f} | {ratio}"
             yield f"| {at} | {name} | {shown} |"
             at = "|"
     yield ""

@@ -118,11 +118,9 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
     """Markdown."""
     yield "## Whole files\n"
     yield (
-        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's on this machine (objects in memory) and\n"
-        f"back, {AT_ONCE} at once, with the program's start. penstock takes the SHA-256, or the CRC-32C, of every\n"
-        "byte; rclone MD5; s5cmd nothing. Every file that came back was compared. Uploads come from the page cache,\n"
-        "downloads do not. A turn's memory was taken and given back before it. "
-        f"{len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
+        f"{files} files of {FILE_BYTES // 2**20} MiB to a bucket of Ceph's (in memory) and back, {AT_ONCE} at once,\n"
+        "with the program's start. penstock hashes every byte, rclone by MD5, s5cmd not. Uploads come from the page\n"
+        f"cache, downloads do not. {len(turns[f's5cmd down, {SHARED}'])} rounds.\n"
     )
     yield "| cores | way | program | MB/s | processor s/GiB | penstock is faster by |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -134,7 +132,7 @@ def section(turns: page.Turns, files: int) -> Iterator[str]:
         ratio = "" if program in OURS else page.shown(page.ratios(turns, f"penstock {way}, {had}", name))
         at = "|" if (had, way) == before else f"{had} | {way}"
         before = had, way
-        yield f"| {at} | {program} | {page.shown(rates, 0)} | {page.shown(cpu, 2)} | {ratio} |"
+        yield f"| {at} | {program} | {page.shown(rates, 0)} | {statistics.median(cpu):.2f} | {ratio} |"
     yield ""
 
 

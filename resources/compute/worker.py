@@ -217,6 +217,9 @@ def _prepare(sock_fd: int, life_fd: int, scratch: str) -> socket.socket:
     for fd in (sock_fd, life_fd):
         os.set_inheritable(fd, False)
     _die_with_parent(life_fd)
+    # A new program ignores what its parent ignores: Dagster takes SIGINT's handler for SIGTERM, and a job in the
+    # background of a script ignores SIGINT.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
         score.write(_OOM_SCORE)
     with contextlib.suppress(ValueError, AttributeError):  # without a stderr there is nowhere to write to

@@ -224,6 +224,15 @@ def test_a_process_that_dies_costs_its_unit_only(isolating, units, how, says) ->
     assert says in found[2].error.reason
 
 
+def test_a_process_dies_by_a_signal_that_its_parent_ignores(isolating, units) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        (outcome,) = isolating.map(units.die, ["SIGTERM"], timeout_s=TIMEOUT_S)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "was killed by SIGTERM" in outcome.error.reason
+
+
 @pytest.mark.parametrize("how", ["hang", "hold the lock"])
 def test_a_unit_that_takes_too_long_is_killed(isolating, units, how) -> None:
     found = list(isolating.map(units.die, ["a", how, "b", "c"], timeout_s=SHORT_S))

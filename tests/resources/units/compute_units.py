@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 _damaged = False
@@ -76,7 +75,6 @@ def die(how):
     match how:
         case "SIGKILL" | "SIGTERM":
             os.kill(os.getpid(), signal.Signals[how])
-            time.sleep(5)  # another thread may take the signal, a moment later
         case "segfault":
             ctypes.string_at(0)
         case "exit":

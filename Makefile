@@ -8,9 +8,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Some hundred processes start: what they import is compiled once, also where bytecode is not to be kept.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -q
-# One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py).
-PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-# Where servers run, tests wait for them half of their time.
+# One file of tests is one process's: its fixtures are made once. Long files begin first (tests/conftest.py). There is a
+# process more than cores, because some tests wait; where servers run, tests wait for them half of their time.
+PARALLEL := -n $(shell expr $(shell nproc) + 1) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict

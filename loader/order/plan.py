@@ -93,9 +93,9 @@ class Plan(PlanContent):
     def steps_of(self, source: str, key: str, *, before: int) -> "list[Occurrence]":
         """Return the slots that held a sample of a source in steps 0 ... before - 1: (step, slot, epoch) each, by step.
 
-        Slots in which the sample stands in for another are not looked for. It costs no reads, and half a millisecond
-        per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that
-        the plan does not have.
+        Slots in which the sample stands in for another are not looked for. It costs no reads, and about two
+        milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that the plan does not
+        have.
         """
         from .steps.occurrences import occurrences  # a training's start does without
 

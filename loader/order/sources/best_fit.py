@@ -89,7 +89,8 @@ class PackTable:
     def sequences_of(self, document: int) -> list[int]:
         """Return the sequences with pieces of a document, by its version ordinal; ascending. O(pieces)."""
         pieces = np.flatnonzero(self._document == document)
-        return [int(one) for one in np.unique(np.searchsorted(self._first, pieces, side="right") - 1)]
+        found: list[int] = np.unique(np.searchsorted(self._first, pieces, side="right") - 1).tolist()
+        return found
 
     def longer_than(self, length: int) -> tuple[I64, I64]:
         """Return int64: the documents of more than `length` tokens, ascending, and their tokens."""

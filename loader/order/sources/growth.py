@@ -89,7 +89,7 @@ class Stage:
         total = self.origin - self.start
         if int(j.max(initial=0)) * self.delta < 2**63:
             return j * self.delta // max(1, total)
-        return np.array([one * self.delta // total for one in j.tolist()], np.int64)
+        return np.array([self.new_among(one) for one in j.tolist()], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import InvalidRuntime
 from ..content import PlanContent, PlannedSource
 from ..random.inverse_lanes import position_of
+from ..sources.packed_view import PackedView
 from .slots import planned_stack, slot_of
 
 
@@ -63,16 +64,14 @@ def _view_ordinals(one: PlannedSource, key: str) -> list[int] | None:
     (ordinal,) = one.view.ordinals([key]).tolist()
     if ordinal < 0:
         return None
-    table = getattr(one.view, "table", None)
-    if table is not None:
-        return table.sequences_of(ordinal)  # type: ignore[no-any-return]
+    if isinstance(one.view, PackedView):
+        return one.view.table.sequences_of(ordinal)
 
     def version_ordinal(x: int) -> int:
         return int(one.view.version_ordinals(np.array([x], np.int64))[0])
 
-    at = bisect_left(
-        range(len(one.view)), ordinal, key=version_ordinal
-    )  # view ordinals keep the version's order
+    # View ordinals keep the version's order.
+    at = bisect_left(range(len(one.view)), ordinal, key=version_ordinal)
     return [at] if at < len(one.view) and version_ordinal(at) == ordinal else None
 
 

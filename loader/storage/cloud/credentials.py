@@ -142,7 +142,7 @@ def profile_settings(environ: Mapping[str, str], profile: str | None = None) -> 
         ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", name),
     ):
         path = os.path.expanduser(environ.get(variable, usual))
-        if not os.path.isfile(path):
+        if not os.path.exists(path):
             continue  # most trainings have none, and do without the 5 ms of the import
         from configparser import Error, RawConfigParser
 

@@ -73,7 +73,7 @@ class Wire:
 
     __slots__ = (
         *("status", "first", "nbytes", "size", "etag", "text", "idle_since"),
-        *("_socket", "_timeout_s", "_flags", "_looks", "_quickack", "_keep", "_lasts"),
+        *("_socket", "_timeout_s", "_flags", "_quickack", "_keep", "_lasts"),
         *("_memory", "_view", "_at", "_come", "_left"),
     )
 
@@ -88,7 +88,6 @@ class Wire:
         self._lasts = True
         self.status, self.etag, self.text, self.idle_since = 0, "", b"", 0.0
         self._socket, self._flags = _connected(place, connect_timeout_s, timeout_s)
-        self._looks = socket.MSG_PEEK if self._flags else 0  # TLS has no flags
         self._quickack = _QUICKACK if _acknowledges(self._socket) else None
 
     def ask(self, request: bytes, nbytes: int, keep: Keep) -> int:
@@ -117,7 +116,7 @@ class Wire:
             if self._quickack is not None:
                 self._socket.setsockopt(socket.IPPROTO_TCP, self._quickack, 1)
             while end < 0 and come < HEAD_BYTES:
-                look = self._looks if not come and most == _BEGINNING else 0
+                look = socket.MSG_PEEK if self._flags and not come and most == _BEGINNING else 0
                 count = self._socket.recv_into(self._view[come:most], most - come, look)
                 if not count:
                     raise ConnectionResetError(ECONNRESET, "closed by the server")
@@ -154,7 +153,7 @@ class Wire:
     def _large(self) -> bytes:
         """Return the rest of a body that is larger than the connection's memory. Raises: Broken."""
         nbytes, begun = self._left, b""
-        if self._looks and self._at == self._come:
+        if self._flags and self._at == self._come:  # TLS has no flags
             # The kernel fills new memory; what makes memory of zeros first holds the interpreter's lock.
             with self:
                 begun = self._socket.recv(nbytes, self._flags)

@@ -1,9 +1,13 @@
 """A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
-from ..errors import InvalidRuntime
+import numpy as np
+
+from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
 from ..order.steps.slots import Slots
 from .ahead.thread_pools import range_threads
@@ -18,6 +22,7 @@ from .recipe.rank_slots import real_slots
 from .recipe.recipe import Recipe
 from .recipe.recorded import Recorded
 from .recipe.world import World
+from .seen import Seen, seen
 
 
 class Replay:
@@ -79,6 +84,39 @@ class Replay:
         """
         return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
 
+    def slot(self, step: int, slot: int) -> Seen:
+        """Return one slot of the global batch: decoded, transformed, and the draws of its transform.
+
+        The transform runs twice, which tells whether it is a function of its sample. A sample that cannot be read, and
+        a transform that fails, are told in `Seen.error`. Raises: InvalidRuntime for padding, or no slot of the step;
+        errors of a store that does not answer.
+        """
+        self._check_open()
+        n = self.plan.batch_size(self.plan.checked_step(step))
+        if not 0 <= slot < n:
+            raise InvalidRuntime(f"slot = {slot}; step {step} has slots 0 to {n - 1}")
+        captured: list[dict[str, Any]] = []
+
+        def capture(sample: dict[str, Any], rng: object) -> dict[str, Any]:
+            captured.append(sample)
+            return {"seen": np.zeros(1)}
+
+        recipe = replace(self._recipe(World.of(slot, n)), transform=capture)
+        slots, wanted = real_slots(recipe, step)
+        if not len(wanted):
+            raise InvalidRuntime(f"slot {slot} of step {step} is padding")
+        transform = self._recipe(recipe.world).transform_of(int(slots.source[0]))
+        decoded: dict[str, Any] | PenstockError
+        one = Assembler(recipe, Metrics(self.plan.source_names), self._run)
+        try:
+            one.batch(step, alone=True)
+            decoded = captured[-1]
+        except Corrupt as error:
+            decoded = error
+        finally:
+            one.close()
+        return seen(self.plan, step, slot, slots, decoded, transform)
+
     def close(self) -> None:
         """End all threads, and hold no file."""
         self._closed = True
@@ -94,10 +132,13 @@ class Replay:
     ) -> None:
         self.close()
 
-    def _of(self, rank: int, world_size: int) -> Assembler:
-        """Return the maker of a rank's batches: the last one is kept."""
+    def _check_open(self) -> None:
         if self._closed:
             raise InvalidRuntime("this Replay is closed; make a new one")
+
+    def _of(self, rank: int, world_size: int) -> Assembler:
+        """Return the maker of a rank's batches: the last one is kept."""
+        self._check_open()
         world = World.of(rank, world_size)
         if world != self._world:
             made = self._made(world)
@@ -105,8 +146,8 @@ class Replay:
             self._assembler, self._world = made, world
         return self._assembler
 
-    def _made(self, world: World) -> Assembler:
-        recipe = Recipe(
+    def _recipe(self, world: World) -> Recipe:
+        return Recipe(
             plan=self.plan,
             world=world,
             position_limit=self._limit,
@@ -114,4 +155,6 @@ class Replay:
             recorded=self._recorded,
             **self._how,  # type: ignore[arg-type]
         )
-        return Assembler(recipe, Metrics(self.plan.source_names), self._run)
+
+    def _made(self, world: World) -> Assembler:
+        return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run)

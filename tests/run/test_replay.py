@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.errors import Corrupt, InvalidRuntime
+from loader.errors import Corrupt, InvalidRuntime, TransformFailed
 from tests.run.making import test_packed_slots
 from tests.run.making.test_packed_slots import FIELD
 from tests.run.making.test_substitution import Flips
@@ -183,7 +183,7 @@ def test_the_last_epoch_is_padded_as_it_was(root, views):
 def test_a_closed_replay_says_so(views):
     with loader.Replay(loader.plan(views, seed=7, global_batch=13), framework="numpy") as replay:
         assert len(replay.slots(3, 1, 4)) == 3
-    for ask in (replay.digest, replay.batch, replay.slots):
+    for ask in (replay.digest, replay.batch, replay.slots, lambda step: replay.slot(step, 0)):
         with pytest.raises(InvalidRuntime, match="this Replay is closed"):
             ask(0)
 
@@ -195,3 +195,82 @@ def test_entries_of_another_plan_are_refused(root, views, damage):
     other = loader.plan({"z": views["web"]}, seed=7, global_batch=13)
     with pytest.raises(InvalidRuntime, match=r"the plan .* has z; pass the entries of loader.read_ledger"):
         loader.Replay(other, loader.read_ledger(root, plan))
+
+
+@pytest.mark.parametrize("transform", [None, doubled])
+def test_a_slot_is_the_row_of_its_batch(root, views, damage, transform, monkeypatch):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    damage(BAD)
+    trained(plan)
+    recorded = loader.read_ledger(root, plan)
+    damage({})
+    writes = Writes(root.store, monkeypatch)
+    substitutes = 0
+    with (
+        loader.Replay(plan, recorded, framework="numpy") as plain,
+        loader.Replay(plan, recorded, transform=transform, framework="numpy") as replay,
+    ):
+        for step in range(STEPS):
+            slots, batch, decoded = replay.slots(step), replay.batch(step), plain.batch(step)
+            for number in range(13):
+                seen = replay.slot(step, number)
+                assert (seen.step, seen.slot, seen.epoch) == (step, number, slots.epoch[number])
+                assert (seen.source, seen.address.key) == batch.ids[number]
+                assert seen.attempt == slots.attempt[number]
+                for name in batch.fields:
+                    np.testing.assert_array_equal(seen.trained[name], batch[name][number])
+                for name in FIELDS:
+                    np.testing.assert_array_equal(seen.decoded[name], decoded[name][number])
+                assert seen.repeats
+                assert seen.error is None
+                drawn = [] if transform is None else [f"random() = {seen.trained['draw']}"]
+                assert list(seen.draws) == drawn
+                substitutes += seen.attempt > 0
+    assert substitutes
+    assert writes.keys == []
+
+
+def test_a_slot_of_documents_is_a_sequence(root, damage):
+    plan = test_packed_slots.plan_of(test_packed_slots.write(root))
+    with loader.Replay(plan, framework="numpy") as replay:
+        batch, seen = replay.batch(2), replay.slot(2, 1)
+        assert seen.address.key == batch.ids[1][1]
+        assert seen.trained.keys() == batch.fields.keys()
+        for name, values in batch.fields.items():
+            np.testing.assert_array_equal(seen.trained[name], values[1])
+
+
+def test_a_slot_tells_what_is_wrong_with_it(views, damage, samples):
+    plan = loader.plan({"photos": views["photos"]}, seed=7, global_batch=4)
+    noise = np.random.default_rng()
+
+    def anyhow(sample, rng):
+        rng.integers(0, 9, size=2)
+        return {"x": noise.random(3), "nan": float("nan"), "same": [sample["cls"]]}
+
+    def broken(sample, rng):
+        raise ValueError("no picture")
+
+    with loader.Replay(plan, transform=anyhow, framework="numpy") as replay:
+        seen = replay.slot(1, 2)
+        assert not seen.repeats
+        assert seen.draws[0].startswith("integers(0, 9, size=2) = [")
+    with loader.Replay(plan, transform=broken, framework="numpy") as replay:
+        seen = replay.slot(1, 2)
+        assert isinstance(seen.error, TransformFailed)
+        assert "ValueError" in str(seen.error)
+        assert "no picture" in str(seen.error)
+        assert (seen.trained, sorted(seen.decoded)) == ({}, sorted(FIELDS))
+        for number in (-1, 4):
+            with pytest.raises(InvalidRuntime, match="step 1 has slots 0 to 3"):
+                replay.slot(1, number)
+    damage({"photos": range(31)})
+    with loader.Replay(plan, framework="numpy") as replay:
+        seen = replay.slot(1, 2)
+        assert isinstance(seen.error, Corrupt)
+        assert (seen.trained, seen.decoded) == ({}, {})
+    damage({})
+    with loader.Replay(plan, framework="numpy", epochs=1) as replay:
+        assert replay.slot(7, 2).error is None
+        with pytest.raises(InvalidRuntime, match="slot 3 of step 7 is padding"):
+            replay.slot(7, 3)

@@ -8,6 +8,7 @@ from . import (
     checkpoints,
     diff,
     doctor,
+    exclude,
     explain,
     gc,
     hold,
@@ -36,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "card": card.VERB,
     "bench": bench.VERB,
     "annotate": annotate.VERB,
+    "exclude": exclude.VERB,
     "approve": approve.VERB,
     "doctor": doctor.VERB,
     "retire": retire.VERB,
@@ -49,7 +51,7 @@ VERBS: dict[str, Verb] = {
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "train": ("ls", "show", "order", "explain", "seen", "bench", "checkpoints"),
-    "build datasets": ("diff", "card", "annotate", "approve", "retire"),
+    "build datasets": ("diff", "card", "annotate", "exclude", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
 """User -> verbs, as `penstock --help` shows them; each verb is in one group."""

@@ -1,0 +1,206 @@
+"""Records of the samples that people left out of a dataset, and of those taken back.
+
+    exclusions/<dataset>/<16 hex>.json      a random name, created once; a takedown alone replaces or deletes it
+
+A withdrawal is a record of its own, which names the exclusions that it ends, so two people who act at once lose
+nothing. The version without the samples names its record in `producer.exclusion`.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loader.dataset.log.entries import DAMAGED, canonical
+from loader.dataset.names import check_dataset_name
+from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
+from loader.json_text import is_text, parse_json_object
+from loader.storage import Store
+
+FORMAT = 1
+_AT_ONCE = 16  # requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedSample:
+    """A sample that somebody left out, with its provenance; "" for what its version does not tell."""
+
+    key: str
+    """Key of the sample."""
+    unit_id: str = ""
+    """Id of the unit."""
+    raw_uri: str = ""
+    """Address of the raw object that it was cut of."""
+    raw_sha256: str = ""
+    """SHA-256 (hex) of that object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """Samples that a person left out, and why."""
+
+    dataset: str
+    """Name of the dataset."""
+    samples: tuple[ExcludedSample, ...]
+    """The samples, sorted by key."""
+    reason: str
+    """Reason in words."""
+    by: str
+    """Name of the person."""
+    page: str
+    """Address of the page where it was decided; "" for none."""
+    version: str
+    """Version in which the samples were seen, `photos@3`."""
+    version_id: str
+    """Id of that version."""
+    at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    """Time of the record, UTC microseconds."""
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Name of the record, 16 random hex digits."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the samples, sorted."""
+        return tuple(one.key for one in self.samples)
+
+    @property
+    def path(self) -> str:
+        """Path of the record in the root."""
+        return _path(self.dataset, self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON."""
+        return {"format": FORMAT, **asdict(self), "samples": [asdict(one) for one in self.samples]}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
+        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        facts = ExcludedSample.__slots__
+        samples = tuple(ExcludedSample(**_texts(one, facts)) for one in body["samples"])
+        names = ("dataset", "reason", "by", "page", "version", "version_id", "name")
+        return cls(**_texts(body, names), samples=samples, at_us=int(body["at_us"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """The end of exclusions: later builds take the samples again."""
+
+    dataset: str
+    """Name of the dataset."""
+    keys: tuple[str, ...]
+    """Keys of the samples, sorted."""
+    withdraws: tuple[str, ...]
+    """Paths of the exclusions of these keys, sorted."""
+    reason: str
+    """Reason in words."""
+    by: str
+    """Name of the person."""
+    page: str
+    """Address of the page where it was decided; "" for none."""
+    at_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    """Time of the record, UTC microseconds."""
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Name of the record, 16 random hex digits."""
+
+    @property
+    def path(self) -> str:
+        """Path of the record in the root."""
+        return _path(self.dataset, self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON."""
+        return {
+            "format": FORMAT,
+            **asdict(self),
+            "keys": list(self.keys),
+            "withdraws": list(self.withdraws),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Withdrawal":
+        """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
+        return cls(
+            **_texts(body, ("dataset", "reason", "by", "page", "name")),
+            keys=tuple(body["keys"]),
+            withdraws=tuple(body["withdraws"]),
+            at_us=int(body["at_us"]),
+        )
+
+
+def write_record(store: Store, record: Exclusion | Withdrawal) -> None:
+    """Create the record. Raises: StoreError."""
+    store.put_if_absent(record.path, canonical(record.to_json()))
+
+
+def records(store: Store, dataset: str) -> list[Exclusion | Withdrawal]:
+    """Return every record of a dataset, oldest first.
+
+    Costs a listing, and a GET per record, sixteen at a time. Raises: Corrupt; FormatTooNew; StoreError.
+    """
+    paths = [info.key for info in store.list(_folder(dataset)) if info.key.endswith(".json")]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(lambda path: _read(store, path), paths)
+        return sorted((one for one in found if one is not None), key=lambda one: (one.at_us, one.path))
+
+
+def standing(found: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusion, ...]]:
+    """Return key -> the exclusions of it that nobody withdrew, oldest first; only keys that have one.
+
+    found: every record of a dataset, oldest first.
+    """
+    ended = {
+        (path, key)
+        for one in found
+        if isinstance(one, Withdrawal)
+        for path in one.withdraws
+        for key in one.keys
+    }
+    stands: dict[str, tuple[Exclusion, ...]] = {}
+    for one in found:
+        if isinstance(one, Exclusion):
+            path = one.path
+            for key in one.keys:
+                if (path, key) not in ended:
+                    stands[key] = (*stands.get(key, ()), one)
+    return stands
+
+
+def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
+    """Return the record at a listed path; None where a takedown has deleted it since. Raises: Corrupt; FormatTooNew."""
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    try:
+        body = parse_json_object(data)
+        if int(body["format"]) > FORMAT:
+            raise FormatTooNew(
+                f"{store.url}/{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
+            )
+        record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
+        if record.path != path:
+            raise ValueError(f"it says that it is {record.path}: it was copied or renamed")
+        return record
+    except FormatTooNew:
+        raise
+    except DAMAGED as error:
+        raise Corrupt(
+            f"{store.url}/{path} is no record of an exclusion ({error}); restore it from a mirror"
+        ) from error
+
+
+def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return these fields. Raises: KeyError; TypeError for one that is no text."""
+    if strange := [name for name in names if not is_text(body[name])]:
+        raise TypeError(f"{strange[0]} = {body[strange[0]]!r:.100} is no text")
+    return {name: body[name] for name in names}
+
+
+def _folder(dataset: str) -> str:
+    return f"exclusions/{check_dataset_name(dataset)}/"
+
+
+def _path(dataset: str, name: str) -> str:
+    return f"{_folder(dataset)}{name}.json"

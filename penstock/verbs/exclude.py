@@ -1,0 +1,77 @@
+"""`penstock exclude REF KEY... --reason R --by WHO`: the next version without these samples, and every later build."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import loader
+from loader.errors import InvalidRuntime
+
+from .verb import Answer, Verb
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("ref", help="version in which the samples were seen, e.g. photos@3")
+    parser.add_argument("key", nargs="*", help="key of a sample")
+    parser.add_argument(
+        "--from", dest="file", metavar="FILE", help="file with a key per line; - is standard input"
+    )
+    parser.add_argument("--reason", required=True, help="why; readers of the version see it")
+    parser.add_argument("--by", required=True, help="who decides it")
+    parser.add_argument("--page", default="", metavar="URL", help="page where it was decided")
+    parser.add_argument(
+        "--withdraw",
+        action="store_true",
+        help="end the exclusions of these keys: later builds take the samples again",
+    )
+
+
+def run(arguments: Namespace) -> Answer:
+    """Exclude samples, or withdraw their exclusions."""
+    from ..exclusions.publish import exclude, withdraw
+
+    root = loader.Root(arguments.root)
+    keys = [*arguments.key, *_keys_of(arguments.file)]
+    told = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
+    if arguments.withdraw:
+        ended = withdraw(root, arguments.ref, keys, **told)
+        text = (
+            f"{len(ended.keys)} exclusions withdrawn ({ended.path})\nno version changes: later builds of "
+            f"{ended.dataset} take the samples again"
+        )
+        return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
+    record, version = exclude(root, arguments.ref, keys, **told)
+    is_new = version.manifest["producer"].get("exclusion") == record.path
+    body = {
+        "dataset": record.dataset,
+        "keys": list(record.keys),
+        "record": record.path,
+        "name": version.name,
+        "id": version.id,
+        "samples": len(version),
+    }
+    lines = [
+        f"{version.name}  {version.id}",
+        f"{len(record.keys)} samples {'excluded' if is_new else 'were excluded before'}, {len(version)} remain",
+        f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
+    ]
+    return body, "\n".join(lines), 0
+
+
+def _keys_of(file: str | None) -> Iterator[str]:
+    """Yield the lines of a file that are not empty. Raises: InvalidRuntime where it cannot be read as UTF-8."""
+    if file is None:
+        return
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        lines = data.decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRuntime(
+            f"--from {file} cannot be read as UTF-8 text ({error}); name a file with a key per line"
+        ) from error
+    yield from (key for line in lines if (key := line.removesuffix("\r")))
+
+
+VERB = Verb(text="leave samples out, for a reason, in every later build", run=run, arguments=arguments)

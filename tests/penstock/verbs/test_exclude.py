@@ -1,0 +1,93 @@
+"""`penstock exclude`: text, JSON and exit status."""
+
+import io
+import sys
+
+import pytest
+
+import loader
+from penstock.exclusions.exclusion import records
+
+TOLD = ("--reason", "wrong label", "--by", "ann")
+
+
+def test_samples_are_excluded_and_taken_back(cli, own):
+    done = cli("exclude", "d@4", "k3", "k5", *TOLD, "--page", "http://x/v/d/4", root=own)
+    assert (done.code, done.err) == (0, "")
+    root = loader.Root(own)
+    version, (record,) = root.open("d@5"), records(root.store, "d")
+    assert done.out.splitlines() == [
+        f"d@5  {version.id}",
+        "2 samples excluded, 11 remain",
+        f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
+    ]
+    assert record.page == "http://x/v/d/4"
+    again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
+    assert (again.code, again.out) == (0, done.out)
+    cli("exclude", "d", "k7", *TOLD, root=own)
+    again = cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x/v/d/4", root=own)
+    assert again.out.splitlines()[1] == "2 samples were excluded before, 10 remain"
+    done = cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
+    assert done.code == 0
+    assert "1 exclusions withdrawn" in done.out
+    assert "no version changes: later builds of d take the samples again" in done.out
+    assert len(root.versions("d")) == 6
+
+
+def test_json(cli, own):
+    done = cli("exclude", "d@4", "k3", *TOLD, "--json", root=own)
+    root = loader.Root(own)
+    (record,) = records(root.store, "d")
+    told = {"dataset": "d", "keys": ["k3"], "record": record.path}
+    assert done.json == {**told, "name": "d@5", "id": root.open("d@5").id, "samples": 12}
+    done = cli("exclude", "d", "k3", "--withdraw", *TOLD, "--json", root=own)
+    _, ended = records(root.store, "d")
+    assert done.json == {**told, "record": ended.path}
+
+
+def test_keys_of_a_file(cli, own, tmp_path, monkeypatch):
+    (tmp_path / "keys.txt").write_bytes(b"k3\r\n\nk5")
+    assert cli("exclude", "d@4", "k2", "--from", tmp_path / "keys.txt", *TOLD, "--json", root=own).json[
+        "keys"
+    ] == ["k2", "k3", "k5"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"k4\n")))
+    assert cli("exclude", "d", "--from", "-", *TOLD, "--json", root=own).json["keys"] == ["k4"]
+    (tmp_path / "keys.txt").write_bytes(b"\xff")
+    for file in (tmp_path / "keys.txt", tmp_path / "none.txt"):
+        done = cli("exclude", "d", "--from", file, *TOLD, "--json", root=own)
+        assert (done.code, done.json["error"]) == (2, "InvalidRuntime")
+        assert str(file) in done.err
+
+
+HOSTILE = "k\x1b]0;x\x07\u202e<b>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("d@4", "zz", *TOLD), "VersionNotFound: d@4 has no live sample 'zz'"),
+        (("d@4", HOSTILE, *TOLD), "VersionNotFound"),
+        (("d@4", *TOLD), "InvalidRuntime: no key is given"),
+        (("d@2", "k3", *TOLD), "VersionRetired"),
+        (("d@9", "k3", *TOLD), "VersionNotFound"),
+        (("d@4", "k3", "--reason", "", "--by", "ann"), "InvalidRuntime: an exclusion needs a reason"),
+        (("d@4", "k3", "--by", "ann"), "--reason"),
+        (("d@4", "k3", "--withdraw", *TOLD), "VersionNotFound: 'k3' of d: no exclusion stands"),
+    ],
+)
+def test_mistakes_of_the_caller(cli, own, arguments, error):
+    done = cli("exclude", *arguments, root=own)
+    assert done.code == 2
+    assert error in done.err
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.err)
+    root = loader.Root(own)
+    assert (len(root.versions("d")), records(root.store, "d")) == (4, [])
+
+
+def test_words_reach_a_terminal_without_its_commands(cli, own):
+    done = cli("exclude", "d@4", "k3", "--reason", HOSTILE, "--by", HOSTILE, root=own)
+    assert done.code == 0
+    done = cli("exclude", "d", "k3", "--reason", "x", "--by", "y", root=own)
+    assert done.code == 2
+    assert "was excluded already, by" in done.err
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.err)

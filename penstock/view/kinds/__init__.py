@@ -1,0 +1,20 @@
+"""Kinds of values: how a field is shown, as stored, as decoded and as trained.
+
+To add a kind: one file here with its `Kind`, and one line in `KINDS`; `tests/view/kinds` is the conformance suite.
+"""
+
+from .array import ARRAY
+from .image import IMAGE
+from .kind import Facts, Kind, Mark, Media
+from .other import OTHER
+from .text import TEXT
+
+__all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "kind_of"]
+
+# The first that fits is taken; the last fits every value.
+KINDS = {kind.name: kind for kind in (IMAGE, TEXT, ARRAY, OTHER)}
+
+
+def kind_of(value: object, facts: Facts) -> Kind:
+    """Return the kind of a value."""
+    return next(kind for kind in KINDS.values() if kind.fits(value, facts))

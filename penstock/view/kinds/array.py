@@ -1,0 +1,94 @@
+"""Arrays of numbers of any rank. Those of rank 2 and above are drawn: a gray pixel a value, their planes in a row."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock.units import number
+
+from .drawing.arrays import Array, array_lines, array_marks, as_array, range_of, told
+from .drawing.png import Pixels, png, thinned, thumbnail_of
+from .drawing.scaled_pixels import scale_of, scaled
+from .kind import EDGE_PX, Facts, Kind, Mark, Media
+
+MAX_PLANES = 8
+"""Planes that are drawn: of more, these at equal distances."""
+MAX_PLANE_PX = 2048
+"""Values a side of a plane that are drawn one by one; of a larger plane every n-th row or column."""
+MAX_VALUES = 16
+"""Values that are told."""
+_GAP_PX = 1
+
+
+def _found(value: object) -> Array:
+    array = as_array(value)
+    assert array is not None  # it fits
+    return array
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return whether a value is an array of numbers or truth values."""
+    return as_array(value) is not None
+
+
+def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
+    """Return the planes, small; None below rank 2 and without values. Small planes are drawn larger."""
+    array = _found(value)
+    if not _is_drawn(array):
+        return None
+    strip = _strip(array, edge)
+    larger = edge // max(strip.shape[:2])
+    if larger > 1:
+        strip = strip.repeat(larger, axis=0).repeat(larger, axis=1)
+    return thumbnail_of(strip, edge, *strip.shape[:2])
+
+
+def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
+    """Return a PNG with a pixel a value; none below rank 2 and without values."""
+    array = _found(value)
+    return (png(_strip(array, MAX_PLANE_PX)),) if _is_drawn(array) else ()
+
+
+def lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    """Return shape, dtype, range and the first values."""
+    array = _found(value)
+    out = list(array_lines(value, array))
+    if array.size:
+        first = [told(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
+        out.append(" ".join(first) + (" …" if array.size > MAX_VALUES else ""))
+    if _is_drawn(array):
+        n = int(np.prod(array.shape[:-2], dtype=np.int64))
+        shown = f"{n} planes" if n <= MAX_PLANES else f"{MAX_PLANES} of {number(n)} planes"
+        out.append(f"{scale_of(array)}" + (f", {shown}" if n > 1 else ""))
+    return tuple(out)
+
+
+def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    """Return NaN, infinite, constant, no values."""
+    array = _found(value)
+    return array_marks(array, range_of(array))
+
+
+def _is_drawn(array: Array) -> bool:
+    return array.ndim >= 2 and array.size > 0
+
+
+def _magnitudes(array: Array) -> Array:
+    return np.abs(array) if array.dtype.kind == "c" else array
+
+
+def _strip(array: Array, most: int) -> Pixels:
+    """Return the planes beside one another, thinned to a few times `most` px."""
+    n = int(np.prod(array.shape[:-2], dtype=np.int64))
+    scale = scale_of(array)
+    chosen = np.unique(np.linspace(0, n - 1, min(n, MAX_PLANES)).astype(np.int64))
+    planes = [array[np.unravel_index(int(at), array.shape[:-2])] for at in chosen]
+    drawn = [scaled(thinned(plane, most)[:, :, None], scale) for plane in planes]
+    if len(drawn) == 1:
+        return drawn[0]
+    gap = np.full((drawn[0].shape[0], _GAP_PX, drawn[0].shape[2]), 255, np.uint8)
+    row = [part for one in drawn for part in (one, gap)]
+    return np.concatenate(row[:-1], axis=1)
+
+
+ARRAY = Kind(name="array", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)

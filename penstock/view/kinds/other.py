@@ -1,0 +1,52 @@
+"""Every value that no other kind takes: its type, shape, dtype and first bytes, so that no field is invisible."""
+
+from typing import Any
+
+import numpy as np
+
+from penstock.units import size
+
+from .drawing.arrays import shape_of
+from .drawing.shown_text import bounded, hex_lines
+from .kind import Facts, Kind, Mark, mark
+
+MAX_BYTES = 64
+"""Bytes that are shown."""
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return True."""
+    return True
+
+
+def lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    """Return type, length, shape and dtype, and the first bytes."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value)
+        start = view.cast("B") if view.c_contiguous else view.tobytes()[:MAX_BYTES]
+        return f"{view.nbytes:,} bytes ({size(view.nbytes)})", *hex_lines(start, most=MAX_BYTES)
+    shape = shape_of(value)
+    if shape is not None:
+        return bounded(shape), *hex_lines(_first_bytes(value), most=MAX_BYTES)
+    kind = type(value)
+    name = bounded(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return (f"{name}, {len(value):,} items",)
+    return (name,)
+
+
+def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    """Return: no bytes."""
+    empty = isinstance(value, bytes | bytearray | memoryview) and not memoryview(value).nbytes
+    return (mark("empty", "no bytes"),) if empty else ()
+
+
+def _first_bytes(value: object) -> bytes:
+    """Return the first bytes of an array; none of one that holds Python objects, and of a tensor without memory."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return b""
+    array = np.asarray(value)
+    return b"" if array.dtype.hasobject else array.flat[:MAX_BYTES].tobytes()
+
+
+OTHER = Kind(name="other", fits=fits, lines=lines, marks=marks)

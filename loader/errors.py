@@ -29,6 +29,8 @@
         Denied:                      (PermissionError)     a sample that was taken down
         StageNotPublished:           (RuntimeError)        a stage that failed its check, or never ran
         CheckpointNotFound:          (LookupError)         no such step of a run
+        RunNotFound:                 (LookupError)         no run of that name left a trail
+        NotRecorded:                 (LookupError)         a fact that the run did not leave
       InvalidPlan:                   (ValueError)          a plan that cannot be made
         EmptyView BatchTooLarge
       PlanMismatch:                  (ValueError)          a state that belongs to another plan
@@ -191,6 +193,14 @@ class StageNotPublished(RootError, RuntimeError):
 
 class CheckpointNotFound(RootError, LookupError):
     """No complete checkpoint of that step, or no such run."""
+
+
+class RunNotFound(RootError, LookupError):
+    """No run of that name is on record; those that are there are named."""
+
+
+class NotRecorded(RootError, LookupError):
+    """A run left something, but not what was asked for; the message says what the next run has to pass."""
 
 
 class InvalidPlan(PenstockError, ValueError):

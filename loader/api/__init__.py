@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ..modalities.image.request import image
     from ..modalities.video.request import video
     from ..run.replay import Replay
+    from ..run.trail.read_trail import RunTrail, read_trail
+    from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
     from .report import report
@@ -42,7 +44,9 @@ __all__ = [
     "Plan",
     "Replay",
     "Root",
+    "RunTrail",
     "Substitution",
+    "Trail",
     "Version",
     "View",
     "World",
@@ -60,6 +64,7 @@ __all__ = [
     "pack",
     "plan",
     "read_ledger",
+    "read_trail",
     "report",
     "source",
     "synthetic",
@@ -72,11 +77,14 @@ _LATER = {
     "Explanation": ".explain",
     "Part": "..dataset.shards.part",
     "Replay": "..run.replay",
+    "RunTrail": "..run.trail.read_trail",
+    "Trail": "..run.trail.trail",
     "Writer": "..dataset.writer",
     "audio": "..modalities.audio.request",
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
+    "read_trail": "..run.trail.read_trail",
     "report": ".report",
     "video": "..modalities.video.request",
 }

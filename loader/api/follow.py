@@ -112,6 +112,10 @@ class Following:
         """The global step after the last one."""
         return self.loader.end
 
+    def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
+        """Put numbers on the trail, as `Loader.note`."""
+        self.loader.note(per_sample=per_sample, **values)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's state, and `follow`: the run and the hash of its plan. Raises: as `Loader.state_dict`."""
         return {**self.loader.state_dict(), "follow": {"run": self._run, "plan": self.plan.hash}}

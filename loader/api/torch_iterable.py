@@ -59,6 +59,11 @@ class PlanDataset(IterableDataset[Batch]):
                 "framework='jax' in a torch_dataset, whose batches go to torch; accepted: 'torch', 'numpy'. A JAX "
                 "training iterates over loader.Loader(plan, framework='jax')"
             )
+        if self._options.get("trail") is not None:
+            raise InvalidRuntime(
+                "trail in a torch_dataset, whose workers hand out steps before they are trained: iterate over "
+                "loader.Loader(plan, trail=...)"
+            )
         if self._options.get("micro_batch") is not None:
             raise InvalidRuntime(
                 "micro_batch in a torch_dataset, whose workers take turns by whole steps: cut a batch with "

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from threading import Lock
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 from ..cache.spec import CacheSpec, cache_spec
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, Unpicklable
-from ..order.mixing.boundary import MASK
 from ..order.plan import Plan
 from ..storage.shared.threads import DaemonPool
 from .ahead.thread_pools import range_threads
@@ -26,8 +25,12 @@ from .metrics.prometheus import exposition
 from .metrics.status import Status, shown
 from .recipe.by_bucket import ByBucket
 from .recipe.decode import Decode, Transform
-from .recipe.recipe import Recipe
+from .recipe.recipe import Recipe, bounds, whole_number
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
+
+if TYPE_CHECKING:
+    from .trail.recorder import Recorder
+    from .trail.trail import Trail
 
 Framework = Literal["torch", "numpy", "jax"]
 
@@ -80,6 +83,9 @@ class Loader:
         ledger: Root that keeps the ledger; None is the root of the data. Needed where this job may not write to
             that root.
 
+    Args: A look back
+        trail: `loader.Trail` that keeps a record of the code and of each step (docs/training.md); None for none.
+
     Raises: InvalidRuntime for arguments out of range. Unpicklable, with executor="processes", for a transform or
     decoder that cannot be sent to a worker.
     """
@@ -108,6 +114,7 @@ class Loader:
         on_corrupt: Literal["substitute", "raise"] = "substitute",
         corrupt_budget: float = 1e-4,
         ledger: Root | None = None,
+        trail: "Trail | None" = None,
     ) -> None:
         if framework not in FRAMEWORKS:
             raise InvalidRuntime(f"framework = {framework!r}; accepted: {', '.join(map(repr, FRAMEWORKS))}")
@@ -146,8 +153,8 @@ class Loader:
             kept,
             self._metrics,
             executor=executor,
-            workers=workers if workers == "auto" else _whole("workers", workers, 0),
-            bound_bytes=_whole("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0),
+            workers=workers if workers == "auto" else whole_number("workers", workers, 0),
+            bound_bytes=whole_number("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0),
         )
         # Whoever drops the loader without closing it must not leave threads reading on.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
@@ -156,6 +163,10 @@ class Loader:
             None if micro_batch is None else checked_micro_batch(plan, self.world, micro_batch)
         )
         self._pieces: list[Batch] = []  # of the step that is being handed out
+        self._trail, self._recorder = (
+            trail,
+            None if trail is None else self._recorder_of(trail, recipe, epochs),
+        )
         self._closed = False
         self._pid = os.getpid()
 
@@ -189,6 +200,8 @@ class Loader:
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
         self._execution.handed(batch.wait_s, busy_s or 0.0)
+        if self._recorder is not None:
+            self._recorder.made(batch)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
         self._handed_s = perf_counter()
         return self._piece()
@@ -196,6 +209,8 @@ class Loader:
     def _piece(self) -> Batch:
         """Return the next piece of the step; with its last one the step is over."""
         piece = self._pieces.pop(0)
+        if self._recorder is not None:
+            self._recorder.handed(piece)
         self._step += piece.last_micro
         return piece
 
@@ -248,6 +263,24 @@ class Loader:
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
         self._step, self._pieces = self.plan.checked_step(step), []
+
+    def note(self, *, per_sample: Mapping[str, Any] | None = None, **values: Any) -> None:
+        """Put numbers on the trail, of the step handed out last: `note(loss=loss, per_sample={"loss": losses})`.
+
+        A number may be an array or tensor without dimensions, also on a device: nobody waits for it here.
+
+        per_sample: Name -> a number for each slot of the batch handed out last. The step's 16 largest are kept with
+            their slots, NaN before all others; padding is left out.
+
+        A name that is noted again for the same step has the later value. Raises: InvalidRuntime.
+        """
+        self._check_usable()
+        if self._trail is None:
+            raise InvalidRuntime(
+                "note() without a trail: Loader(plan, trail=loader.Trail(root, run=...)) keeps one"
+            )
+        if self._recorder is not None:
+            self._recorder.note(values, per_sample or {})
 
     def state_dict(self) -> dict[str, Any]:
         """Return a few hundred bytes of JSON, the same on every rank: the batches handed out so far.
@@ -315,7 +348,18 @@ class Loader:
         if self._io is not None:
             self._io.shutdown(wait=wait, cancel_futures=True)
             self._io = None
+        if self._recorder is not None:
+            self._recorder.close(wait=wait)
         self._ledger.close()
+
+    def _recorder_of(self, trail: "Trail", recipe: Recipe, epochs: int | None) -> "Recorder | None":
+        """Return the recorder of this rank; None where it is not recorded. Raises: InvalidRuntime."""
+        from .trail.recorder import recorder_of  # which most runs of a test do without
+
+        made = recorder_of(trail, recipe, epochs)
+        if made is not None:
+            weakref.finalize(self, made.dismiss)
+        return made
 
     def _list(self, batch: Batch) -> None:
         """Put a batch's substitutions on record. Raises: StoreError for earlier ones that could not be."""
@@ -346,37 +390,7 @@ def steps_of_run(end: int | None) -> int:
     return end
 
 
-def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
-    """Return (first step not to make, first stream position that is padding), None where endless."""
-    end = None if steps is None else _whole("steps", steps, 0)
-    if epochs is None:
-        return end, None
-    epochs = _whole("epochs", epochs, 1)
-    if plan.buckets is not None:
-        raise InvalidRuntime(
-            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
-            "how many steps an epoch is)"
-        )
-    names = plan.streams[None].names
-    if len(names) != 1:
-        raise InvalidRuntime(
-            f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
-        )
-    limit = plan.stream_of(names[0]).epoch_start(epochs)
-    last = plan.step_of(names[0], limit - 1)
-    assert last is not None  # the last segment has no end, and the only source has a weight in it
-    # (with "mask" the plan itself pads)
-    return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
-
-
 def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:
     assembler.dismiss()
     if pool is not None:
         pool.shutdown(wait=False)
-
-
-def _whole(name: str, value: object, low: int) -> int:
-    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
-    if number is None or number < low:
-        raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
-    return int(number)

@@ -13,13 +13,12 @@ from ..order.steps.slots import Slots
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
-from .loader import bounds
 from .making.assemble import Assembler
 from .metrics.metrics import Metrics
 from .recipe.by_bucket import ByBucket
 from .recipe.decode import Decode, Transform
 from .recipe.rank_slots import real_slots
-from .recipe.recipe import Recipe
+from .recipe.recipe import Recipe, bounds
 from .recipe.recorded import Recorded
 from .recipe.world import World
 from .seen import Seen, seen

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...dataset.versions.view import View
 from ...errors import InvalidRuntime
 from ...modalities import Decoder
+from ...order.mixing.boundary import MASK
 from ...order.plan import Plan
 from ...order.sources.packed_view import PackedView
 from ...order.sources.views import OrderView
@@ -102,3 +103,34 @@ def stored_view(view: OrderView) -> View | None:
     """Return the view of stored samples: itself, or the documents of a packed one; None for one without bytes."""
     found = view.documents if isinstance(view, PackedView) else view
     return found if isinstance(found, View) else None
+
+
+def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | None, int | None]:
+    """Return (first step not to make, first stream position that is padding), None where endless."""
+    end = None if steps is None else whole_number("steps", steps, 0)
+    if epochs is None:
+        return end, None
+    epochs = whole_number("epochs", epochs, 1)
+    if plan.buckets is not None:
+        raise InvalidRuntime(
+            f"epochs = {epochs} with buckets, whose epochs end at different steps; use steps= (plan.describe() says "
+            "how many steps an epoch is)"
+        )
+    names = plan.streams[None].names
+    if len(names) != 1:
+        raise InvalidRuntime(
+            f"epochs = {epochs} with {len(names)} sources, whose epochs end at different steps; use steps="
+        )
+    limit = plan.stream_of(names[0]).epoch_start(epochs)
+    last = plan.step_of(names[0], limit - 1)
+    assert last is not None  # the last segment has no end, and the only source has a weight in it
+    # (with "mask" the plan itself pads)
+    return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
+
+
+def whole_number(name: str, value: object, low: int) -> int:
+    """Return a whole number. Raises: InvalidRuntime for another value, or one below `low`."""
+    number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None
+    if number is None or number < low:
+        raise InvalidRuntime(f"{name} = {value!r}; a whole number of at least {low} is needed")
+    return int(number)

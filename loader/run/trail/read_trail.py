@@ -1,0 +1,122 @@
+"""The trail of a run, read back: its starts, and a row for every step and recorded rank."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...dataset.root import Root
+from ...dataset.tables.parquet import parse_table
+from ...errors import MissingDependency, RunNotFound
+from ...storage import Store
+from ...storage.mirror.store import primary_of
+from ...storage.shared.threads import Together
+from .start_record import Start, parse_start, trail_folder
+from .step_rows import CRC, NOTE, SCHEMA
+from .trail import check_run_name
+
+if TYPE_CHECKING:
+    import polars as pl
+
+AT_ONCE = 256
+"""Objects that are held at once before they are parsed."""
+_ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
+_START = re.compile(r"start-[0-9a-f]{16}\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunTrail:
+    """What a run left."""
+
+    run: str
+    """Name of the run."""
+    starts: tuple[Start, ...]
+    """Starts of the run, by time. One with the same code, plan and world size is the same start."""
+    steps: "pl.DataFrame"
+    """A row per step, rank and time that it was handed out, by step, rank and time.
+
+    Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, start (id of one of
+    `starts`), largest (list of {note, slot, value}, slot of the global batch), `note.<name>` (Float64) for each note,
+    and `crc.<field>` (UInt32) for each field with checksums; null where a step has none.
+    """
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Names of the notes that are numbers; `note.<name>` is the column."""
+        return tuple(name.removeprefix(NOTE) for name in self.steps.columns if name.startswith(NOTE))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields with checksums; `crc.<name>` is the column."""
+        return tuple(name.removeprefix(CRC) for name in self.steps.columns if name.startswith(CRC))
+
+    @property
+    def differing(self) -> tuple[int, ...]:
+        """Steps that one rank of one world size got twice with different digests, ascending."""
+        groups = self.steps.select("step", "rank", "world_size", "digest").unique()
+        repeated = groups.filter(groups.select("step", "rank", "world_size").is_duplicated())
+        return tuple(repeated["step"].unique().sort().to_list())
+
+    def start(self, start_id: str) -> Start:
+        """Return the start that a row names. Raises: KeyError."""
+        return {one.id: one for one in self.starts}[start_id]
+
+
+def read_trail(root: Root, run: str) -> RunTrail:
+    """Return the trail of a run.
+
+    Costs a listing and a read per object: one per recorded rank and minute. Of a root with mirrors the primary's, as
+    mirrors have no trails. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency
+    without polars.
+    """
+    folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
+    keys = [info.key.removeprefix(folder) for info in store.list(folder)]
+    starts, rows = list(filter(_START.fullmatch, keys)), list(filter(_ROWS.fullmatch, keys))
+    if not starts and not rows:
+        raise RunNotFound(
+            f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
+            "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
+        )
+    with Together(store, [folder + name for name in starts]) as coming:
+        found = [
+            parse_start(coming.get(folder + name).data, f"{store.url}/{folder}{name}") for name in starts
+        ]
+    return RunTrail(
+        run=run, starts=tuple(sorted(found, key=lambda one: one.at_us)), steps=_steps(store, folder, rows)
+    )
+
+
+def trail_runs(store: Store) -> list[str]:
+    """Return the runs with a trail under a root, sorted. Costs a listing of all trails."""
+    return sorted({info.key.split("/")[1] for info in store.list("trails/")})
+
+
+def _steps(store: Store, folder: str, names: list[str]) -> "pl.DataFrame":
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise MissingDependency("a trail is read with polars: pip install 'penstock[tables]'") from error
+    parts = [_of_rank(SCHEMA.empty_table(), 0, 0)]
+    for first in range(0, len(names), AT_ONCE):
+        some = names[first : first + AT_ONCE]
+        with Together(store, [folder + name for name in some]) as coming:
+            for name in some:
+                table = parse_table(coming.get(folder + name).data, f"{store.url}/{folder}{name}")
+                place = _ROWS.fullmatch(name)
+                assert place is not None  # as listed
+                parts.append(_of_rank(table, int(place[1]), int(place[2])))
+    steps = pl.concat(parts, how="diagonal")
+    # The same row lies in two objects where the answer to the first write was lost.
+    steps = steps.unique(["step", "rank", "world_size", "at_us"], keep="first")
+    notes, crcs = (sorted(name for name in steps.columns if name.startswith(one)) for one in (NOTE, CRC))
+    first_columns = ["step", "rank", "world_size"]
+    others = [name for name in SCHEMA.names if name not in first_columns]
+    return steps.select(*first_columns, *others, *notes, *crcs).sort("step", "rank", "at_us")
+
+
+def _of_rank(table: pa.Table, rank: int, world_size: int) -> "pl.DataFrame":
+    import polars as pl
+
+    numbers = {"rank": pl.lit(rank, pl.Int64), "world_size": pl.lit(world_size, pl.Int64)}
+    return pl.DataFrame(table).with_columns(**numbers)

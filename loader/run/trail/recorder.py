@@ -1,0 +1,177 @@
+"""The recorder of a rank: it keeps rows of steps, and a thread of its own writes them behind the training's back.
+
+    trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
+
+An object is written at most every `SECONDS`, or world size / 10: at most ten objects a second where all ranks are
+recorded. Rows that could not be written are tried again with the next ones.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import Any
+
+from ...dataset.tables.parquet import table_bytes
+from ...errors import AlreadyExists, InvalidRuntime
+from ...order.steps.slots import rank_slice
+from ...storage.shared.threads import LEAVE_S, ends_with_the_process
+from ..batch.batch import Batch
+from ..recipe.recipe import Recipe
+from .start_record import Start, start_of, trail_folder
+from .step_rows import PerSample, StepRow, held, held_per_sample, rows_table
+from .tensor_crcs import tensor_crcs
+from .trail import Trail
+
+SECONDS = 60.0
+MAX_ROWS = 50_000
+"""Rows that are written at once, however soon."""
+MAX_KEPT = 4 * MAX_ROWS
+"""Rows that are kept while none can be written. The oldest go first."""
+MAX_NOTES = 200
+"""Notes of a step."""
+TABLE = "trail"
+_log = logging.getLogger(__name__)
+
+
+def recorder_of(trail: object, recipe: Recipe, epochs: int | None) -> "Recorder | None":
+    """Return the recorder of a rank; None where the trail leaves it out. Raises: InvalidRuntime."""
+    if not isinstance(trail, Trail):
+        raise InvalidRuntime(f"trail = {trail!r}; accepted: None, or a loader.Trail(root, run=...)")
+    return Recorder(trail, recipe, epochs) if trail.records(recipe.world.rank) else None
+
+
+class Recorder:
+    """Takes what a rank hands out. `handed` and `note` are called by the training's thread."""
+
+    def __init__(self, trail: Trail, recipe: Recipe, epochs: int | None) -> None:
+        self._trail, self._recipe, self._epochs = trail, recipe, epochs
+        self._world = recipe.world
+        self._rows: list[StepRow] = []
+        self._lock, self._wake, self._ends = Lock(), Event(), Event()
+        self._start: Start | None = None  # once it is stored
+        self._first = self._n = 0  # slots of the piece handed out last, in the rank's part
+        self._real: Any = None  # bool [n], False at padding
+        self._thread: Thread | None = None
+
+    def made(self, batch: Batch) -> None:
+        """Add the row of a step whose batch is about to be handed out."""
+        every = self._trail.tensors_every
+        row = StepRow(
+            step=batch.step,
+            at_us=time.time_ns() // 1000,
+            digest=batch.digest,
+            substituted=len({one.slot for one in batch.substitutions}) if batch.substitutions else 0,
+            wait_us=int(batch.wait_s * 1e6),
+            crcs=tensor_crcs(batch.fields) if every and batch.step % every == 0 else None,
+        )
+        self._first = self._n = 0
+        with self._lock:
+            self._rows.append(row)
+            n = len(self._rows)
+        if self._thread is None:
+            self._begin()
+        elif n % MAX_ROWS == 0:
+            self._wake.set()
+
+    def handed(self, piece: Batch) -> None:
+        """Note that this batch, or micro batch, of the last step is handed out."""
+        self._first += self._n
+        self._n, self._real = len(piece), piece.ordinals >= 0
+
+    def note(self, values: Mapping[str, Any], per_sample: Mapping[str, Any]) -> None:
+        """Add notes to the step handed out last. Raises: InvalidRuntime."""
+        if not self._rows:
+            raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
+        row = self._rows[-1]  # the writer leaves it there
+        first = rank_slice(
+            self._recipe.plan.batch_size(row.step), self._world.rank, self._world.world_size
+        ).start
+        given = {name: held(name, value) for name, value in values.items()}
+        lists = {
+            (name, first + self._first): PerSample(
+                values=held_per_sample(name, value, self._n), first_slot=first + self._first, real=self._real
+            )
+            for name, value in per_sample.items()
+        }
+        names = {*row.notes, *given, *(name for name, _ in (*row.per_sample, *lists))}
+        if len(names) > MAX_NOTES:
+            raise InvalidRuntime(
+                f"note() of {len(names)} names at step {row.step}; at most {MAX_NOTES} are kept"
+            )
+        with self._lock:
+            row.notes.update(given)
+            row.per_sample.update(lists)
+
+    def dismiss(self) -> None:
+        """Let the thread write the rest, and end. Does not wait."""
+        self._ends.set()
+        self._wake.set()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread's end, so long at most."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def close(self, *, wait: bool) -> None:
+        """Write the rest, and end. wait: False waits a moment at most."""
+        self.dismiss()
+        self.join(None if wait else LEAVE_S)
+
+    def _begin(self) -> None:
+        self._thread = Thread(target=self._work, name="penstock-trail", daemon=True)
+        ends_with_the_process(self)
+        self._thread.start()
+
+    def _work(self) -> None:
+        interval_s = max(SECONDS, self._world.world_size / 10)
+        self._write(last=False)  # the start
+        last = False
+        while not last:
+            self._wake.wait(interval_s)
+            self._wake.clear()
+            last = self._ends.is_set()
+            self._write(last=last)
+
+    def _recorded_start(self) -> Start:
+        """Return the start record, stored with the plan. Raises: StoreError; errors of a transform's `repr`."""
+        if self._start is None:
+            root = self._trail.root
+            start = start_of(self._trail, self._recipe, self._epochs, time.time_ns() // 1000)
+            self._recipe.plan.save(root)
+            with suppress(AlreadyExists):  # the same start at another time
+                root.store.put_if_absent(start.key, start.to_json())
+            self._start = start
+        return self._start
+
+    def _write(self, *, last: bool) -> None:
+        """Store the rows, without the newest, which may still get notes; all with `last`.
+
+        What fails is logged, and tried again with the next rows.
+        """
+        with self._lock:
+            rows = self._rows[:] if last else self._rows[:-1]
+            del self._rows[: len(rows)]
+        try:
+            start = self._recorded_start()
+            if rows:
+                self._put(rows, start)
+        except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
+            url, folder = self._trail.root.store.url, trail_folder(self._trail.run)
+            steps = f"steps {rows[0].step} to {rows[-1].step}" if rows else "its start"
+            _log.error(
+                "the trail of run %r lacks %s so far: %s. Let the job create objects under %s/%s and %s/plans/",
+                *(self._trail.run, steps, error, url, folder, url),
+            )
+            if len(rows) > MAX_KEPT:
+                _log.error("the trail of run %r has lost %d steps", self._trail.run, len(rows) - MAX_KEPT)
+            with self._lock:
+                self._rows[:0] = rows[-MAX_KEPT:]
+
+    def _put(self, rows: list[StepRow], start: Start) -> None:
+        data = table_bytes(rows_table(rows, start.id), TABLE)
+        name = f"{rows[0].step:019d}-{hashlib.sha256(data).hexdigest()[:16]}.parquet"
+        folder = f"{trail_folder(self._trail.run)}{self._world.rank}-of-{self._world.world_size}/"
+        self._trail.root.store.put_if_absent(folder + name, data)

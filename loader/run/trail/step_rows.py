@@ -1,0 +1,161 @@
+"""Rows of a trail: a step as it was handed out, what the training noted of it, and their Parquet columns."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import InvalidRuntime
+
+LARGEST = 16
+"""Slots that are kept of a note per sample: those with the largest values."""
+NOTE, CRC = "note.", "crc."
+"""Prefixes of columns: `note.loss` is the note `loss`, `crc.jpg` the checksum of the field `jpg`."""
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("at_us", pa.int64()),
+        ("digest", pa.uint64()),
+        ("substituted", pa.int64()),
+        ("wait_us", pa.int64()),
+        ("start", pa.string()),
+        (
+            "largest",
+            pa.list_(pa.struct([("note", pa.string()), ("slot", pa.int64()), ("value", pa.float64())])),
+        ),
+    ]
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PerSample:
+    """A note per sample of consecutive slots."""
+
+    values: Any
+    """A number per slot: an array or tensor, or a list."""
+    first_slot: int
+    """Slot of the first value, in the global batch."""
+    real: "np.ndarray[Any, np.dtype[np.bool_]]"
+    """bool [slots]: False at padding."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class StepRow:
+    """A step of one rank. Notes are held as they were given, and turned into numbers by `rows_table`."""
+
+    step: int
+    """Global step."""
+    at_us: int
+    """Time of its handing out in UTC microseconds."""
+    digest: int
+    """`batch.digest` of the rank's whole part."""
+    substituted: int
+    """Slots whose sample was substituted or masked."""
+    wait_us: int
+    """Microseconds that the training waited for it."""
+    crcs: Mapping[str, int] | None = None
+    """Field -> checksum, of the rank's whole part; None for a step without."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Note -> number."""
+    per_sample: dict[tuple[str, int], PerSample] = field(default_factory=dict)
+    """(note, its first slot) -> values."""
+
+
+def held(name: str, value: Any) -> Any:
+    """Return a note's value as it is now, still on its device: nobody waits for it.
+
+    Raises: InvalidRuntime for anything but a number, or an array or tensor of rank 0.
+    """
+    if isinstance(value, bool | int | float):
+        return value
+    if getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
+        raise InvalidRuntime(
+            f"note({name}={value!r:.200}): a number is needed, or an array or tensor without dimensions; one value per "
+            f"sample is note(per_sample={{{name!r}: values}})"
+        )
+    return _copied(value)
+
+
+def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
+    """Return a note per sample as it is now. Raises: InvalidRuntime unless it has one value for each slot."""
+    shape = getattr(values, "shape", None)
+    if shape is None and isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        shape = (len(values),)
+    if shape is None or tuple(shape) != (n_slots,):
+        told = type(values).__name__ if shape is None else f"shape {tuple(shape)}"
+        raise InvalidRuntime(
+            f"note(per_sample={{{name!r}: ...}}) has {told}; one number for each of the {n_slots} slots of the batch "
+            "handed out last is needed"
+        )
+    return _copied(values)
+
+
+def _copied(value: Any) -> Any:
+    """Return a value that later changes in place do not reach, and that keeps no graph of gradients."""
+    if hasattr(value, "detach"):
+        return value.detach().clone()
+    return (
+        value.copy() if isinstance(value, np.ndarray) else list(value) if isinstance(value, list) else value
+    )
+
+
+def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
+    """Return the rows as columns: those of `SCHEMA`, one per note, and one per field with a checksum.
+
+    start: id of the start record. A note that turns out to be no number is logged, and left out.
+    """
+    own = {
+        name: [getattr(row, name) for row in rows]
+        for name in SCHEMA.names
+        if name not in ("start", "largest")
+    }
+    columns: dict[str, pa.Array] = {
+        name: pa.array(values, SCHEMA.field(name).type) for name, values in own.items()
+    }
+    columns["start"] = pa.array([start] * len(rows), pa.string())
+    columns["largest"] = pa.array(list(map(_largest, rows)), SCHEMA.field("largest").type)
+    notes = [_numbers(row) for row in rows]
+    crcs = [row.crcs or {} for row in rows]
+    for prefix, dtype, found in ((NOTE, pa.float64(), notes), (CRC, pa.uint32(), crcs)):
+        for name in sorted({name for one in found for name in one}):
+            columns[prefix + name] = pa.array([one.get(name) for one in found], dtype)
+    return pa.table(columns)
+
+
+def _numbers(row: StepRow) -> dict[str, float]:
+    found = {}
+    for name, value in row.notes.items():
+        try:
+            found[name] = float(value)
+        except Exception as error:  # noqa: BLE001 - of the training's own object, which is not worth the other rows
+            _log.warning("step %d: the note %s is no number (%s)", row.step, name, error)
+    return found
+
+
+def _largest(row: StepRow) -> list[dict[str, Any]]:
+    """Return the slots with the largest values of each note, NaN before all numbers."""
+    found = []
+    for note in sorted({name for name, _ in row.per_sample}):
+        parts = [one for (name, _), one in row.per_sample.items() if name == note]
+        try:
+            values = np.concatenate([_floats(one.values)[one.real] for one in parts])
+        except Exception as error:  # noqa: BLE001 - as of a note
+            _log.warning("step %d: the note %s is no number per sample (%s)", row.step, note, error)
+            continue
+        slots = np.concatenate([one.first_slot + one.real.nonzero()[0] for one in parts])
+        order = np.lexsort((slots, -np.nan_to_num(values, nan=np.inf), ~np.isnan(values)))[:LARGEST]
+        found += [
+            {"note": note, "slot": slot, "value": value}
+            for slot, value in zip(slots[order].tolist(), values[order].tolist(), strict=True)
+        ]
+    return found
+
+
+def _floats(values: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    if hasattr(values, "detach"):
+        values = values.cpu().double().numpy()
+    return np.asarray(values, np.float64)

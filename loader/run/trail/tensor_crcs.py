@@ -1,0 +1,64 @@
+"""CRC-32C of what a batch holds, field by field: of type, shape and values."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...native import crc32c
+from ..batch.bytes_column import BytesColumn
+
+
+def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
+    """Return field -> CRC-32C of its values, before they go to a device.
+
+    An array counts with its dtype and shape, a list with the number and types of its elements. A field with objects of
+    other types than arrays, tensors, text, bytes and JSON has none.
+    """
+    found = {}
+    for name, value in fields.items():
+        crc = 0
+        try:
+            for piece in _pieces(value):
+                crc = crc32c(piece, crc)
+        except TypeError:
+            continue
+        found[name] = crc
+    return found
+
+
+def _pieces(value: Any) -> Iterator[Any]:
+    """Yield buffers of bytes. Raises: TypeError for a type that has no bytes of its own."""
+    if isinstance(value, bytes):
+        yield b"bytes %d " % len(value)
+        yield value
+    elif isinstance(value, str):
+        yield b"text "
+        yield from _pieces(value.encode())
+    elif value is None or isinstance(value, bool | int | float):
+        yield repr(value).encode() + b" "
+    elif isinstance(value, list | tuple | BytesColumn):
+        yield b"list %d " % len(value)
+        for item in value:
+            yield from _pieces(item)
+    elif isinstance(value, Mapping):
+        yield b"dict %d " % len(value)
+        for name, item in value.items():
+            yield from _pieces(str(name))
+            yield from _pieces(item)
+    else:
+        array = _array(value)
+        yield f"{value.dtype} {tuple(value.shape)} ".encode()
+        yield array.reshape(-1).view(np.uint8)
+
+
+def _array(value: Any) -> "np.ndarray[Any, Any]":
+    """Return the values of an array or tensor, of any dtype of the same width. Raises: TypeError."""
+    if hasattr(value, "pin_memory"):  # only torch's tensors have that
+        import torch
+
+        return np.asarray(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
+    if array is None or array.dtype.hasobject:
+        raise TypeError(f"{type(value).__name__} has no bytes of its own")
+    return array

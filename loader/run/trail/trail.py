@@ -1,0 +1,65 @@
+"""`Trail`: where and how a training keeps its trail."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ...dataset.root import Root
+from ...errors import InvalidName, InvalidRuntime
+
+MAX_CODE_CHARS = 2000
+_RUN = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,100}")
+_RECIPE = re.compile(r"[\w.]+:[\w.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """The trail of a run, for `Loader(plan, trail=...)`: what it takes to look back on the run's steps.
+
+    It never ends a training: an object that cannot be written is logged, and tried again with the next. Raises:
+    InvalidName; InvalidRuntime.
+    """
+
+    root: Root
+    """Root that gets the trail, and the plan. The job may create objects under `trails/` and `plans/` of it."""
+    run: str
+    """Name of the run, of 1 to 100 characters A-Z a-z 0-9 . _ -. A resumed training keeps it."""
+    recipe: str = ""
+    """Function that returns the training's decode and transform, as "module:function"; "" for none."""
+    ranks: Literal["first", "all"] | tuple[int, ...] = "first"
+    """Data-parallel ranks that are recorded: "first", "all", or their numbers."""
+    tensors_every: int = 100
+    """Steps from one record of the tensors' checksums to the next; 0 for none."""
+    code: str = ""
+    """Text about the training's code, such as a commit. Passwords in URLs are left out."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.root, Root):
+            raise InvalidRuntime(f"Trail: root = {self.root!r}; a loader.Root is needed")
+        check_run_name(self.run)
+        if not isinstance(self.recipe, str) or (self.recipe and not _RECIPE.fullmatch(self.recipe)):
+            raise InvalidRuntime(f"Trail: recipe = {self.recipe!r}; 'module:function' is needed, or ''")
+        ranks = self.ranks
+        if ranks not in ("first", "all") and not (
+            isinstance(ranks, tuple) and ranks and all(type(rank) is int and rank >= 0 for rank in ranks)
+        ):
+            raise InvalidRuntime(f"Trail: ranks = {ranks!r}; accepted: 'first', 'all', or a tuple of ranks")
+        if type(self.tensors_every) is not int or self.tensors_every < 0:
+            raise InvalidRuntime(
+                f"Trail: tensors_every = {self.tensors_every!r}; a number of steps is needed, 0 for never"
+            )
+        if not isinstance(self.code, str) or len(self.code) > MAX_CODE_CHARS:
+            raise InvalidRuntime(
+                f"Trail: code = {self.code!r:.100}; a text of at most {MAX_CODE_CHARS} characters is needed"
+            )
+
+    def records(self, rank: int) -> bool:
+        """Return whether a data-parallel rank is recorded."""
+        return self.ranks == "all" or (rank == 0 if self.ranks == "first" else rank in self.ranks)
+
+
+def check_run_name(run: object) -> str:
+    """Return the name of a run, itself. Raises: InvalidName."""
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise InvalidName(f"run = {run!r:.200}: 1 to 100 of A-Z a-z 0-9 . _ - are needed, not dots alone")
+    return run

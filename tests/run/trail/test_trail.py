@@ -1,0 +1,401 @@
+"""The trail of a run: a row for each time that a step was handed out, with its notes; it never ends a training."""
+
+import hashlib
+import json
+import logging
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
+from loader.run.trail import recorder
+
+
+@pytest.fixture
+def plan(memory_root, samples):
+    version = samples.write(memory_root, "photos", range(40), part_samples=9)
+    return loader.plan({"photos": version.select("cls", "x.npy")}, seed=5, global_batch=8)
+
+
+def train(plan, trail, steps=6, rank=0, world_size=1, seek=0, **options):
+    """Digests of the steps that were handed out."""
+    options = {"framework": "numpy", "workers": 0, **options}
+    with loader.Loader(plan, rank, world_size, steps=steps, trail=trail, **options) as batches:
+        batches.seek(seek)
+        found = []
+        for batch in batches:
+            batches.note(loss=batch.step / 2)
+            found.append(batch.digest)
+    return found
+
+
+def test_every_step_is_read_back(memory_root, plan):
+    trail = loader.Trail(memory_root, "big-7", recipe="train:recipe", tensors_every=4, code="a3f")
+    digests = train(plan, trail)
+    found = loader.read_trail(memory_root, "big-7")
+    steps = found.steps
+    assert steps["step"].to_list() == list(range(6))
+    assert steps["digest"].to_list() == digests
+    assert steps["note.loss"].to_list() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert set(zip(steps["rank"], steps["world_size"], steps["substituted"], strict=True)) == {(0, 1, 0)}
+    assert steps["at_us"].is_sorted()
+    assert (steps["wait_us"] > 0).all()
+    assert found.notes == ("loss",)
+    assert set(found.fields) == {"cls", "x.npy"}
+    assert steps["crc.x.npy"].is_null().to_list() == [False, True, True, True, False, True]
+    (start,) = found.starts
+    assert (start.plan, start.recipe, start.code, start.world_size) == (plan.hash, "train:recipe", "a3f", 1)
+    assert start.libraries["numpy"] == np.__version__
+    assert set(steps["start"]) == {start.id}
+    assert found.start(start.id) is start
+    assert loader.open_plan(memory_root, start.plan) == plan  # which nobody else had saved
+    assert found.differing == ()
+
+
+def test_a_look_back_gives_the_checksums_that_are_on_record(memory_root, plan):
+    train(plan, loader.Trail(memory_root, "r", tensors_every=2))
+    found = loader.read_trail(memory_root, "r").steps
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "again", tensors_every=1)
+    ) as again:
+        for step in (4, 0, 2):
+            again.seek(step)
+            next(again)
+    seen = loader.read_trail(memory_root, "again").steps
+    columns = ["step", "digest", "crc.cls", "crc.x.npy"]
+    assert seen.select(columns).rows() == found.filter(found["step"].is_in([0, 2, 4])).select(columns).rows()
+    assert found["crc.x.npy"].drop_nulls().n_unique() == 3
+
+
+def test_a_resumed_run_has_its_repeated_steps_twice(memory_root, plan):
+    trail = loader.Trail(memory_root, "r")
+    train(plan, trail)
+    train(plan, trail, steps=8, seek=4)
+    found = loader.read_trail(memory_root, "r")
+    assert found.steps["step"].to_list() == [0, 1, 2, 3, 4, 4, 5, 5, 6, 7]
+    assert len(found.starts) == 1  # nothing of the code had changed
+    assert found.differing == ()
+
+
+def test_steps_that_differ_between_two_tries_are_named(memory_root, plan):
+    trail = loader.Trail(memory_root, "r")
+    train(plan, trail)
+    other = plan.quarantined({"photos": [plan.batch_ids(4)[3][1]]}, 4)
+    train(other, trail, seek=3)
+    found = loader.read_trail(memory_root, "r")
+    assert found.differing == (4,)
+    assert {one.plan for one in found.starts} == {plan.hash, other.hash}
+    of_plan = {one.id: one.plan for one in found.starts}
+    assert [of_plan[id] for id in found.steps.filter(found.steps["step"] == 4)["start"]] == [
+        plan.hash,
+        other.hash,
+    ]
+
+
+def test_ranks_that_are_recorded(memory_root, plan):
+    for run, ranks in (("first", "first"), ("all", "all"), ("some", (1, 2))):
+        for rank in range(3):
+            train(plan, loader.Trail(memory_root, run, ranks=ranks), steps=2, rank=rank, world_size=3)
+    rows = {run: loader.read_trail(memory_root, run).steps for run in ("first", "all", "some")}
+    assert {run: sorted(set(found["rank"])) for run, found in rows.items()} == {
+        "first": [0],
+        "all": [0, 1, 2],
+        "some": [1, 2],
+    }
+    assert len(loader.read_trail(memory_root, "all").starts) == 1
+    whole = train(plan, loader.Trail(memory_root, "alone"), steps=2)
+    sums = [
+        sum(rows["all"].filter(rows["all"]["step"] == step)["digest"].to_list()) % 2**64 for step in range(2)
+    ]
+    assert sums == whole
+
+
+@pytest.mark.parametrize(
+    "options", [{"executor": "threads", "workers": 2}, {"executor": "processes", "workers": 1}]
+)
+def test_other_executors_leave_the_same_rows(tmp_path, samples, options):
+    root = loader.Root(str(tmp_path))  # worker processes cannot read a memory root
+    version = samples.write(root, "photos", range(40), part_samples=9)
+    plan = loader.plan({"photos": version}, seed=5, global_batch=8)
+    train(plan, loader.Trail(root, "caller", tensors_every=2))
+    train(plan, loader.Trail(root, "other", tensors_every=2), **options)
+    one, two = (loader.read_trail(root, run).steps for run in ("caller", "other"))
+    assert len(one) == 6
+    assert {name for name in one.columns if name.startswith("crc.")} == {
+        f"crc.{name}" for name in samples.sample("photos", 0)
+    }
+    drop = ["at_us", "wait_us", "start"]
+    assert one.drop(drop).rows() == two.drop(drop).rows()
+
+
+def largest(memory_root, run="r"):
+    return [
+        [(one["note"], one["slot"], one["value"]) for one in step]
+        for step in loader.read_trail(memory_root, run).steps["largest"].to_list()
+    ]
+
+
+def test_the_largest_values_are_kept_with_their_slots(memory_root, plan):
+    with loader.Loader(
+        plan, 1, 2, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r", ranks="all")
+    ) as batches:
+        next(batches)
+        batches.note(per_sample={"loss": [1.0, math.nan, math.inf, 2.0]})
+        next(batches)
+        given = np.array([4, 3, 2, 1])
+        batches.note(loss=np.float32(7), per_sample={"loss": given, "norm": [0, 0, 0, 9]})
+        given[:] = 0
+    first, second = largest(memory_root)
+    assert [slot for _, slot, _ in first] == [5, 6, 7, 4]
+    assert math.isnan(first[0][2])
+    assert second[:4] == [("loss", 4, 4), ("loss", 5, 3), ("loss", 6, 2), ("loss", 7, 1)]
+    assert second[4] == ("norm", 7, 9)
+    assert loader.read_trail(memory_root, "r").steps["note.loss"].to_list() == [None, 7]
+
+
+def test_sixteen_of_many(memory_root, samples):
+    version = samples.write(memory_root, "photos", range(40))
+    plan = loader.plan({"photos": version.select("cls")}, seed=5, global_batch=40)
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
+    ) as batches:
+        next(batches)
+        batches.note(per_sample={"loss": np.arange(40) % 37})
+    (found,) = largest(memory_root)
+    assert [slot for _, slot, _ in found] == list(range(36, 20, -1))
+
+
+def test_micro_batches_are_noted_one_by_one(memory_root, plan):
+    digests = train(plan, loader.Trail(memory_root, "whole"), steps=2)
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, micro_batch=3, steps=2, trail=loader.Trail(memory_root, "r")
+    ) as batches:
+        for batch in batches:
+            batches.note(loss=batch.micro, per_sample={"loss": batch["cls"]})
+            with pytest.raises(InvalidRuntime, match="each of the"):
+                batches.note(per_sample={"loss": range(8)})
+    found = loader.read_trail(memory_root, "r").steps
+    assert found["digest"].to_list() == digests
+    assert found["note.loss"].to_list() == [2, 2]
+    for step, rows in enumerate(largest(memory_root)):
+        numbers = [int(key[-3:]) for _, key in plan.batch_ids(step)]
+        assert {slot: value for _, slot, value in rows} == dict(enumerate(numbers))
+
+
+def test_padding_is_no_sample(memory_root, samples):
+    version = samples.write(memory_root, "photos", range(5))
+    plan = loader.plan({"photos": version.select("cls")}, seed=5, global_batch=4)
+    trail = loader.Trail(memory_root, "r")
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, epochs=1, trail=trail) as batches:
+        for _ in batches:
+            batches.note(per_sample={"loss": [math.nan] * 4})
+    assert list(map(len, largest(memory_root))) == [4, 1]
+    assert loader.read_trail(memory_root, "r").starts[0].epochs == 1
+
+
+def test_torch_values_are_those_of_the_moment(memory_root, plan):
+    torch = pytest.importorskip("torch")
+    with loader.Loader(
+        plan, 0, 1, workers=0, trail=loader.Trail(memory_root, "r", tensors_every=1)
+    ) as batches:
+        next(batches)
+        loss = torch.full((), 2.5, requires_grad=True) * 1
+        losses = torch.arange(8, dtype=torch.bfloat16)
+        batches.note(loss=loss, per_sample={"loss": losses})
+        with torch.no_grad():
+            loss.zero_()
+            losses.zero_()
+    (row,) = loader.read_trail(memory_root, "r").steps.to_dicts()
+    assert row["note.loss"] == 2.5
+    assert row["largest"][0] == {"note": "loss", "slot": 7, "value": 7.0}
+    assert row["crc.x.npy"] is not None
+
+
+def test_notes_that_cannot_be_are_refused(memory_root, plan):
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
+    ) as batches:
+        with pytest.raises(InvalidRuntime, match="before the first batch"):
+            batches.note(loss=1)
+        next(batches)
+        for value in ("high", None, [1.0], np.ones(3)):
+            with pytest.raises(InvalidRuntime, match="a number is needed"):
+                batches.note(loss=value)
+        for values in (np.ones(7), np.ones((8, 1)), 3.0, "abcdefgh"):
+            with pytest.raises(InvalidRuntime, match="each of the 8 slots"):
+                batches.note(loss=1.0, per_sample={"loss": values})
+        with pytest.raises(InvalidRuntime, match="201 names"):
+            batches.note(**{f"n{i}": i for i in range(201)})
+    assert loader.read_trail(memory_root, "r").notes == ()
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
+        next(batches)
+        with pytest.raises(InvalidRuntime, match="without a trail"):
+            batches.note(loss=1.0)
+
+
+class Refusing:
+    """A store that refuses trails, as long as it is told to."""
+
+    def __init__(self, store):
+        self.inner, self.refuses = store, True
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def put_if_absent(self, key, data):
+        if self.refuses and key.startswith("trails/"):
+            raise Forbidden(f"{key}: not yours")
+        self.inner.put_if_absent(key, data)
+
+
+def test_a_root_that_refuses_ends_nothing(memory_root, plan, caplog):
+    memory_root.store = Refusing(memory_root.store)
+    assert len(train(plan, loader.Trail(memory_root, "r"))) == 6
+    told = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert told
+    assert "'r' lacks steps 0 to 5" in told[-1].getMessage()
+    assert "trails/r/" in told[-1].getMessage()
+    with pytest.raises(RunNotFound):
+        loader.read_trail(memory_root, "r")
+
+
+def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, monkeypatch, wait_for, caplog):
+    monkeypatch.setattr(recorder, "SECONDS", 0.005)
+    memory_root.store = store = Refusing(memory_root.store)
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, steps=4, trail=loader.Trail(memory_root, "r")
+    ) as batches:
+        for batch in batches:
+            if batch.step == 2:
+                wait_for(lambda: any("steps 0" in record.getMessage() for record in caplog.records))
+                store.refuses = False
+    assert loader.read_trail(memory_root, "r").steps["step"].to_list() == [0, 1, 2, 3]
+
+
+def test_a_step_is_written_once_it_gets_no_more_notes(memory_root, plan, monkeypatch, wait_for):
+    monkeypatch.setattr(recorder, "SECONDS", 0.005)
+    with loader.Loader(
+        plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
+    ) as batches:
+        next(batches)
+        next(batches)
+        wait_for(lambda: any("-of-1/" in info.key for info in memory_root.store.list("trails/")))
+        batches.note(loss=3)
+        assert loader.read_trail(memory_root, "r").steps["step"].to_list() == [0]
+    found = loader.read_trail(memory_root, "r").steps
+    assert found["note.loss"].to_list() == [None, 3]
+
+
+KILLED = """
+import sys, time
+import loader
+from loader.run.trail import recorder
+
+recorder.SECONDS = 0.05
+root = loader.Root(sys.argv[1])
+plan = loader.open_plan(root, sys.argv[2])
+batches = loader.Loader(plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(root, "r"))
+for _ in range(5):
+    next(batches)
+    batches.note(loss=1.0)
+if sys.argv[3] == "killed":
+    while not any("-of-1/" in info.key for info in root.store.list("trails/")):
+        time.sleep(0.01)
+    print("written", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "forgotten"])
+def test_a_process_that_does_not_close_its_loader(tmp_path, samples, end):
+    root = loader.Root(str(tmp_path / "root"))
+    plan = loader.plan({"photos": samples.write(root, "photos", range(40))}, seed=9, global_batch=8)
+    plan.save(root)
+    command = [sys.executable, "-c", KILLED, root.url, plan.hash, end]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        if end == "killed":
+            assert process.stdout.readline() == "written\n"
+            process.kill()
+    steps = loader.read_trail(root, "r").steps["step"].to_list()
+    assert steps == list(range(len(steps)))
+    assert len(steps) >= (5 if end == "forgotten" else 1)
+
+
+def test_code_is_known_by_its_file(memory_root, plan, tmp_path, monkeypatch):
+    (tmp_path / "my_transforms.py").write_text(
+        "def twice(sample, rng):\n    return {'x': sample['x.npy'] * 2}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_transforms
+
+    decode = {"cls": Secretive("s3://me:hunter2@store/labels")}
+    train(
+        plan,
+        loader.Trail(memory_root, "r", code="https://me:hunter2@git/x 3af"),
+        transform=my_transforms.twice,
+        decode=decode,
+    )
+    (start,) = loader.read_trail(memory_root, "r").starts
+    file = (tmp_path / "my_transforms.py").read_bytes()
+    assert start.transforms[""].name == "my_transforms:twice"
+    assert start.transforms[""].sha256 == hashlib.sha256(file).hexdigest()
+    assert start.decoders["cls"][""].name == f"{__name__}:Secretive"
+    assert start.decoders["x.npy"][""].name == "loader.modalities.array:decode"
+    (key,) = [info.key for info in memory_root.store.list("trails/r/start-")]
+    assert b"hunter2" not in memory_root.store.get(key).data
+    assert b"git/x 3af" in memory_root.store.get(key).data
+
+
+class Secretive:
+    def __init__(self, url):
+        self.url = url
+
+    def __repr__(self):
+        return f"Secretive({self.url})"
+
+    def __call__(self, data, rng):
+        return int(data)
+
+
+def test_what_a_trail_is_made_of_is_checked(memory_root, plan):
+    for run in ("", "..", "a/b", "a b", "x" * 101, 7, "../r"):
+        with pytest.raises(InvalidName, match="1 to 100"):
+            loader.Trail(memory_root, run)
+    for wrong in (
+        {"ranks": "last"},
+        {"ranks": ()},
+        {"ranks": (-1,)},
+        {"ranks": [0]},
+        {"tensors_every": -1},
+        {"tensors_every": True},
+        {"recipe": "rm -rf /"},
+        {"code": "x" * 2001},
+    ):
+        with pytest.raises(InvalidRuntime, match=next(iter(wrong))):
+            loader.Trail(memory_root, "r", **wrong)
+    with pytest.raises(InvalidRuntime, match=r"loader\.Root is needed"):
+        loader.Trail("data", "r")
+    with pytest.raises(InvalidRuntime, match=r"loader\.Trail"):
+        loader.Loader(plan, 0, 1, trail=memory_root)
+
+
+def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
+    train(plan, loader.Trail(memory_root, "one"), steps=2)
+    with pytest.raises(RunNotFound, match="it has: one"):
+        loader.read_trail(memory_root, "two")
+    store = memory_root.store
+    (key,) = [info.key for info in store.list("trails/one/start-")]
+    body = json.loads(store.get(key).data)
+    store.put_if_absent("trails/new/" + key.rpartition("/")[2], json.dumps({**body, "format": 99}).encode())
+    with pytest.raises(FormatTooNew, match="newer penstock"):
+        loader.read_trail(memory_root, "new")
+    store.put_if_absent("trails/bad/" + key.rpartition("/")[2], b"{}")
+    with pytest.raises(Corrupt, match="no start of a trail"):
+        loader.read_trail(memory_root, "bad")
+    store.put_if_absent(f"trails/worse/0-of-1/{0:019d}-{0:016x}.parquet", b"PAR1")
+    with pytest.raises(Corrupt, match="not a readable Parquet"):
+        loader.read_trail(memory_root, "worse")

@@ -201,6 +201,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "open_plan",
         "pack",
         "plan",
+        "plan_of",
         "read_ledger",
         "read_trail",
         "report",

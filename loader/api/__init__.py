@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .plan_of import plan_of
     from .report import report
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "open_plan",
     "pack",
     "plan",
+    "plan_of",
     "read_ledger",
     "read_trail",
     "report",
@@ -85,6 +87,7 @@ _LATER = {
     "follow": ".follow",
     "image": "..modalities.image.request",
     "read_trail": "..run.trail.read_trail",
+    "plan_of": ".plan_of",
     "report": ".report",
     "video": "..modalities.video.request",
 }

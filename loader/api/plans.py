@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ..dataset.root import Root
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
-from ..errors import Corrupt, InvalidPlan, ObjectNotFound, PlanMismatch
+from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
 from ..order.content import Source
 from ..order.content import source as _source
@@ -103,11 +103,14 @@ def by_score(
     return _by_score(name, _viewed(name, view), by, weights, edges=edges, share=share)
 
 
-def open_plan(root: Root, plan_hash: str) -> Plan:
+def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     """Return a plan saved with `plan.save(root)`.
 
+    retired: True opens versions that were retired too, to look back on a run: a collector may delete their data.
+
     Raises: InvalidPlan for an unknown hash; PlanMismatch; FormatTooNew; Corrupt; VersionRetired when one of its
-    versions was.
+    versions was; with retired=True only where its data is deleted. Denied for samples of a retired version that were
+    taken down.
     """
     try:
         data = root.store.get(f"plans/{plan_hash}.json").data
@@ -121,7 +124,9 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
         ) from error
     from ..order.from_json import plan_from_json
 
-    open_version = cache(root.open)  # once, however many buckets or views of it there are
+    open_version = cache(
+        partial(_opened_anyway, root) if retired else root.open
+    )  # once, however many buckets or views of it there are
     found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if found.hash != plan_hash:
         raise PlanMismatch(
@@ -129,6 +134,30 @@ def open_plan(root: Root, plan_hash: str) -> Plan:
             "or save the plan again"
         )
     return found
+
+
+def _opened_anyway(root: Root, ref: str) -> Version:
+    """Return a version, also a retired one. Raises: VersionRetired where its data is gone; Denied."""
+    record = root.record(ref, retired=True)
+    if record.retired is None:
+        return root.open(ref)
+    from ..dataset.publishing.apply_denies import parent_denied  # 12 modules, which a training does without
+
+    try:
+        version = root.open(ref, retired=True)
+        denied = parent_denied(version, root.state.denies)
+    except ObjectNotFound as error:
+        raise VersionRetired(
+            f"{record.name} ({record.id}) was retired ({record.retired}), and its data is deleted: its samples cannot "
+            "be shown any more. The trail of a run keeps digests and notes (loader.read_trail)",
+            dataset=record.dataset,
+        ) from error
+    if denied:
+        raise Denied(
+            f"{record.name} ({record.id}) was retired, and samples of it were taken down since: they are shown in no "
+            "version. The trail of a run keeps digests and notes (loader.read_trail)"
+        )
+    return version
 
 
 def reopen(root: Root, spec: Mapping[str, Any]) -> OrderView:

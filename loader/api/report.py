@@ -26,6 +26,7 @@ from ..json_text import is_text, parse_json_object
 from ..order.plan import Plan
 from ..run.recipe.recipe import stored_view
 from ..storage import Store
+from ..storage.mirror.store import primary_of
 from ..storage.spec import redact
 
 FORMAT = 1
@@ -294,6 +295,16 @@ def _append(store: Store, one: Report) -> None:
         except AlreadyExists:
             continue
         return
+
+
+def reports_of(root: Root, run: str) -> list[Report]:
+    """Return all reports of a run, of every dataset of the root. Raises: Corrupt; FormatTooNew; StoreError."""
+    store = primary_of(root.store)
+    return [
+        _read(store, dataset, info.key)
+        for dataset in sorted(root.state.datasets)
+        for info in store.list(f"{_folder(dataset)}runs/{run}/")
+    ]
 
 
 def _newest(store: Store, dataset: str) -> int:

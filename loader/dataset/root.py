@@ -106,18 +106,19 @@ class Root:
 
     # reading
 
-    def open(self, ref: str) -> Version:
+    def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
         Leaves a lease, so that a collector sees a reader; with read-only credentials it logs one warning instead.
-        Raises: VersionNotFound; VersionRetired; NotARoot; FormatTooNew; Corrupt.
+        retired: True opens a retired version, to look at while it is there. Raises: VersionNotFound; VersionRetired;
+        NotARoot; FormatTooNew; Corrupt.
         """
-        record = self.record(ref)
+        record = self.record(ref, retired=retired)
         # What is read beside the lease is checked against its sha256, and nobody has it before the lease is good.
         with beside(_read, self, record) as reading:
             if self._lease.add(record.id):  # the first of several threads leaves one
                 # The lease is only safe once it is older than the retirement it must be seen by: read the log again.
-                resolve(self.state, record.id)
+                resolve(self.state, record.id, retired=retired)
             version = reading.result()
         version.reader = self  # the lease is given back with the last of root and versions
         return version

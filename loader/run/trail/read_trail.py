@@ -1,6 +1,7 @@
 """The trail of a run, read back: its starts, and a row for every step and recorded rank."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,19 +73,27 @@ def read_trail(root: Root, run: str) -> RunTrail:
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]
-    starts, rows = list(filter(_START.fullmatch, keys)), list(filter(_ROWS.fullmatch, keys))
+    starts, rows = read_starts(store, run, keys), list(filter(_ROWS.fullmatch, keys))
     if not starts and not rows:
         raise RunNotFound(
             f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
-    with Together(store, [folder + name for name in starts]) as coming:
-        found = [
-            parse_start(coming.get(folder + name).data, f"{store.url}/{folder}{name}") for name in starts
-        ]
-    return RunTrail(
-        run=run, starts=tuple(sorted(found, key=lambda one: one.at_us)), steps=_steps(store, folder, rows)
-    )
+    return RunTrail(run=run, starts=starts, steps=_steps(store, folder, rows))
+
+
+def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
+    """Return the starts of a run, by time; none where it has no trail.
+
+    names: of the objects in its folder; None lists those of the starts. Raises: Corrupt; FormatTooNew; StoreError.
+    """
+    folder = trail_folder(run)
+    if names is None:
+        names = [info.key.removeprefix(folder) for info in store.list(f"{folder}start-")]
+    keys = [folder + name for name in names if _START.fullmatch(name)]
+    with Together(store, keys) as coming:
+        found = [parse_start(coming.get(key).data, f"{store.url}/{key}") for key in keys]
+    return tuple(sorted(found, key=lambda one: one.at_us))
 
 
 def trail_runs(store: Store) -> list[str]:

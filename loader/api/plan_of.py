@@ -1,0 +1,192 @@
+"""The plan of a run at a step, or of a saved state: found in what the training left under the root."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataset.log.entries import DAMAGED
+from ..dataset.root import Root
+from ..errors import Corrupt, InvalidName, NotRecorded, PlanMismatch, RunNotFound, VersionRetired
+from ..json_text import parse_json_object
+from ..order.plan import Plan
+from ..run.trail.read_trail import read_starts, read_trail, trail_runs
+from ..storage import Store
+from ..storage.mirror.store import primary_of
+from ..storage.shared.threads import Together
+from .plans import open_plan
+from .report import reports_of
+
+_RUN = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,128}")
+_PLAN = re.compile(r"p-[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Steps that a run did under a plan."""
+
+    plan: str
+    """Hash of the plan."""
+    first: int = 0
+    """First of the steps."""
+    last: int | None = None
+    """Last of the steps; None where more may have followed."""
+    order: int = 0
+    """The largest one counts where several hold a step."""
+
+
+def plan_of(root: Root, run: str | Mapping[str, Any], step: int | None = None) -> Plan:
+    """Return the plan of a run at a step, of a loader's state, or of a hash: to look back, not to train.
+
+        loader.plan_of(root, "big-7", 1234)
+        loader.plan_of(root, batches.state_dict())
+
+    A run's plan stands on its trail, else in what it followed, reported, or saved as checkpoints. Of a step that was
+    done under several plans it is the last. A state names only its past: the plan is one under the root's `plans/` with
+    that past. Versions that are retired and not yet deleted are opened too.
+
+    run: Name of a run, hash of a plan, or state of a `Loader` or of `loader.follow`.
+    step: Global step; needed where the run has had several plans.
+
+    Raises: RunNotFound; NotRecorded, which says how the next run is found; PlanMismatch for no state; InvalidName; as
+    `open_plan`.
+    """
+    if isinstance(run, Mapping):
+        return _of_state(root, run)
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise InvalidName(f"run = {run!r:.200}: the name of a run, a plan's hash or a state is needed")
+    if _PLAN.fullmatch(run):
+        return open_plan(root, run, retired=True)
+    plans: list[str] = []
+    for left in (_trailed, _followed, _reported, _checkpointed):
+        stretches = list(left(root, run, step))
+        plans += dict.fromkeys(one.plan for one in stretches)
+        if (found := _chosen(stretches, step)) is not None:
+            return open_plan(root, found, retired=True)
+    if not plans:
+        told = ", ".join(trail_runs(primary_of(root.store))) or "none"
+        raise RunNotFound(
+            f"{root.url}: no run {run!r} has left a trail, a report, a checkpoint or a version that it followed. Runs "
+            f"with a trail: {told}"
+        )
+    where = "pass step=" if step is None else f"step {step} is on no record"
+    raise NotRecorded(
+        f"{root.url}: run {run!r} had the plans {', '.join(sorted(set(plans)))}; {where}. A trail has every step: "
+        "loader.Loader(plan, trail=loader.Trail(root, run=...))"
+    )
+
+
+def _chosen(stretches: list[_Stretch], step: int | None) -> str | None:
+    """Return the plan of a step; None where these do not tell it."""
+    if len({one.plan for one in stretches}) == 1:
+        return stretches[0].plan
+    if step is None:
+        return None
+    holding = [one for one in stretches if one.first <= step and (one.last is None or step <= one.last)]
+    return max(holding, key=lambda one: one.order).plan if holding else None
+
+
+def _trailed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plans of the run's starts; of several, those of the rows of the step too. Reads rows only then."""
+    starts = read_starts(primary_of(root.store), run)
+    if len({one.plan for one in starts}) < 2 or step is None:
+        yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
+        return
+    plans = {one.id: one.plan for one in starts}
+    rows = read_trail(root, run).steps
+    for row in rows.filter(rows["step"] == step).iter_rows(named=True):
+        yield _Stretch(plan=plans[row["start"]], first=step, last=step, order=row["at_us"])
+    yield from (_Stretch(plan=one.plan, last=-1) for one in starts)
+
+
+def _followed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plan from each step on at which `loader.follow` looked for newer versions."""
+    found = _objects(primary_of(root.store), f"follows/{run}/", "before", "plan", "step")
+    for number, (before, plan, first) in enumerate(found):
+        if not number:
+            yield _Stretch(plan=before, order=-1)
+        yield _Stretch(plan=plan, first=first, order=first)
+
+
+def _reported(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plan of each report."""
+    for one in reports_of(root, run):
+        yield _Stretch(plan=one.plan, first=one.first_step, last=one.last_step, order=one.at_us)
+
+
+def _checkpointed(root: Root, run: str, step: int | None) -> Iterator[_Stretch]:
+    """Yield the plan of each checkpoint that has one; the earliest behind a step tells most of it."""
+    for plan, done in _objects(primary_of(root.store), f"checkpoints/{run}/steps/", "plan", "step"):
+        if plan is not None:
+            yield _Stretch(plan=plan, last=done - 1, order=-done)
+
+
+def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
+    """Return the plan that a state names, or one with its past. Raises: as `plan_of`."""
+    follow = state.get("follow")
+    if isinstance(follow, Mapping):
+        return open_plan(root, str(follow.get("plan")), retired=True)
+    past = state.get("past")
+    if not isinstance(past, Mapping) or not isinstance(past.get("sources"), Mapping):
+        raise PlanMismatch(
+            f"not the state of a Loader: it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged"
+        )
+    lost: Exception | None = None
+    for body, key in _plans(primary_of(root.store)):
+        if not _may_have(body, past):
+            continue
+        try:
+            plan = open_plan(root, key.removeprefix("plans/").removesuffix(".json"), retired=True)
+            plan.check_state(dict(state))
+        except PlanMismatch:
+            continue
+        except VersionRetired as error:
+            lost = error
+            continue
+        return plan
+    if lost is not None:
+        raise lost
+    raise NotRecorded(
+        f"no plan of {root.url}/plans/ has the past of this state, at step {state.get('step')}: save it with "
+        "plan.save(root). loader.Trail(root, run=...) does so by itself"
+    )
+
+
+def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
+    """Return whether a plan's JSON may have the past: opening it costs a view each."""
+    alike = all(body.get(name) == past.get(name) for name in ("seed", "global_batch", "boundary"))
+    sources = body.get("sources")
+    return (
+        alike
+        and isinstance(sources, Mapping)
+        and all(
+            name in sources and str(sources[name]["id"]).startswith(short[0])
+            for name, short in past["sources"].items()
+        )
+    )
+
+
+def _plans(store: Store) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield (JSON, key) of the plans under a root, by hash; one that is damaged is passed over."""
+    keys = [info.key for info in store.list("plans/")]
+    with Together(store, keys) as coming:
+        for key in keys:
+            data = coming.get(key).data
+            with suppress(*DAMAGED):
+                yield parse_json_object(data), key
+
+
+def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:
+    """Yield these values of the JSON objects right under a prefix, by key. Raises: Corrupt."""
+    keys = [info.key for info in store.list(prefix) if "/" not in info.key.removeprefix(prefix)]
+    with Together(store, keys) as coming:
+        for key in keys:
+            try:
+                body = parse_json_object(coming.get(key).data)
+                values = [body[name] for name in names]
+            except DAMAGED as error:
+                raise Corrupt(
+                    f"{store.url}/{key} is not as it was written ({error!r}); restore it"
+                ) from error
+            yield values

@@ -1,0 +1,154 @@
+"""The plan of a run is found by whatever the run left, and opens though its versions were retired since."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loader
+from loader.dataset.log.denies import Target
+from loader.errors import Denied, InvalidName, NotRecorded, PlanMismatch, RunNotFound, VersionRetired
+from penstock.checkpoints import Checkpoints
+
+OPTIONS: dict[str, Any] = {"framework": "numpy", "workers": 0}
+
+
+def add(root: loader.Root, first: int, n: int) -> None:
+    with root.write("photos") as writer:
+        for number in range(first, first + n):
+            writer.add(f"{number:03d}", {"cls": number})
+
+
+def planned(root: loader.Root, ref: str = "photos@1", seed: int = 5) -> loader.Plan:
+    return loader.plan({"p": root.open(ref)}, seed=seed, global_batch=6)
+
+
+def trained(plan: loader.Plan, steps: range, **options: Any) -> dict[str, Any]:
+    """The state behind the last of some steps."""
+    with loader.Loader(plan, 0, 1, **{**OPTIONS, **options}) as batches:
+        batches.seek(steps[0])
+        for _ in steps:
+            next(batches)
+        return batches.state_dict()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[loader.Root]:
+    with loader.Root(tmp_path) as made:
+        add(made, 0, 60)
+        yield made
+
+
+def test_a_hash_and_a_trail(root: loader.Root) -> None:
+    plan = planned(root)
+    trained(plan, range(3), trail=loader.Trail(root, "big"))
+    for step in (None, 0, 1000):
+        assert loader.plan_of(root, "big", step) == plan
+    assert loader.plan_of(root, plan.hash) == plan
+
+
+def test_of_several_plans_on_a_trail_it_is_the_last_that_did_the_step(root: loader.Root) -> None:
+    first, trail = planned(root), loader.Trail(root, "big")
+    other = first.quarantined({"p": ["003"]}, 4)
+    trained(first, range(6), trail=trail)
+    trained(other, range(4, 8), trail=trail)
+    found = {step: loader.plan_of(root, "big", step).hash for step in (0, 3, 4, 5, 7)}
+    assert found == {0: first.hash, 3: first.hash, 4: other.hash, 5: other.hash, 7: other.hash}
+    with pytest.raises(NotRecorded, match="pass step="):
+        loader.plan_of(root, "big")
+    with pytest.raises(NotRecorded, match=r"step 8 is on no record.*Trail"):
+        loader.plan_of(root, "big", 8)
+
+
+def test_a_run_that_follows(root: loader.Root) -> None:
+    first = planned(root)
+    with loader.follow(root, first, run="big", every=4, rank=0, world_size=1, **OPTIONS) as batches:
+        for _ in range(6):
+            next(batches)
+        add(root, 60, 30)
+        state = {}
+        for _ in range(6):
+            next(batches)
+            state = batches.state_dict()
+        grown = batches.plan
+    assert grown != first
+    found = {step: loader.plan_of(root, "big", step) for step in (0, 7, 8, 500)}
+    assert found == {0: first, 7: first, 8: grown, 500: grown}
+    assert loader.plan_of(root, json.loads(json.dumps(state))) == grown
+
+
+def test_a_run_that_reported(root: loader.Root) -> None:
+    first = planned(root)
+    other = first.quarantined({"p": ["003"]}, 4)
+    for plan, steps in ((first, (0, 9)), (other, (4, 12))):
+        assert loader.report(root, plan, run="big", steps=steps, strict=True)
+    assert [loader.plan_of(root, "big", step) for step in (3, 4, 12)] == [first, other, other]
+    with pytest.raises(NotRecorded):
+        loader.plan_of(root, "big", 13)
+
+
+def test_a_run_that_saved_checkpoints(root: loader.Root) -> None:
+    plan = planned(root)
+    plan.save(root)
+    with loader.Loader(plan, 0, 1, **OPTIONS) as batches, Checkpoints(root, "big") as checkpoints:
+        next(batches)
+        checkpoints.save(1, {"x": 1}, batches)
+    assert loader.plan_of(root, "big", 0) == plan
+
+
+def test_a_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
+    plans = [planned(root, seed=seed) for seed in (1, 2, 3)]
+    states = [trained(plan, range(3)) for plan in plans]
+    with pytest.raises(NotRecorded, match=r"plan\.save"):
+        loader.plan_of(root, states[0])
+    for plan in plans:
+        plan.save(root)
+    root.store.put_if_absent("plans/p-damaged.json", b"{")
+    assert [loader.plan_of(root, json.loads(json.dumps(state))) for state in states] == plans
+    with pytest.raises(PlanMismatch, match="not the state of a Loader"):
+        loader.plan_of(root, {"model": 1})
+
+
+def test_a_run_that_left_nothing(root: loader.Root) -> None:
+    trained(planned(root), range(1), trail=loader.Trail(root, "small"))
+    with pytest.raises(RunNotFound, match="trail: small"):
+        loader.plan_of(root, "big", 0)
+    for name in ("../x", "", 7, ".."):
+        with pytest.raises(InvalidName, match="name of a run"):
+            loader.plan_of(root, name)  # type: ignore[arg-type]
+
+
+def test_a_retired_version_opens_to_look_at_until_it_is_deleted(root: loader.Root, tmp_path: Path) -> None:
+    plan = planned(root)
+    state = trained(plan, range(2), trail=loader.Trail(root, "big"))
+    digest = next(loader.Loader(plan, 0, 1, **OPTIONS)).digest
+    root.exclude("photos@1", ["003"], reason="blurred")
+    root.retire("photos@1", reason="too old")
+    with pytest.raises(VersionRetired, match="too old"):
+        loader.open_plan(root, plan.hash)
+    for found in (
+        loader.open_plan(root, plan.hash, retired=True),
+        loader.plan_of(root, "big", 0),
+        loader.plan_of(root, state),
+    ):
+        assert found == plan
+        with loader.Replay(found, framework="numpy") as replay:
+            assert replay.digest(0) == replay.batch(0).digest == digest
+    record = root.record("photos@1", retired=True)
+    (tmp_path / record.manifest).unlink()
+    with loader.Root(tmp_path) as later:
+        for look in ("big", state):
+            with pytest.raises(VersionRetired, match="its data is deleted"):
+                loader.plan_of(later, look, 0)
+
+
+def test_what_was_taken_down_is_shown_in_no_retired_version(root: loader.Root) -> None:
+    plan = planned(root)
+    plan.save(root)
+    root.exclude("photos@1", ["003"], reason="blurred")
+    root.retire("photos@1", reason="too old")
+    root.log.deny([Target(kind="sample", value="004", dataset="photos")], reason="asked", by="desk")
+    with pytest.raises(Denied, match="taken down"):
+        loader.plan_of(root, plan.hash)

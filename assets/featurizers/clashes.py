@@ -10,7 +10,7 @@ from loader.errors import Conflict, InvalidName
 
 from .featurizer import Featurizer
 
-TAKEN = frozenset({"key", "code", "reason", "refused", "kind", "left_out"})
+TAKEN = frozenset({"key", "code", "reason", "refused", "is_known", "kind", "left_out"})
 """Columns that the tables of features and samples have of their own."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -95,7 +95,13 @@ def samples_metadata(
     groups: dict[str, Counter[str]] = {
         name: Counter(str(value or "unknown") for value in values) for name, values in named.items()
     }
-    return check_metadata(record, refusals) | _plot(plots.counts(groups))
+    reasons = Counter(str(reason) for reason in record.body["exclude"].values())
+    table_of_reasons = markdown_table(("reason", "samples"), reasons.most_common()) if reasons else "none"
+    return (
+        check_metadata(record, refusals)
+        | _plot(plots.counts(groups))
+        | {"left_out_by_reason": dg.MetadataValue.md(table_of_reasons)}
+    )
 
 
 def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
@@ -206,6 +212,16 @@ def version_metadata(release: "Release", history: Mapping[int, int]) -> Metadata
         "groups": dg.MetadataValue.md(markdown_table(("group", "samples", "bytes", "fields"), groups)),
         "dagster/row_count": dg.MetadataValue.int(len(version)),
     } | _plot(plots.growth(history, {name: nbytes for name, _, nbytes, _ in groups}))
+
+
+def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
+    """Return the metadata of samples that people excluded. counts: (person, reason) -> number of them."""
+    rows = [(by, reason, n) for (by, reason), n in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+    table = markdown_table(("excluded by", "reason", "samples"), rows) if rows else "none"
+    return {
+        "excluded_samples": dg.MetadataValue.int(sum(counts.values())),
+        "excluded_by_people": dg.MetadataValue.md(table),
+    }
 
 
 def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:

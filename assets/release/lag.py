@@ -24,6 +24,7 @@ from penstock.stages import StageRecord
 from ..arrivals.batch_manifests import read_manifest as read_batch
 from ..pages import plots
 from ..pages.report import Metadata, markdown_table
+from ..spec import DatasetSpec
 from ..tables import read_table
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ class Lag:
     """95th percentile."""
     max_s: float
     """Longest time."""
+
+
+def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
+    """Return the policy of the dataset's versions, by its upkeep."""
+    if spec is None or spec.upkeep.fresh_within is None:
+        return None
+    return dg.FreshnessPolicy.time_window(
+        fail_window=spec.upkeep.fresh_within, warn_window=spec.upkeep.warn_within
+    )
 
 
 def arrivals(store: Store, samples: StageRecord) -> dict[str, int]:

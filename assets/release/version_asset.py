@@ -12,20 +12,22 @@ from loader.dataset.versions.version import open_record
 from loader.errors import Conflict, StageNotPublished
 from penstock.approve import stops
 from penstock.card.rendering.escape import markdown_text
+from penstock.exclusions.publish import obey
 from penstock.stages import StageRecord, current_record, found_records, newest_listed
 from resources.storage import RootResource
 
+from ..feedback.exclusions import excluded_by_reason
 from ..gate import GATE, Gate
 from ..ingest import recuts
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
-from ..pages.report import Metadata, dagster_name, version_metadata
+from ..pages.report import Metadata, dagster_name, exclusions_metadata, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, require_published
 from .audit import Audit, audit_batch, overtaken
 from .card import card_metadata
-from .lag import PRODUCER, arrivals, lag_metadata
+from .lag import PRODUCER, arrivals, freshness_of, lag_metadata
 from .links import published_in, version_links
 from .settled import note_settled, read_settled
 
@@ -72,6 +74,8 @@ def publish_batches(
 ) -> Release:
     """Publish every batch that passed both audits and that no version has yet, one version per batch.
 
+    Samples that a person excluded are left out of the newest version before, and after, if it still has them.
+
     A batch that fails the gate now stops the whole publish; with its verdict written it is held back from then on, and
     the others can go. Each batch goes onto exactly the version that it was judged against. Where another came first, it
     is judged again, so that n which wait together cost 2n - 1 verdicts. Publishing again changes nothing.
@@ -82,6 +86,7 @@ def publish_batches(
     Raises: StageNotPublished when a batch failed now, when there is nothing new and one failed before, or when no batch
     was cut at all; Fenced; Conflict.
     """
+    obey(root, dataset)
     audits = audit_waiting(root, dataset, run_id, gate)
     if failed := refusal_of(audits):
         raise StageNotPublished(failed)
@@ -131,6 +136,8 @@ def _publish_passed(
             taken[record.partition] = done.version
     if unfit and not taken:
         raise StageNotPublished(f"nothing was published: {'; '.join(unfit.values())}")
+    if taken:
+        obey(root, dataset)  # of exclusions made while these batches waited
     newest = root.state.newest(dataset)
     if newest is None:
         raise StageNotPublished(f"no batch of {dataset} was cut: materialize [{dataset}, samples] first")
@@ -315,15 +322,6 @@ _CHECK_SAYS = (
 VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
-def freshness_of(spec: DatasetSpec | None) -> dg.FreshnessPolicy | None:
-    """Return the policy of the dataset's versions, by its upkeep."""
-    if spec is None or spec.upkeep.fresh_within is None:
-        return None
-    return dg.FreshnessPolicy.time_window(
-        fail_window=spec.upkeep.fresh_within, warn_window=spec.upkeep.warn_within
-    )
-
-
 def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = None) -> dg.AssetsDefinition:
     """Return the asset [dataset, version] with its checks: the gate's suite, and each of its own.
 
@@ -344,6 +342,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
     )
     def version(context: dg.AssetExecutionContext, root: RootResource) -> Iterator[VersionEvent]:
         with root.opened() as opened:
+            obey(opened, dataset)
             audits = audit_waiting(opened, dataset, context.run.run_id, gate)
             refused, release = refusal_of(audits), None
             try:
@@ -357,6 +356,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
             shown |= version_links(release) | lag_metadata(opened, release)
+            shown |= exclusions_metadata(excluded_by_reason(opened.store, dataset))
             for made in release.versions:
                 context.log_event(published_in(made))
             yield dg.MaterializeResult(

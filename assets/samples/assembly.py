@@ -45,14 +45,18 @@ class Assembled:
         return Counter(row["outcome"] for row in self.objects)
 
     def nothing_new(self) -> str:
-        """Return why there is nothing to publish, "" when there is: every sample is left out, and some are copies.
+        """Return why there is nothing to publish, "" when there is.
 
-        A batch that filters leave nothing of is not meant: that is for a check to find.
+        There is nothing where every sample is left out, and one is a copy or was left out of the dataset before. A
+        batch that filters leave nothing of is not meant: that is for a check to find.
         """
-        n_copies = sum("dup_of" in row for row in self.samples)
-        if not n_copies or any(not row["left_out"] for row in self.samples):
+        n_known = sum("dup_of" in row or row["is_known"] for row in self.samples)
+        if not n_known or any(not row["left_out"] for row in self.samples):
             return ""
-        return f"the batch holds nothing new: {n_copies} of {len(self.samples)} samples are near-duplicates"
+        return (
+            f"the batch holds nothing new: {n_known} of {len(self.samples)} samples are near-duplicates, or were left "
+            "out of the dataset before"
+        )
 
 
 def assemble(
@@ -64,12 +68,12 @@ def assemble(
     units: StageRecord,
     features: Sequence[StageRecord],
     find_copies: FindCopies = lambda samples, parts: NONE,
-    quarantined: Mapping[str, str] = MappingProxyType({}),
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> Assembled:
     """Put a batch together.
 
     landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of the samples that nothing
-    else leaves out.
+    else leaves out; left_out: unit_id -> why, of units that were left out of the dataset before.
 
     Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
     feature and the units, have the same column.
@@ -82,7 +86,8 @@ def assemble(
     for kind, part in entries:
         for row in part_rows(store, part):
             whole = {**row, **scores.get(row["key"], {}), "kind": kind}
-            samples.append({**whole, "left_out": quarantined.get(whole["unit_id"]) or _left_out(spec, whole)})
+            known = left_out.get(whole["unit_id"], "")
+            samples.append({**whole, "left_out": known or _left_out(spec, whole), "is_known": bool(known)})
     whole_parts = [_complete_shards(part, features) for _, part in entries]
     copies = find_copies([row for row in samples if not row["left_out"]], whole_parts)
     _leave_out_copies(spec, samples, copies)

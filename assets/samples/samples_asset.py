@@ -14,6 +14,7 @@ from penstock.stages import StageRecord, Upstream, append_record, current_record
 from resources.storage import RootResource
 
 from ..dedup.policy import NearDuplicates
+from ..feedback.exclusions import excluded_units
 from ..feedback.quarantine import kept_out
 from ..pages.report import check_metadata, dagster_name, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
@@ -55,7 +56,7 @@ def samples_stage(
     read = [[one.stage, one.r] for one in upstream]
     filters = [one.identity() for one in spec.filters]
     policy = spec.near_duplicates.identity() if spec.near_duplicates else []
-    bad = _quarantined(store, units)
+    bad = _left_out(store, spec, units)
     wanted = fingerprint(
         CODE_VERSION, read, filters, str(spec.max_reject_rate), policy, *([sorted(bad)] if bad else [])
     )
@@ -76,7 +77,7 @@ def samples_stage(
         units=units,
         features=features,
         find_copies=partial(_find_copies, root, spec.name, _policy(spec, features), raws),
-        quarantined=bad,
+        left_out=bad,
     )
     reason = audit(spec, assembled)
     nothing_new = "" if committed else assembled.nothing_new()
@@ -122,13 +123,12 @@ def outdated(root: loader.Root, record: StageRecord) -> bool:
     return compared_with != (newest.id if newest else "")
 
 
-def _quarantined(store: Store, units: StageRecord) -> dict[str, str]:
-    """Return unit_id -> why, of the batch's units that trainings found to be corrupt when they were cut before."""
-    known = kept_out(store, units.dataset)
-    if not known:
-        return {}
-    mine = {row["unit_id"] for row in read_table(store, units.files[UNITS])}
-    return {unit: reason for unit, reason in known.items() if unit in mine}
+def _left_out(store: Store, spec: DatasetSpec, units: StageRecord) -> dict[str, str]:
+    """Return unit_id -> why, of the batch's units that people excluded, or trainings found to be corrupt, before."""
+    rows = read_table(store, units.files[UNITS])
+    known, mine = kept_out(store, spec.name), {row["unit_id"] for row in rows}
+    quarantined = {unit: reason for unit, reason in known.items() if unit in mine}
+    return excluded_units(store, spec.name, spec.rebuild_of, rows) | quarantined
 
 
 def _is_committed(root: loader.Root, units: StageRecord) -> bool:

@@ -35,6 +35,8 @@ class ExcludedSample:
     """Address of the raw object that it was cut of."""
     raw_sha256: str = ""
     """SHA-256 (hex) of that object."""
+    whole_object: bool = False
+    """True where everything cut of the raw object is left out, under another policy too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +79,11 @@ class Exclusion:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Exclusion":
         """Return the record of `to_json`; further fields are passed over. Raises: KeyError, TypeError."""
-        facts = ExcludedSample.__slots__
-        samples = tuple(ExcludedSample(**_texts(one, facts)) for one in body["samples"])
+        facts = ("key", "unit_id", "raw_uri", "raw_sha256")
+        samples = tuple(
+            ExcludedSample(**_texts(one, facts), whole_object=one["whole_object"] is True)
+            for one in body["samples"]
+        )
         names = ("dataset", "reason", "by", "page", "version", "version_id", "name")
         return cls(**_texts(body, names), samples=samples, at_us=int(body["at_us"]))
 

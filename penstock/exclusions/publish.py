@@ -22,7 +22,14 @@ _SHOWN = 5
 
 
 def exclude(
-    root: "Root", ref: str, keys: Collection[str], *, reason: str, by: str, page: str = ""
+    root: "Root",
+    ref: str,
+    keys: Collection[str],
+    *,
+    reason: str,
+    by: str,
+    page: str = "",
+    whole_objects: bool = False,
 ) -> tuple[Exclusion, "Version"]:
     """Leave samples out of a dataset: of its next version, and of all that later builds make of these samples.
 
@@ -36,10 +43,12 @@ def exclude(
         reason: Reason in words.
         by: Name of the person.
         page: Address of the page where it was decided; "" for none.
+        whole_objects: True leaves out everything that was, or will be, cut of the same raw objects. A sample that is
+            all of its raw object, such as a photo, is left out so in any case.
 
     Raises: VersionNotFound for a key that the version does not have, and nothing is written; EmptyVersion for all
-    samples of the newest one; InvalidKey; InvalidRuntime without a reason or a name; VersionRetired; Conflict in a
-    mirror; MissingDependency without polars.
+    samples of the newest one; InvalidKey; InvalidRuntime without a reason or a name, or for whole objects that the
+    version does not name; VersionRetired; Conflict in a mirror; MissingDependency without polars.
     """
     wanted = _checked(keys, reason, by, page)
     version = root.open(ref)
@@ -50,17 +59,18 @@ def exclude(
         one
         for one in known
         if isinstance(one, Exclusion)
-        and (list(one.keys), one.reason, one.by, one.page) == (wanted, reason, by, page)
+        and (one.reason, one.by, one.page) == (reason, by, page)
+        and _are_same(one, wanted, whole_objects)
         and all(one in stands.get(key, ()) for key in one.keys)
     ]
     if same:
-        return same[0], _publish(root, same[0])
-    samples = _samples(version, wanted)
+        return same[0], _publish(root, same[0], same[0].keys)
+    samples = _samples(version, wanted, whole_objects)
     if missing := [key for key in wanted if key not in samples]:
         raise VersionNotFound(_missing(version.name, missing, stands))
     record = Exclusion(
         dataset=version.dataset,
-        samples=tuple(samples[key] for key in wanted),
+        samples=tuple(samples[key] for key in sorted(samples)),
         reason=reason,
         by=by,
         page=page,
@@ -68,12 +78,33 @@ def exclude(
         version_id=version.id,
     )
     newest = _newest(root, version.dataset)
-    if len(_live(newest, wanted)) == len(newest):
+    if len(_live(newest, record.keys)) == len(newest):
         raise EmptyVersion(
-            f"these {len(wanted)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
+            f"these {len(record.keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
         )
     write_record(root.store, record)
-    return record, _publish(root, record)
+    return record, _publish(root, record, record.keys)
+
+
+def obey(root: "Root", dataset: str) -> "Version | None":
+    """Publish the newest version without those of its samples of which an exclusion stands; None where it has none.
+
+    It has some after a process that stopped behind its record, and after the version without them was retired. A
+    version of nothing else stays as it is. Costs the key column of the version where an exclusion stands.
+
+    Raises: Conflict; Corrupt; StoreError.
+    """
+    stands = standing(records(root.store, dataset))
+    newest = root.state.newest(dataset)
+    if not stands or newest is None:
+        return None
+    version = root.open(newest.id)
+    live = _live(version, sorted(stands))
+    if not live or len(live) == len(version):
+        return None
+    for record in {stands[key][0].path: stands[key][0] for key in live}.values():
+        version = _publish(root, record, [key for key in live if stands[key][0] == record])
+    return version
 
 
 def withdraw(
@@ -130,17 +161,38 @@ def _check_writable(root: "Root") -> None:
     check_primary(root.store, root.state)
 
 
-def _samples(version: "Version", keys: Sequence[str]) -> dict[str, ExcludedSample]:
-    """Return key -> sample, of those that are live in the version."""
+def _are_same(record: Exclusion, keys: Sequence[str], whole_objects: bool) -> bool:
+    """Return whether a record is what these arguments made: of whole objects it names more keys than were given."""
+    if not whole_objects:
+        return list(record.keys) == list(keys)
+    return set(keys) <= set(record.keys) and all(one.whole_object for one in record.samples)
+
+
+def _samples(version: "Version", keys: Sequence[str], whole_objects: bool) -> dict[str, ExcludedSample]:
+    """Return key -> sample, of those that are live in the version; with `whole_objects` all of their raw objects.
+
+    Raises: InvalidRuntime where a raw object is not known.
+    """
     import polars as pl
 
-    columns = [name for name in ExcludedSample.__slots__ if name in version.manifest["columns"]]
-    wanted = ["key", *(name for name in columns if name != "key")]
-    rows = version.samples().filter(pl.col("key").is_in(list(keys))).select(wanted).collect()
-    return {
-        row["key"]: ExcludedSample(**{name: value or "" for name, value in row.items()})
-        for row in rows.iter_rows(named=True)
-    }
+    known = version.manifest["columns"]
+    facts = [name for name in ("unit_id", "raw_uri", "raw_sha256", "raw_end") if name in known]
+    table = version.samples().select("key", *facts)
+    chosen = table.filter(pl.col("key").is_in(list(keys))).collect()
+    if whole_objects:
+        objects = set(chosen["raw_sha256"]) if "raw_sha256" in known else {None}
+        if not all(objects):
+            raise InvalidRuntime(
+                f"{version.name} does not tell the raw object of each of these samples; exclude them by key alone"
+            )
+        chosen = table.filter(pl.col("raw_sha256").is_in(sorted(objects))).collect()
+    found = {}
+    for row in chosen.iter_rows(named=True):
+        sha256, end = row.get("raw_sha256") or "", row.pop("raw_end", None)
+        whole = whole_objects or bool(sha256 and not end)
+        told = {name: value or "" for name, value in row.items()}
+        found[row["key"]] = ExcludedSample(**told, whole_object=whole)
+    return found
 
 
 def _missing(version: str, keys: Sequence[str], stands: Mapping[str, Sequence[Exclusion]]) -> str:
@@ -170,12 +222,15 @@ def _live(version: "Version", keys: Sequence[str]) -> list[str]:
     return [key for key, at in zip(keys, live_ordinals(version, keys), strict=True) if at >= 0]
 
 
-def _publish(root: "Root", record: Exclusion) -> "Version":
-    """Return the newest version, published without the samples if it has one. Raises: Conflict after `_TRIES`."""
+def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
+    """Return the newest version, published without the samples if it has one. keys: those of the record that go.
+
+    Raises: Conflict after `_TRIES`.
+    """
     producer = {"exclusion": record.path, "by": record.by, "reason": record.reason, "page": record.page}
     for attempt in range(_TRIES):
         newest = _newest(root, record.dataset)
-        live = _live(newest, record.keys)
+        live = _live(newest, keys)
         if not live:
             return newest
         try:

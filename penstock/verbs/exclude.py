@@ -22,6 +22,11 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--by", required=True, help="who decides it")
     parser.add_argument("--page", default="", metavar="URL", help="page where it was decided")
     parser.add_argument(
+        "--whole-objects",
+        action="store_true",
+        help="everything cut of the same raw objects, now and under another policy",
+    )
+    parser.add_argument(
         "--withdraw",
         action="store_true",
         help="end the exclusions of these keys: later builds take the samples again",
@@ -35,6 +40,10 @@ def run(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     keys = [*arguments.key, *_keys_of(arguments.file)]
     told = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
+    if arguments.withdraw and arguments.whole_objects:
+        raise InvalidRuntime(
+            "--withdraw is of keys; name all keys of the objects, and leave --whole-objects out"
+        )
     if arguments.withdraw:
         ended = withdraw(root, arguments.ref, keys, **told)
         text = (
@@ -42,7 +51,7 @@ def run(arguments: Namespace) -> Answer:
             f"{ended.dataset} take the samples again"
         )
         return {"dataset": ended.dataset, "keys": list(ended.keys), "record": ended.path}, text, 0
-    record, version = exclude(root, arguments.ref, keys, **told)
+    record, version = exclude(root, arguments.ref, keys, **told, whole_objects=arguments.whole_objects)
     is_new = version.manifest["producer"].get("exclusion") == record.path
     body = {
         "dataset": record.dataset,

@@ -72,6 +72,8 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
         (("d@9", "k3", *TOLD), "VersionNotFound"),
         (("d@4", "k3", "--reason", "", "--by", "ann"), "InvalidRuntime: an exclusion needs a reason"),
         (("d@4", "k3", "--by", "ann"), "--reason"),
+        (("d@4", "k12", "--whole-objects", *TOLD), "InvalidRuntime: d@4 does not tell the raw object"),
+        (("d@4", "k3", "--whole-objects", "--withdraw", *TOLD), "InvalidRuntime: --withdraw is of keys"),
         (("d@4", "k3", "--withdraw", *TOLD), "VersionNotFound: 'k3' of d: no exclusion stands"),
     ],
 )

@@ -104,7 +104,7 @@ def audio_picture(field: str, data: bytes) -> Picture:
     heard = np.nan_to_num(heard, nan=0.0, posinf=1.0, neginf=-1.0)
     width, height = SOUND_PX
     top = height // 3
-    pixels = np.concatenate([_envelope(heard, width, top), _spectrogram(heard, width, height - top)])
+    pixels = np.concatenate([envelope(heard, width, top), spectrogram(heard, width, height - top)])
     drawn = Image.fromarray(pixels).quantize(64, dither=Image.Dither.NONE)
     sink = io.BytesIO()
     drawn.save(sink, "PNG", optimize=True)
@@ -221,7 +221,7 @@ def _rate_hz(field: str, data: bytes) -> int:
         raise DecodeFailed(f"{field}: {type(error).__name__}: {error}") from error
 
 
-def _envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return uint8 [height, width, 3]: from the least to the greatest sample of each column of pixels, full scale."""
     edges = np.linspace(0, len(heard), width + 1).astype(np.int64)
     starts = np.minimum(edges[:-1], len(heard) - 1)
@@ -235,7 +235,7 @@ def _envelope(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtyp
     return pixels
 
 
-def _spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def spectrogram(heard: Floats, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return uint8 [height, width, 3]: power in dB below the loudest, 0 to -80, Hann windows of 512 samples."""
     n = 512
     padded = np.pad(heard, (0, max(0, n - len(heard))))

@@ -4,15 +4,18 @@ To add a kind: one file here with its `Kind`, and one line in `KINDS`; `tests/vi
 """
 
 from .array import ARRAY
+from .audio import AUDIO
 from .image import IMAGE
-from .kind import Facts, Kind, Mark, Media
+from .json_value import JSON
+from .kind import Facts, Kind, Mark, Media, TokenBox
 from .other import OTHER
 from .text import TEXT
+from .tokens import PACKED, TOKENS
 
-__all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "kind_of"]
+__all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "TokenBox", "kind_of"]
 
 # The first that fits is taken; the last fits every value.
-KINDS = {kind.name: kind for kind in (IMAGE, TEXT, ARRAY, OTHER)}
+KINDS = {kind.name: kind for kind in (PACKED, TOKENS, IMAGE, AUDIO, TEXT, JSON, ARRAY, OTHER)}
 
 
 def kind_of(value: object, facts: Facts) -> Kind:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dataclasses import field as with_default
 from typing import Any, Protocol
 
-MEDIA_TYPES = ("image/png", "image/jpeg")
+MEDIA_TYPES = ("image/png", "image/jpeg", "audio/wav")
 """Media types that a kind may give: none that a browser would run."""
 
 EDGE_PX = 192
@@ -18,11 +18,18 @@ WEIGHTS = {
     "unreadable": 100,
     "nan": 95,
     "infinite": 94,
+    "out_of_vocabulary": 90,
+    "out_of_range": 90,
+    "no_target": 85,
     "empty": 80,
+    "silent": 78,
     "black": 76,
     "constant": 75,
     "saturated": 72,
+    "clipped": 60,
     "not_scaled": 50,
+    "not_restored": 45,
+    "no_end": 42,
     "replaced_letters": 40,
     "hidden_letters": 35,
 }
@@ -41,6 +48,10 @@ class Facts:
     """Tokens of the tokenizer."""
     special: Mapping[int, str] = with_default(default_factory=dict)
     """Names of special tokens by their id."""
+    decode: Callable[[Sequence[int]], str] | None = None
+    """Text of tokens by their ids, such as a tokenizer's `decode`."""
+    text: str | None = None
+    """Text that the tokens were made of."""
     rate: float | None = None
     """Samples of sound, or pictures, a second."""
     sample: Mapping[str, Any] = with_default(default_factory=dict)
@@ -83,6 +94,24 @@ def mark(name: str, text: str) -> Mark:
     return Mark(name=name, text=text, weight=WEIGHTS[name])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBox:
+    """One token of a sequence."""
+
+    id: int
+    """Number of the token."""
+    text: str
+    """Name of a special token, or the token's text with its blanks made visible; "" where nobody knows."""
+    special: bool
+    """True for a special token."""
+    segment: int | None
+    """Number of its document in a packed sequence, 0 for none; None where the sequence is not packed."""
+    masked: bool
+    """True where the loss does not count it."""
+    values: Mapping[str, float]
+    """Field -> value of this token, such as an advantage or a log-probability."""
+
+
 class Thumbnail(Protocol):
     """A function that makes a small picture of a value."""
 
@@ -96,7 +125,7 @@ def no_thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
 
 
 def nothing(value: Any, facts: Facts) -> tuple[()]:
-    """Return no media and no marks."""
+    """Return no media, no marks and no tokens."""
     return ()
 
 
@@ -119,3 +148,5 @@ class Kind:
     """Small picture of the value."""
     detail: Callable[[Any, Facts], tuple[Media, ...]] = nothing
     """The value in full: pixel for pixel, sample for sample. Bounded."""
+    boxes: Callable[[Any, Facts], tuple[TokenBox, ...]] = nothing
+    """Tokens one by one. Bounded."""

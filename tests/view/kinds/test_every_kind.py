@@ -3,6 +3,7 @@
 import io
 import re
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -10,17 +11,32 @@ from penstock.view.kinds import KINDS, Facts, kind_of
 from penstock.view.kinds.kind import MEDIA_TYPES, WEIGHTS
 from tests.view.kinds.values import HOSTILE_TEXT, HUGE, VALUES
 
-FIELDS = ("jpg", "tokens.npy", "flac", "mp4", "caption.txt", "meta.json", "x")
 CASES = [pytest.param(value, id=name) for name, value in VALUES.items()]
 UNCLEAN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def shown(value, facts):
-    kind = kind_of(value, facts)
+def facts_of(value):
+    """Facts under which a value may be of one kind or another."""
+    n = value.size if isinstance(value, np.ndarray) and value.ndim == 1 else 0
+    beside = {"segment_ids": np.arange(n) // 7, "loss_mask": np.arange(n) % 2, "advantage": np.ones(n)}
+    return [
+        Facts(field="x", sample={"x": value}),
+        Facts(field="jpg", labels={1: "cat"}),
+        Facts(field="cls", labels=["cat", HOSTILE_TEXT]),
+        Facts(field="tokens.npy", vocabulary=100, special={7: HOSTILE_TEXT}, decode=repr),
+        Facts(field="tokens.npy", special={7: "<eos>"}, sample={"tokens.npy": value, **beside}),
+        Facts(field="flac", rate=8000.0, sample={"flac": value}),
+        Facts(field="video", rate=-1e300),
+        Facts(field="meta.json"),
+        Facts(field=HOSTILE_TEXT, sample={HOSTILE_TEXT: value}),
+    ]
+
+
+def shown(kind, value, facts):
     return (
-        kind.name,
         kind.lines(value, facts),
         kind.marks(value, facts),
+        kind.boxes(value, facts),
         kind.thumbnail(value, facts),
         kind.thumbnail(value, facts, 48),
         kind.detail(value, facts),
@@ -29,23 +45,26 @@ def shown(value, facts):
 
 @pytest.mark.parametrize("value", CASES)
 def test_a_value_is_shown(value) -> None:
-    check(value)
+    by_kind = {(kind_of(value, facts).name, facts.labels is None): facts for facts in facts_of(value)}
+    for facts in by_kind.values():
+        check(value, facts)
 
 
 @pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
 def test_a_huge_value_is_shown(value) -> None:
-    check(value)
+    check(value, Facts(field="x"))
 
 
-def check(value) -> None:
-    facts = Facts(field="x", sample={"x": value})
-    name, lines, marks, thumbnail, small, detail = shown(value, facts)
-    assert name in KINDS
+def check(value, facts) -> None:
+    kind = kind_of(value, facts)
+    lines, marks, boxes, thumbnail, small, detail = shown(kind, value, facts)
     assert 1 <= len(lines) <= 260
     assert max(map(len, lines)) <= 1100
-    assert not any(UNCLEAN.search(text) for text in (*lines, *(one.text for one in marks)))
+    texts = [*lines, *(one.text for one in marks), *(one.text for one in boxes)]
+    assert not any(UNCLEAN.search(text) for text in texts)
     assert {one.name for one in marks} <= set(WEIGHTS)
     assert len({one.name for one in marks}) == len(marks)
+    assert len(boxes) <= 2**14
     for edge, media in ((192, thumbnail), (48, small)):
         if media is not None:
             with Image.open(io.BytesIO(media.data)) as picture:
@@ -54,19 +73,20 @@ def check(value) -> None:
     for media in detail:
         assert media.type in MEDIA_TYPES
         assert len(media.data) <= 2**27
-    assert (name, lines, marks, thumbnail, small, detail) == shown(value, facts)
+    again = shown(kind, value, facts)
+    assert repr(again) == repr((lines, marks, boxes, thumbnail, small, detail))
+    assert [one.data for one in again[-1]] == [one.data for one in detail]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_whether_a_kind_fits_is_told_of_any_value_in_any_field(kind) -> None:
+def test_whether_a_kind_fits_is_told_of_any_value(kind) -> None:
     for value in VALUES.values():
-        for field in FIELDS:
-            facts = Facts(field=field, labels=["cat"], vocabulary=10, rate=16_000.0, sample={field: value})
+        for facts in facts_of(value):
             assert kind.fits(value, facts) in (True, False)
 
 
 def test_each_kind_shows_something() -> None:
-    found = {kind_of(value, Facts(field=field)).name for value in VALUES.values() for field in FIELDS}
+    found = {kind_of(value, facts).name for value in VALUES.values() for facts in facts_of(value)}
     assert found == set(KINDS)
 
 

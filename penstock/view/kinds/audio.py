@@ -1,0 +1,166 @@
+"""Sound: samples [n] or [channels, n]. Full scale is 1 for floats, and the largest value for integers.
+
+A WAV holds the samples as float32, for which there is no full scale; a picture shows envelope and spectrogram.
+"""
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from penstock.card.pictures import envelope, spectrogram
+from penstock.units import length
+
+from .drawing.arrays import Array, array_lines, array_marks, as_array, range_of, told
+from .drawing.png import Pixels, png
+from .kind import EDGE_PX, Facts, Kind, Mark, Media, mark
+
+MAX_CHANNELS = 16
+MAX_SAMPLES = 2**24
+"""Samples of all channels that are played and drawn: of a longer sound its beginning."""
+RATE_HZ = 16_000
+"""Samples a second where nobody knows them."""
+SILENT = 10 ** (-60 / 20)
+"""A sound is silent whose largest sample is below it: -60 dB of full scale."""
+CLIPPED_RUN, CLIPPED_SAMPLES, CLIPPED_FROM = 3, 10, 0.98
+"""A sound is clipped where so many samples in a row are its largest, so many in all, near full scale or beyond."""
+MAX_SCALED = 20
+"""Normalised samples stay within it; those that were not divided by their full scale do not."""
+DETAIL_PX = (1024, 384)
+
+_WORDS = frozenset({"wav", "flac", "mp3", "ogg", "opus", "m4a", "audio", "sound", "waveform", "speech"})
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return whether a value is sound: by the field's name, or by a rate that is known, and by its shape."""
+    if not (_WORDS.intersection(facts.field.lower().replace("_", ".").split(".")) or facts.rate):
+        return False
+    array = as_array(value)
+    if array is None or array.dtype.kind not in "iuf" or not array.size:
+        return False
+    return array.ndim == 1 or (array.ndim == 2 and array.shape[0] <= min(MAX_CHANNELS, array.shape[1]))
+
+
+def _found(value: object) -> Array:
+    """Return samples [channels, n] in the dtype that they have."""
+    array = as_array(value)
+    assert array is not None  # it fits
+    return array[None] if array.ndim == 1 else array
+
+
+def _heard(samples: Array) -> Floats:
+    """Return the beginning as float32 [channels, n], full scale 1; silence where a sample is not finite."""
+    some = samples[:, : MAX_SAMPLES // samples.shape[0]]
+    if some.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.nan_to_num(some.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    full = _full_scale(some)
+    offset = full if some.dtype.kind == "u" else 0.0
+    return ((some.astype(np.float64) - offset) / full).astype(np.float32)
+
+
+def _full_scale(samples: Array) -> float:
+    """Return the largest magnitude of a sample: 128 for bytes without a sign, whose silence is 128."""
+    if samples.dtype.kind == "f":
+        return 1.0
+    bits = 8 * samples.dtype.itemsize
+    return float(2 ** (bits - 1))
+
+
+def _rate(facts: Facts) -> int:
+    known = facts.rate is not None and 1 <= facts.rate < 2**31
+    return round(facts.rate) if known and facts.rate is not None else RATE_HZ
+
+
+def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
+    """Return envelope and spectrogram."""
+    return png(_drawn(_heard(_found(value)), edge, max(3, edge // 2)))
+
+
+def _drawn(heard: Floats, width: int, height: int) -> Pixels:
+    mean: Any = np.clip(heard, -1e6, 1e6).mean(axis=0)
+    top = height // 3
+    return np.concatenate([envelope(mean, width, top), spectrogram(mean, width, height - top)])
+
+
+def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
+    """Return a WAV of the samples, and a picture of them."""
+    heard = _heard(_found(value))
+    return Media(type="audio/wav", data=wav(heard, _rate(facts))), png(_drawn(heard, *DETAIL_PX))
+
+
+def wav(samples: Floats, rate_hz: int) -> bytes:
+    """Return a WAV of float32 [channels, n] (WAVE_FORMAT_IEEE_FLOAT)."""
+    channels, n = samples.shape
+    data = np.ascontiguousarray(samples.T, "<f4").tobytes()
+    form = struct.pack("<HHIIHHH", 3, channels, rate_hz, rate_hz * channels * 4, channels * 4, 32, 0)
+    fact = struct.pack("<I", n)
+    body = b"".join(
+        name + struct.pack("<I", len(part)) + part
+        for name, part in ((b"fmt ", form), (b"fact", fact), (b"data", data))
+    )
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body
+
+
+def lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    """Return channels, length and rate; shape, dtype and range; peak and level in dB of full scale."""
+    samples = _found(value)
+    channels, n = samples.shape
+    rate = _rate(facts)
+    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz, as nobody knows its rate"
+    count = "1 channel" if channels == 1 else f"{channels} channels"
+    heard = _heard(samples)
+    peak, level = float(np.abs(heard).max()), float(np.sqrt(np.mean(np.square(heard, dtype=np.float64))))
+    out = [
+        f"{count}, {length(n / rate)} at {at}",
+        *array_lines(value, samples),
+        f"peak {_decibels(peak)}, level {_decibels(level)} of full scale",
+    ]
+    if heard.shape[1] < n:
+        out.append(f"the first {length(heard.shape[1] / rate)} are played and drawn")
+    return tuple(out)
+
+
+def _decibels(of: float) -> str:
+    return f"{20 * np.log10(of):.1f} dB" if of > 0 else "-inf dB"
+
+
+def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    """Return: NaN, infinite, constant, silent, clipped, and floats that were not divided by their full scale."""
+    samples = _found(value)
+    found = range_of(samples)
+    out = array_marks(samples, found)
+    heard = _heard(samples)
+    peak = float(np.abs(heard).max())
+    if peak < SILENT:
+        kept = (one for one in out if one.name != "constant")
+        out = (*kept, mark("silent", f"the loudest sample is {_decibels(peak)} of full scale"))
+    n_clipped = _clipped(heard, peak)
+    if peak >= CLIPPED_FROM and n_clipped >= CLIPPED_SAMPLES:
+        out = (*out, mark("clipped", f"{n_clipped:,} samples stand in rows at the largest value"))
+    if samples.dtype.kind == "f" and max(-found.low, found.high) > MAX_SCALED:
+        out = (
+            *out,
+            mark(
+                "not_scaled", f"floats from {told(found.low)} to {told(found.high)}: were they scaled to 1?"
+            ),
+        )
+    return out
+
+
+def _clipped(heard: Floats, peak: float) -> int:
+    """Return the samples that stand in rows of CLIPPED_RUN and more at the largest magnitude, to 1 in 10,000."""
+    count = 0
+    for sign in (1, -1):
+        at_top = sign * heard >= peak * (1 - 1e-4)
+        inner = at_top[:, : -CLIPPED_RUN + 1].copy()
+        for shift in range(1, CLIPPED_RUN):
+            inner &= at_top[:, shift : at_top.shape[1] - CLIPPED_RUN + 1 + shift]
+        rows = np.count_nonzero(inner & ~np.pad(inner, ((0, 0), (1, 0)))[:, :-1])
+        count += int(np.count_nonzero(inner)) + (CLIPPED_RUN - 1) * int(rows)
+    return count
+
+
+AUDIO = Kind(name="audio", fits=fits, lines=lines, marks=marks, thumbnail=thumbnail, detail=detail)

@@ -1,0 +1,138 @@
+"""Values of JSON: objects, lists, numbers, truth values and null; a class label with the name of its class."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .drawing.arrays import as_array, shape_of
+from .drawing.shown_text import MAX_LINES, bounded
+from .kind import Facts, Kind, Mark, mark
+
+MAX_DEPTH = 12
+"""Levels that are shown: of a deeper value the number of its items."""
+MAX_DIGITS = 60
+"""Digits of a whole number that are told."""
+MAX_EXAMINED = 100_000
+"""Values inside one that are looked at for faults."""
+_LABEL_WORD = "cls"
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return whether a value is one of JSON, or a class label in any library's integers."""
+    plain = isinstance(value, dict | list | tuple | int | float) and not isinstance(value, np.generic)
+    return value is None or plain or _label(value, facts) is not None
+
+
+def _label(value: object, facts: Facts) -> int | None:
+    """Return a whole number, where the field holds class labels."""
+    if facts.word != _LABEL_WORD and facts.labels is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    array = as_array(value)
+    return (
+        int(array.reshape(())) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
+    )
+
+
+def _name(label: int, facts: Facts) -> str | None:
+    """Return the name of a class; None where there is none."""
+    labels = facts.labels
+    if labels is None or isinstance(labels, Mapping):
+        return None if labels is None else labels.get(label)
+    return labels[label] if 0 <= label < len(labels) else None
+
+
+def lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    """Return a line per value, indented by its depth; of a class label its number and name."""
+    label = _label(value, facts)
+    if label is not None:
+        name = _name(label, facts)
+        return (_whole(label) if name is None else f"{_whole(label)}: {bounded(str(name))}",)
+    out: list[str] = []
+    for line in _walked(value, "", 0):
+        if len(out) == MAX_LINES:
+            out.append("…")
+            break
+        out.append(bounded(line))
+    return tuple(out)
+
+
+def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    """Return: a label without a class; numbers that are NaN or infinite; an empty list or object."""
+    label = _label(value, facts)
+    if label is not None:
+        if facts.labels is None or _name(label, facts) is not None:
+            return ()
+        return (mark("out_of_range", f"label {_whole(label)} is none of the {len(facts.labels):,} classes"),)
+    if isinstance(value, dict | list | tuple) and not value:
+        return (mark("empty", "no items"),)
+    floats = [one for one in _leaves(value) if isinstance(one, float)]
+    out = []
+    if nan := sum(map(math.isnan, floats)):
+        out.append(mark("nan", f"{nan:,} of {len(floats):,} numbers are NaN"))
+    if infinite := sum(map(math.isinf, floats)):
+        out.append(mark("infinite", f"{infinite:,} of {len(floats):,} numbers are infinite"))
+    return tuple(out)
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield the values that hold no others, MAX_EXAMINED at most; a value that holds itself ends as well."""
+    left, seen = [value], 0
+    while left and seen < MAX_EXAMINED:
+        seen += 1
+        one = left.pop()
+        if isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list | tuple):
+            left.extend(one)
+        else:
+            yield one
+
+
+def _walked(value: object, head: str, depth: int) -> Iterator[str]:
+    """Yield the lines of a value: `head` and the value, its items below."""
+    indent = "  " * depth
+    if not isinstance(value, dict | list | tuple):
+        yield f"{indent}{head}{_leaf(value)}"
+        return
+    brackets = "{}" if isinstance(value, dict) else "[]"
+    if not value or depth == MAX_DEPTH:
+        inside = f" {len(value):,} items " if value else ""
+        yield f"{indent}{head}{brackets[0]}{inside}{brackets[1]}"
+        return
+    yield f"{indent}{head}{brackets[0]}"
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _walked(one, f"{_leaf(key)}: ", depth + 1)
+    else:
+        for one in value:
+            yield from _walked(one, "", depth + 1)
+    yield f"{indent}{brackets[1]}"
+
+
+def _leaf(value: object) -> str:
+    """Return a value that holds no others, as JSON writes it; of others their shape or type."""
+    if isinstance(value, str):
+        return f'"{bounded(value)}"'
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return repr(float(value))
+    if isinstance(value, bytes | bytearray):
+        return f"{len(value):,} bytes"
+    return shape_of(value) or f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _whole(value: int) -> str:
+    """Return a whole number; of one with very many digits their number, about."""
+    if value.bit_length() <= MAX_DIGITS * math.log2(10):
+        return str(int(value))
+    return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1:,} digits"
+
+
+JSON = Kind(name="json", fits=fits, lines=lines, marks=marks)

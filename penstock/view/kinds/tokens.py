@@ -1,0 +1,217 @@
+"""Token ids: one sequence, or several documents packed into one.
+
+Fields of the same sample say more about a token: `<field>.segment_ids` and `<field>.loss_mask`, as the loader's packing
+writes them, or `segment_ids` and `loss_mask`; and floats of the same length, such as an advantage or a log-probability.
+A target of -100 counts nowhere, as in torch's cross-entropy.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .drawing.arrays import Array, as_array, shape_of
+from .drawing.shown_text import MAX_LINES, bounded
+from .kind import Facts, Kind, Mark, TokenBox, mark
+
+MAX_TOKENS = 2**14
+"""Tokens that are shown one by one."""
+MAX_LENGTH = 2**24
+"""Tokens of a sequence; a longer one is an array."""
+TOKENS_A_LINE = 24
+MAX_TOKEN_LETTERS = 80
+IGNORED = -100
+"""Target that the loss passes over (`ignore_index` of torch.nn.CrossEntropyLoss)."""
+
+SEGMENTS, LOSS = "segment_ids", "loss_mask"
+_NAMES = frozenset({"tokens", "token_ids", "input_ids", "labels"})
+_BESIDE = frozenset({SEGMENTS, LOSS, "position_ids", "attention_mask"})
+_BLANKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+_ENDS = re.compile(
+    r"^\W*(eos|eot|eod|im_end|/s|end_?of_?(text|turn|sentence|document)|endoftext)\W*$", re.IGNORECASE
+)
+
+
+def _sequence(value: object, facts: Facts) -> Array | None:
+    """Return token ids [n]; None for a value that is none."""
+    words = facts.field.split(".")
+    named = bool(_NAMES.intersection(words) or facts.vocabulary is not None or facts.special)
+    if not named or words[-1] in _BESIDE:
+        return None
+    array = as_array(value)
+    if array is None or array.dtype.kind not in "iu" or array.ndim not in (1, 2) or array.size > MAX_LENGTH:
+        return None
+    if array.ndim == 2 and array.shape[0] != 1:
+        return None
+    return array[-1] if array.ndim == 2 else array
+
+
+def _found(value: object, facts: Facts) -> Array:
+    ids = _sequence(value, facts)
+    assert ids is not None  # it fits
+    return ids
+
+
+def _beside(facts: Facts, name: str, n: int) -> Array | None:
+    """Return the values per token of a field beside the tokens; None where there is none of their length."""
+    for field in (f"{facts.field}.{name}", name):
+        array = as_array(facts.sample.get(field))
+        if array is not None and array.size == n and array.dtype.kind in "biuf":
+            return array.reshape(-1)
+    return None
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return whether a value is a sequence of token ids."""
+    return _sequence(value, facts) is not None
+
+
+def fits_packed(value: Any, facts: Facts) -> bool:
+    """Return whether a value is a sequence of token ids whose documents are told."""
+    ids = _sequence(value, facts)
+    return ids is not None and _beside(facts, SEGMENTS, ids.size) is not None
+
+
+def boxes(value: Any, facts: Facts) -> tuple[TokenBox, ...]:
+    """Return the first MAX_TOKENS tokens."""
+    ids = _found(value, facts)
+    segments, masked = _beside(facts, SEGMENTS, ids.size), _masked(ids, facts)
+    values = _values(facts, ids.size)
+    texts: dict[int, str] = {}
+    out = []
+    for at, token in enumerate(ids[:MAX_TOKENS].tolist()):
+        if token not in texts:
+            texts[token] = _text(token, facts)
+        out.append(
+            TokenBox(
+                id=token,
+                text=texts[token],
+                special=token in facts.special,
+                segment=None if segments is None else int(segments[at]),
+                masked=bool(masked[at]),
+                values={field: float(some[at]) for field, some in values.items()},
+            )
+        )
+    return tuple(out)
+
+
+def _masked(ids: Array, facts: Facts) -> Array:
+    """Return bool [n], True where the loss does not count a token."""
+    loss = _beside(facts, LOSS, ids.size)
+    ignored: Array = ids == IGNORED
+    return ignored if loss is None else np.logical_or(ignored, loss == 0)
+
+
+def _values(facts: Facts, n: int) -> Mapping[str, Array]:
+    """Return field -> float values per token, of the fields beside them."""
+    out = {}
+    for field, value in facts.sample.items():
+        array = as_array(value) if n else None
+        if array is not None and array.dtype.kind == "f" and array.shape in ((n,), (1, n)):
+            out[bounded(field)] = array.reshape(-1)
+    return out
+
+
+def _text(token: int, facts: Facts) -> str:
+    """Return a token's name or text, its blanks visible; "" where nobody knows."""
+    text = facts.special.get(token)
+    if text is None and facts.decode is not None and _is_known(token, facts):
+        text = facts.decode([token])
+    return "" if text is None else bounded(text[:MAX_TOKEN_LETTERS].translate(_BLANKS))
+
+
+def _is_known(token: int, facts: Facts) -> bool:
+    return token >= 0 and (facts.vocabulary is None or token < facts.vocabulary)
+
+
+def lines(value: Any, facts: Facts) -> tuple[str, ...]:
+    """Return the number of tokens, of targets and of documents; the tokens, each by its text or its number."""
+    ids = _found(value, facts)
+    out = [f"{ids.size:,} tokens, {shape_of(value)}"]
+    if ids.size and _has_mask(ids, facts):
+        out.append(f"{int(np.count_nonzero(~_masked(ids, facts))):,} of them are targets of the loss")
+    out += [f"{field} beside each" for field in _values(facts, ids.size)]
+    segments = _beside(facts, SEGMENTS, ids.size)
+    shown = boxes(value, facts)
+    for name, start, stop in _pieces(segments, ids.size):
+        if name is not None and len(out) < MAX_LINES:
+            out.append(f"{name}, {stop - start:,} tokens")
+        for at in range(start, min(stop, len(shown)), TOKENS_A_LINE):
+            if len(out) >= MAX_LINES:
+                return (*out, f"… {ids.size:,} tokens in all")
+            out.append(_line(shown[at : min(stop, at + TOKENS_A_LINE)]))
+    return tuple(out)
+
+
+def _line(some: Sequence[TokenBox]) -> str:
+    return bounded("|".join(box.text or str(box.id) for box in some))
+
+
+def _pieces(segments: Array | None, n: int) -> list[tuple[str | None, int, int]]:
+    """Return (name, first token, the one behind the last) of each document and each stretch without."""
+    if segments is None or not n:
+        return [(None, 0, n)]
+    borders = [0, *(np.flatnonzero(np.diff(segments)) + 1).tolist(), n]
+    return [
+        (f"document {int(segments[start])}" if segments[start] else "no document", start, stop)
+        for start, stop in pairwise(borders)
+    ]
+
+
+def _has_mask(ids: Array, facts: Facts) -> bool:
+    return _beside(facts, LOSS, ids.size) is not None or bool((ids == IGNORED).any())
+
+
+def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
+    """Return: ids outside the vocabulary; no target left; documents without an end; text that does not come back."""
+    ids = _found(value, facts)
+    if not ids.size:
+        return (mark("empty", "no tokens"),)
+    out = []
+    top = np.inf if facts.vocabulary is None else facts.vocabulary
+    outside = ids[((ids < 0) & (ids != IGNORED)) | (ids >= top)]
+    if outside.size:
+        text = f"{outside.size:,} tokens lie outside the vocabulary of {top:,}, such as {int(outside[0])}"
+        out.append(mark("out_of_vocabulary", text))
+    if _masked(ids, facts).all():
+        out.append(mark("no_target", f"the loss counts none of the {ids.size:,} tokens"))
+    return (*out, *_end_marks(ids, facts), *_text_marks(ids, facts))
+
+
+def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
+    """Return a mark for documents whose last token is no end, where an end is among the special tokens."""
+    ends = [token for token, name in facts.special.items() if _ENDS.match(name)]
+    if not ends:
+        return ()
+    segments = _beside(facts, SEGMENTS, ids.size)
+    pieces = _pieces(segments, ids.size)
+    whole = [(name, stop) for name, _, stop in pieces if name != "no document"]
+    if segments is None:  # the padding behind one sequence is special as well
+        real = np.flatnonzero(
+            ~np.isin(ids, [one for one in facts.special if one not in ends]) & (ids != IGNORED)
+        )
+        whole = [("the sequence", int(real[-1]) + 1)] if real.size else []
+    without = [name for name, stop in whole if int(ids[stop - 1]) not in ends]
+    if not without:
+        return ()
+    more = f", and {len(without) - 1:,} more" if len(without) > 1 else ""
+    return (mark("no_end", f"{without[0]} does not end with {bounded(facts.special[ends[0]])}{more}"),)
+
+
+def _text_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
+    """Return a mark where the tokens do not give the text back that they were made of."""
+    if facts.decode is None or facts.text is None:
+        return ()
+    plain = [token for token in ids.tolist() if token not in facts.special and _is_known(token, facts)]
+    restored, text = facts.decode(plain).strip(), facts.text.strip()
+    if restored == text:
+        return ()
+    differ = [at for at, (ours, theirs) in enumerate(zip(restored, text, strict=False)) if ours != theirs]
+    at = differ[0] if differ else min(len(restored), len(text))
+    return (mark("not_restored", f"the tokens do not give the text back: they differ from letter {at:,} on"),)
+
+
+TOKENS = Kind(name="tokens", fits=fits, lines=lines, marks=marks, boxes=boxes)
+PACKED = Kind(name="packed", fits=fits_packed, lines=lines, marks=marks, boxes=boxes)

@@ -1,0 +1,145 @@
+"""Tokens: a box each, with what other fields say of them; documents of a packed sequence apart."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.view.kinds import Facts, kind_of
+from penstock.view.kinds.tokens import PACKED, TOKENS
+
+WORDS = {3: "The", 4: " cat", 5: "\n\tsat", 6: "\x1b[31m"}
+FACTS = Facts(
+    field="tokens.npy",
+    vocabulary=10,
+    special={0: "<pad>", 1: "<bos>", 2: "<eos>"},
+    decode=lambda ids: "".join(WORDS.get(one, "?") for one in ids),
+)
+IDS = np.array([1, 3, 4, 5, 2], np.int32)
+
+
+def beside(facts=FACTS, **fields):
+    return replace(facts, sample=fields)
+
+
+def packed(segments, ids=IDS):
+    """(ids, facts) of a packed sequence, as the loader lays it out."""
+    return ids, replace(FACTS, sample={"tokens.npy": ids, "tokens.npy.segment_ids": np.array(segments)})
+
+
+def test_special_tokens_have_names_and_blanks_are_visible() -> None:
+    shown = TOKENS.boxes(IDS, FACTS)
+    assert [(one.id, one.text, one.special) for one in shown] == [
+        (1, "<bos>", True),
+        (3, "The", False),
+        (4, "␣cat", False),
+        (5, "⏎⇥sat", False),
+        (2, "<eos>", True),
+    ]
+    assert TOKENS.lines(IDS, FACTS)[-1] == "<bos>|The|␣cat|⏎⇥sat|<eos>"
+    assert {one.segment for one in shown} == {None}
+
+
+def test_without_a_tokenizer_numbers_are_shown() -> None:
+    assert TOKENS.lines(IDS, Facts(field="input_ids")) == ("5 tokens, int32 [5]", "1|3|4|5|2")
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, lambda ids: torch.from_numpy(ids)[None]])
+def test_any_library_holds_tokens(make) -> None:
+    assert kind_of(make(IDS), FACTS) is TOKENS
+    assert TOKENS.boxes(make(IDS), FACTS) == TOKENS.boxes(IDS, FACTS)
+
+
+@pytest.mark.parametrize("field", ["segment_ids", "tokens.npy.segment_ids", "position_ids", "jpg"])
+def test_what_lies_beside_tokens_is_no_sequence_of_them(field) -> None:
+    assert kind_of(IDS, Facts(field=field)).name == "array"
+
+
+def test_loss_mask_and_values_per_token() -> None:
+    facts = beside(
+        **{
+            "tokens.npy.loss_mask": np.array([0, 1, 1, 0, 1], bool),
+            "advantage": torch.arange(5) / 2,
+            "jpg": np.ones(9),
+        }
+    )
+    shown = TOKENS.boxes(IDS, facts)
+    assert [one.masked for one in shown] == [True, False, False, True, False]
+    assert [one.values for one in shown] == [{"advantage": at / 2} for at in range(5)]
+    assert "3 of them are targets of the loss" in TOKENS.lines(IDS, facts)
+
+
+def test_a_target_of_minus_100_is_masked() -> None:
+    ids = np.array([-100, -100, 4])
+    facts = Facts(field="labels", vocabulary=10)
+    assert [one.masked for one in TOKENS.boxes(ids, facts)] == [True, True, False]
+    assert TOKENS.marks(ids, facts) == ()
+
+
+def test_documents_are_apart() -> None:
+    ids, facts = packed([1, 1, 2, 2, 0])
+    assert kind_of(ids, facts) is PACKED
+    assert [one.segment for one in PACKED.boxes(ids, facts)] == [1, 1, 2, 2, 0]
+    assert PACKED.lines(ids, facts) == (
+        "5 tokens, int32 [5]",
+        "document 1, 2 tokens",
+        "<bos>|The",
+        "document 2, 2 tokens",
+        "␣cat|⏎⇥sat",
+        "no document, 1 tokens",
+        "<eos>",
+    )
+
+
+def test_a_token_writes_no_escape() -> None:
+    (box,) = TOKENS.boxes(np.array([6]), FACTS)
+    assert box.text == r"\x1b[31m"
+
+
+def test_a_long_sequence_is_bounded() -> None:
+    ids = np.full(100_000, 3)
+    assert len(TOKENS.boxes(ids, FACTS)) == 2**14
+    lines = TOKENS.lines(ids, FACTS)
+    assert (len(lines), lines[-1]) == (201, "… 100,000 tokens in all")
+
+
+PLANTED = {
+    "an id above": (np.array([1, 10, 2]), FACTS, "out_of_vocabulary"),
+    "an id below": (np.array([1, -1, 2]), FACTS, "out_of_vocabulary"),
+    "no target": (IDS, beside(loss_mask=np.zeros(5, bool)), "no_target"),
+    "all targets ignored": (np.full(4, -100), replace(FACTS, field="labels"), "no_target"),
+    "cut off": (IDS[:-1], FACTS, "no_end"),
+    "cut off, padded": (np.array([1, 3, 0, 0]), FACTS, "no_end"),
+    "a document cut off": (*packed([1, 1, 1, 2, 2]), "no_end"),
+    "text of another": (IDS, replace(FACTS, text="The dog"), "not_restored"),
+    "text cut off": (IDS, replace(FACTS, text="The cat\n\tsat."), "not_restored"),
+    "no tokens": (IDS[:0], FACTS, "empty"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_marked(name) -> None:
+    ids, facts, mark = PLANTED[name]
+    assert [one.name for one in TOKENS.marks(ids, facts)] == [mark]
+
+
+CLEAN = {
+    "a sentence": (IDS, FACTS),
+    "padded": (np.array([1, 3, 2, 0, 0]), FACTS),
+    "some targets": (IDS, beside(loss_mask=np.array([0, 0, 0, 0, 1]))),
+    "documents that end": packed([1, 1, 2, 2, 0], np.array([3, 2, 4, 2, 0])),
+    "its own text": (IDS, replace(FACTS, text=" The cat\n\tsat ")),
+    "no end among the special tokens": (IDS[:-1], replace(FACTS, special={1: "<bos>"})),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_sound_sequence_has_no_mark(name) -> None:
+    assert TOKENS.marks(*CLEAN[name]) == ()
+
+
+def test_the_document_without_an_end_is_named() -> None:
+    ids, facts = packed([1, 1, 2, 2, 2])
+    (found,) = TOKENS.marks(ids, facts)
+    assert found.text == "document 1 does not end with <eos>"

@@ -21,6 +21,7 @@ from . import (
     seen,
     show,
     takedown,
+    trail,
     verify,
 )
 from .verb import Verb
@@ -44,13 +45,14 @@ VERBS: dict[str, Verb] = {
     "lease": lease.VERB,
     "hold": hold.VERB,
     "checkpoints": checkpoints.VERB,
+    "trail": trail.VERB,
     "gc": gc.VERB,
     "takedown": takedown.VERB,
     "migrate": migrate.VERB,
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "train": ("ls", "show", "order", "explain", "seen", "bench", "checkpoints"),
+    "train": ("ls", "show", "order", "explain", "seen", "bench", "checkpoints", "trail"),
     "build datasets": ("diff", "card", "annotate", "exclude", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }

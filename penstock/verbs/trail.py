@@ -1,0 +1,248 @@
+"""`penstock trail ls | verify | against`: the trails that trainings left under a root."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import Corrupt, FormatTooNew, PenstockError
+
+from ..console.table import Table
+from ..progress import progress
+from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from loader.order.steps.slots import Slots
+    from loader.run.trail.read_trail import RunTrail
+
+Row = dict[str, Any]
+
+LS = ("run", "steps", "first", "last", "ranks", "from (UTC)", "to (UTC)", "plan")
+LS_FORM = ("{:<24}", " {:>9}", " {:>10}", " {:>10}", " {:>5}", "  {:<19}", "  {:<19}", "  {}")
+SLOTS = ("slot", "first run", "second run")
+SLOTS_FORM = ("{:>8}", "  {:<40}", "  {}")
+KEPT = ("step", "rank", "world_size", "digest", "substituted")
+MAX_SLOTS = 20
+"""Slots that are shown of a step that differs."""
+
+
+def ls_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `ls`."""
+    parser.add_argument("run", nargs="?", help="only this run")
+
+
+def ls(arguments: Namespace) -> Answer:
+    """List the runs with a trail. Exit status 1 when one cannot be read, or had a step twice that is not alike."""
+    from loader.run.trail.read_trail import trail_runs
+    from loader.storage.mirror.store import primary_of
+
+    root = loader.Root(arguments.root)
+    store = primary_of(root.store)
+    body = [_summary(root, run) for run in ([arguments.run] if arguments.run else trail_runs(store))]
+    cells = [
+        (
+            *(row["run"], row["steps"], _cell(row["first"]), _cell(row["last"]), row["ranks"]),
+            *(_cell(row["from"]), _cell(row["to"]), row["problem"] or ", ".join(row["plans"])),
+        )
+        for row in body
+    ]
+    text = [Table(form=LS_FORM, header=LS, rows=cells)] if body else f"{store.url} has no trails"
+    return body, text, 1 if any(row["problem"] for row in body) else 0
+
+
+def _cell(value: object) -> object:
+    return "-" if value is None else value
+
+
+def _summary(root: "loader.Root", run: str) -> Row:
+    row: Row = dict.fromkeys(("first", "last", "from", "to")) | {"steps": 0, "ranks": 0, "plans": []}
+    try:
+        found = loader.read_trail(root, run)
+    except (Corrupt, FormatTooNew) as error:
+        return {"run": run, **row, "problem": str(error)}
+    steps = found.steps
+    if len(steps):
+        row = {
+            "first": steps["step"].min(),
+            "last": steps["step"].max(),
+            "from": _time(steps["at_us"].min()),
+            "to": _time(steps["at_us"].max()),
+            "steps": steps["step"].n_unique(),
+            "ranks": steps["rank"].n_unique(),
+        }
+    differ = found.differing
+    problem = (
+        f"{len(differ)} steps were done twice and are not alike, the first is {differ[0]}" if differ else ""
+    )
+    return {
+        "run": run,
+        **row,
+        "plans": list(dict.fromkeys(one.plan for one in found.starts)),
+        "problem": problem,
+    }
+
+
+def _time(at_us: Any) -> str:
+    return f"{datetime.fromtimestamp(at_us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def verify_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `verify`."""
+    parser.add_argument("run")
+    parser.add_argument("--ledger", metavar="URL", help="root with the run's ledger (default: the same root)")
+
+
+def verify(arguments: Namespace) -> Answer:
+    """Compute every recorded digest anew, from indexes and the ledger. Exit status 1 when one differs."""
+    root = loader.Root(arguments.root)
+    ledger = loader.Root(arguments.ledger) if arguments.ledger else root
+    found = loader.read_trail(root, arguments.run)
+    looked = progress(_computed(root, ledger, found), "verify", total=len(found.steps))
+    wrong = [row for row in looked if row["problem"]]
+    lines = [
+        f"step {row['step']} rank {row['rank']} of {row['world_size']}: {row['problem']}" for row in wrong
+    ]
+    lines.append(
+        f"{arguments.run}: {len(found.steps)} records of {found.steps['step'].n_unique()} steps; "
+        + (f"{len(wrong)} differ" if wrong else "the stored bytes are those of the training")
+    )
+    body = {"run": arguments.run, "records": len(found.steps), "problems": wrong}
+    return body, "\n".join(lines), 1 if wrong else 0
+
+
+def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> Iterator[Row]:
+    """Yield each row of a trail, with the reason why its digest is not that of the stored bytes, or ""."""
+    rows = found.steps.sort("start", "world_size", "rank", "step")
+    for (start_id,), mine in rows.group_by("start", maintain_order=True):
+        named = mine.select(*KEPT).iter_rows(named=True)
+        start = found.start(str(start_id))
+        try:
+            plan = loader.open_plan(root, start.plan, retired=True)
+        except PenstockError as error:
+            yield from ({**row, "problem": str(error)} for row in named)
+            continue
+        # A ledger lists the substitutions of all runs of a plan: rows without any must not get another run's.
+        with _replay(plan, None, start.epochs) as planned, _replay(plan, ledger, start.epochs) as recorded:
+            for row in named:
+                yield {**row, "problem": _problem(recorded if row["substituted"] else planned, row)}
+
+
+def _problem(replay: "loader.Replay", row: Row) -> str:
+    try:
+        now = replay.digest(row["step"], row["rank"], row["world_size"])
+    except PenstockError as error:
+        return str(error)
+    if now == row["digest"]:
+        return ""
+    return f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
+
+
+def _replay(plan: "loader.Plan", ledger: "loader.Root | None", epochs: int | None) -> "loader.Replay":
+    """Return a replay that reads no media: a packed plan alone needs decoders, which are not called.
+
+    ledger: Root of the ledger; None lays no substitutes in.
+    """
+    return loader.Replay(
+        plan,
+        () if ledger is None else loader.read_ledger(ledger, plan),
+        decode=plan.pack is not None,
+        framework="numpy",
+        epochs=epochs,
+    )
+
+
+def against_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `against`."""
+    parser.add_argument("run")
+    parser.add_argument("other", help="another run under the same root")
+
+
+def against(arguments: Namespace) -> Answer:
+    """Find the first step whose digests differ between two runs, and its slots. Exit status 1 where there is one."""
+    root = loader.Root(arguments.root)
+    runs = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
+    one, two = map(_by_place, runs)
+    common = sorted(one.keys() & two.keys())
+    body: Row = {"runs": [arguments.run, arguments.other], "compared": len({step for step, *_ in common})}
+    if not common:
+        return (
+            body,
+            f"{arguments.run} and {arguments.other} have no step in common, by one rank of as many",
+            1,
+        )
+    place = next((place for place in common if one[place]["digest"] != two[place]["digest"]), None)
+    if place is None:
+        return body, f"{body['compared']} steps are alike", 0
+    step, world_size, rank = place
+    body |= {
+        "step": step,
+        "rank": rank,
+        "world_size": world_size,
+        "digests": [one[place]["digest"], two[place]["digest"]],
+    }
+    line = f"step {step}, rank {rank} of {world_size}, is the first that differs"
+    try:
+        named = [_named(root, found, rows[place]) for found, rows in zip(runs, (one, two), strict=True)]
+    except PenstockError as error:
+        return {**body, "problem": str(error)}, f"{line}; its slots are not to be had: {error}", 1
+    body["slots"] = [
+        {"slot": slot, "samples": [names.get(slot) for names in named]}
+        for slot in sorted({slot for names in named for slot in names})
+        if named[0].get(slot) != named[1].get(slot)
+    ]
+    if not body["slots"]:
+        return (
+            body,
+            f"{line}: the same samples on record; their bytes differ, or substitutes that no ledger has",
+            1,
+        )
+    rows = [
+        (row["slot"], *(name or "padding" for name in row["samples"])) for row in body["slots"][:MAX_SLOTS]
+    ]
+    told = f"{line}, in {len(body['slots'])} slots"
+    return body, [told, Table(form=SLOTS_FORM, header=SLOTS, rows=rows)], 1
+
+
+def _by_place(found: "RunTrail") -> dict[tuple[int, int, int], Row]:
+    """Return (step, world size, rank) -> the last row of it."""
+    columns = found.steps.select(*KEPT, "start", "at_us").sort("at_us")
+    return {(row["step"], row["world_size"], row["rank"]): row for row in columns.iter_rows(named=True)}
+
+
+def _named(root: "loader.Root", found: "RunTrail", row: Row) -> dict[int, str]:
+    """Return slot -> "source key" of a row's step, recorded substitutes laid in."""
+    from loader.order.steps.slots import rank_slice
+
+    start = found.start(row["start"])
+    plan = loader.open_plan(root, start.plan, retired=True)
+    first = rank_slice(plan.batch_size(row["step"]), row["rank"], row["world_size"]).start
+    with _replay(plan, root if row["substituted"] else None, start.epochs) as replay:
+        slots = replay.slots(row["step"], row["rank"], row["world_size"])
+    return {first + slot: name for slot, name in _keys(plan, slots).items()}
+
+
+def _keys(plan: "loader.Plan", slots: "Slots") -> dict[int, str]:
+    named: dict[int, str] = {}
+    for index, (source, one) in enumerate(plan.sources.items()):
+        mine = ((slots.source == index) & slots.valid).nonzero()[0]
+        if len(mine):
+            keys = one.view.keys(slots.ordinal[mine])
+            named |= {slot: f"{source} {key}" for slot, key in zip(mine.tolist(), keys, strict=True)}
+    return named
+
+
+VERB = Verb(
+    text="trails of trainings: what each step delivered",
+    verbs={
+        "ls": Verb(
+            text="runs and steps, and steps done twice that are not alike", run=ls, arguments=ls_arguments
+        ),
+        "verify": Verb(
+            text="compute every recorded digest anew, without media", run=verify, arguments=verify_arguments
+        ),
+        "against": Verb(
+            text="the first step that differs between two runs", run=against, arguments=against_arguments
+        ),
+    },
+)

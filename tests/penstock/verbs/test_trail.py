@@ -1,0 +1,139 @@
+"""`penstock trail`: runs and their steps, held against the stored bytes and against each other."""
+
+import shutil
+
+import pytest
+
+import loader
+
+STEPS = 5
+
+
+def refuse(numbers):
+    def decode(data, rng):
+        if int(data) in numbers:
+            raise ValueError("not to be read")
+        return int(data)
+
+    return decode
+
+
+@pytest.fixture
+def root(tmp_path):
+    with loader.Root(tmp_path / "root") as made:
+        with made.write("d") as writer:
+            for i in range(40):
+                writer.add(f"k{i:02d}", {"cls": i})
+        yield made
+
+
+def train(root, run, seed=3, bad=(), world_size=1, ranks="all"):
+    plan = loader.plan({"d": root.open("d@1")}, seed=seed, global_batch=8)
+    for rank in range(world_size):
+        trail = loader.Trail(root, run, ranks=ranks)
+        options = {"decode": {"cls": refuse(bad)}, "framework": "numpy", "workers": 0, "corrupt_budget": 1.0}
+        with loader.Loader(plan, rank, world_size, steps=STEPS, trail=trail, **options) as batches:
+            for _ in batches:
+                pass
+    return plan
+
+
+def test_runs_are_listed(cli, root, tmp_path):
+    assert cli("trail", "ls", root=root.url).out == f"{root.url} has no trails\n"
+    plan = train(root, "big-7", world_size=2)
+    train(root, "other", seed=4)
+    done = cli("trail", "ls", "--json", root=root.url)
+    assert done.code == 0
+    one, two = done.json
+    assert (one["run"], one["steps"], one["first"], one["last"], one["ranks"]) == (
+        "big-7",
+        STEPS,
+        0,
+        STEPS - 1,
+        2,
+    )
+    assert one["plans"] == [plan.hash]
+    assert two["run"] == "other"
+    header, *rows = cli("trail", "ls", root=root.url).out.splitlines()
+    assert header.split()[:4] == ["run", "steps", "first", "last"]
+    assert rows[0].split()[:5] == ["big-7", "5", "0", "4", "2"]
+    assert plan.hash in rows[0]
+    train(root, "other", seed=4, bad=[int(plan.batch_ids(2)[1][1][1:])])
+    (tmp_path / "root" / "trails" / "bad").mkdir()
+    (tmp_path / "root" / "trails" / "bad" / f"start-{0:016x}.json").write_text("{}")
+    done = cli("trail", "ls", "--json", root=root.url)
+    assert done.code == 1
+    problems = {row["run"]: row["problem"] for row in done.json}
+    assert "no start of a trail" in problems["bad"]
+    assert "not alike, the first is" in problems["other"]
+    assert not problems["big-7"]
+    done = cli("trail", "ls", "nope", root=root.url)
+    assert done.code == 2
+    assert "no trail of run 'nope'; it has: bad, big-7, other" in done.err
+
+
+def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
+    bad = [3, 17, 30]
+    train(root, "r", bad=bad, world_size=2)
+    done = cli("trail", "verify", "r", root=root.url)
+    assert (done.code, done.out) == (
+        0,
+        f"r: {2 * STEPS} records of {STEPS} steps; the stored bytes are those of the training\n",
+    )
+    train(root, "sound", world_size=2)  # of the same plan: its ledger is not of this run
+    assert cli("trail", "verify", "sound", root=root.url).code == 0
+    loader.Root(tmp_path / "elsewhere").create()
+    shutil.move(tmp_path / "root" / "ledgers", tmp_path / "elsewhere" / "ledgers")
+    done = cli("trail", "verify", "r", "--json", root=root.url)
+    assert done.code == 1
+    plan = loader.open_plan(root, loader.read_trail(root, "r").starts[0].plan)
+    held = {
+        (step, slot // 4)
+        for step in range(STEPS)
+        for slot, (_, key) in enumerate(plan.batch_ids(step))
+        if int(key[1:]) in bad
+    }
+    assert {(row["step"], row["rank"]) for row in done.json["problems"]} == held
+    assert "the training got digest" in done.json["problems"][0]["problem"]
+    assert cli("trail", "verify", "r", "--ledger", tmp_path / "elsewhere", root=root.url).code == 0
+
+
+def test_versions_that_are_gone_are_told(cli, root, tmp_path):
+    train(root, "r")
+    root.exclude("d@1", ["k03"], reason="blurred")
+    record = root.retire("d@1", reason="too old") or root.record("d@1", retired=True)
+    assert cli("trail", "verify", "r", root=root.url).code == 0
+    (tmp_path / "root" / record.manifest).unlink()
+    done = cli("trail", "verify", "r", root=root.url)
+    assert done.code == 1
+    assert "its data is deleted" in done.out.splitlines()[0]
+
+
+def test_two_runs_are_compared(cli, root):
+    plan = train(root, "one")
+    train(root, "same")
+    done = cli("trail", "against", "one", "same", root=root.url)
+    assert (done.code, done.out) == (0, f"{STEPS} steps are alike\n")
+    _, key = plan.batch_ids(2)[3]
+    held = [
+        (step, ids.index(("d", key)))
+        for step, ids in enumerate(map(plan.batch_ids, range(STEPS)))
+        if ("d", key) in ids
+    ]
+    train(root, "corrupt", bad=[int(key[1:])])
+    done = cli("trail", "against", "one", "corrupt", "--json", root=root.url)
+    assert done.code == 1
+    assert (done.json["step"], done.json["rank"], done.json["world_size"]) == (held[0][0], 0, 1)
+    (differs,) = done.json["slots"]
+    assert (differs["slot"], differs["samples"][0]) == (held[0][1], f"d {key}")
+    assert differs["samples"][1] != f"d {key}"
+    train(root, "seeded", seed=4)
+    done = cli("trail", "against", "one", "seeded", root=root.url)
+    first, header, row, *_ = done.out.splitlines()
+    assert first.startswith("step 0, rank 0 of 1, is the first that differs, in ")
+    assert header.split() == ["slot", "first", "run", "second", "run"]
+    assert row.split()[1:3] == ["d", plan.batch_ids(0)[int(row.split()[0])][1]]
+    train(root, "two", world_size=2)
+    done = cli("trail", "against", "one", "two", root=root.url)
+    assert done.code == 1
+    assert "no step in common" in done.out

@@ -72,8 +72,10 @@ def assemble(
 ) -> Assembled:
     """Put a batch together.
 
-    landed: rows of raw_objects; refusals: objects that media or units refused; find_copies: of the samples that nothing
-    else leaves out; left_out: unit_id -> why, of units that were left out of the dataset before.
+    landed: rows of raw_objects.
+    refusals: objects that media or units refused.
+    find_copies: of the samples that nothing else leaves out.
+    left_out: unit_id -> why, of units that were left out of the dataset before.
 
     Raises: StageNotPublished when a feature was computed of other units than these; Conflict when two of them, or a
     feature and the units, have the same column.

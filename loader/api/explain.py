@@ -130,6 +130,14 @@ def explain(
         if not 0 <= slot < len(wanted):
             raise InvalidRuntime(f"slot = {slot}; this batch has slots 0 to {len(wanted) - 1}")
         wanted = wanted[slot : slot + 1]
+    return explain_slots(plan, step, slots, wanted)
+
+
+def explain_slots(plan: Plan, step: int, slots: Slots, wanted: I64, first_slot: int = 0) -> list[Explanation]:
+    """Return some slots but padding. slots: of the step from `first_slot` on. wanted: int64, rows of `slots`.
+
+    `Replay.slots` gives slots with the substitutes that are on record. Costs as `explain`.
+    """
     wanted = wanted[slots.valid[wanted]]
     out: dict[int, Explanation] = {}
     for index, (name, source) in enumerate(plan.sources.items()):
@@ -150,20 +158,20 @@ def explain(
         else:
             addresses = _addresses(view, slots.ordinal[mine])
             rows = provenance(version, addresses)
-        for number, address, row in zip(mine.tolist(), addresses, rows, strict=True):
-            out[number] = Explanation(
+        for row, address, found in zip(mine.tolist(), addresses, rows, strict=True):
+            out[row] = Explanation(
                 step=step,
-                slot=number,
+                slot=first_slot + row,
                 source=name,
-                epoch=int(slots.epoch[number]),
-                position=int(slots.position[number]),
-                attempt=int(slots.attempt[number]),
+                epoch=int(slots.epoch[row]),
+                position=int(slots.position[row]),
+                attempt=int(slots.attempt[row]),
                 root=version.store.url,
                 address=address,
-                provenance=row,
-                pieces=tuple(pieces.get(number, ())),
+                provenance=found,
+                pieces=tuple(pieces.get(row, ())),
             )
-    return [out[number] for number in wanted.tolist()]
+    return [out[row] for row in wanted.tolist()]
 
 
 def _addresses(view: View, ordinals: I64) -> list[SampleAddress]:

@@ -1,9 +1,9 @@
 """A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,18 @@ from .recipe.recipe import Recipe, bounds
 from .recipe.recorded import Recorded
 from .recipe.world import World
 from .seen import Seen, seen
+from .trail.code_facts import CodeFacts, decoders_of, library_versions, transforms_of
+
+
+class Functions(NamedTuple):
+    """Code that makes the tensors of a training, as the start record of its trail has it."""
+
+    transforms: Mapping[str, CodeFacts]
+    """Bucket -> its transform; "" for all buckets. Empty without one."""
+    decoders: Mapping[str, Mapping[str, CodeFacts]]
+    """Field -> bucket -> its decoder; "" for all buckets. Empty with `decode=False`."""
+    libraries: Mapping[str, str]
+    """Library -> version."""
 
 
 class Replay:
@@ -115,6 +127,11 @@ class Replay:
         finally:
             one.close()
         return seen(self.plan, step, slot, slots, decoded, transform)
+
+    def functions(self) -> Functions:
+        """Return facts of the decoders and transforms, to be compared with those of a trail."""
+        recipe = self._recipe(self._world)
+        return Functions(transforms_of(recipe), decoders_of(recipe), library_versions())
 
     def close(self) -> None:
         """End all threads, and hold no file."""

@@ -55,16 +55,14 @@ def exclude(
     _check_writable(root)
     known = records(root.store, version.dataset)
     stands = standing(known)
-    same = [
-        one
-        for one in known
-        if isinstance(one, Exclusion)
-        and (one.reason, one.by, one.page) == (reason, by, page)
-        and _are_same(one, wanted, whole_objects)
-        and all(one in stands.get(key, ()) for key in one.keys)
-    ]
-    if same:
-        return same[0], _publish(root, same[0], same[0].keys)
+    for one in known:
+        if (
+            isinstance(one, Exclusion)
+            and (one.reason, one.by, one.page) == (reason, by, page)
+            and _are_same(one, wanted, whole_objects)
+            and all(one in stands.get(key, ()) for key in one.keys)
+        ):
+            return one, _publish(root, one, one.keys)
     samples = _samples(version, wanted, whole_objects)
     if missing := [key for key in wanted if key not in samples]:
         raise VersionNotFound(_missing(version.name, missing, stands))
@@ -77,11 +75,7 @@ def exclude(
         version=version.name,
         version_id=version.id,
     )
-    newest = _newest(root, version.dataset)
-    if len(_live(newest, record.keys)) == len(newest):
-        raise EmptyVersion(
-            f"these {len(record.keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
-        )
+    _check_some_stay(_newest(root, version.dataset), record.keys)
     write_record(root.store, record)
     return record, _publish(root, record, record.keys)
 
@@ -216,6 +210,14 @@ def _newest(root: "Root", dataset: str) -> "Version":
     if newest is None:
         raise Conflict(f"every version of {dataset} was retired meanwhile; later builds obey the exclusion")
     return root.open(newest.id)
+
+
+def _check_some_stay(newest: "Version", keys: Sequence[str]) -> None:
+    """Check that samples of the newest version are left. Raises: EmptyVersion."""
+    if len(_live(newest, keys)) == len(newest):
+        raise EmptyVersion(
+            f"these {len(keys)} keys are all samples of {newest.name}; nothing was excluded: keep at least one"
+        )
 
 
 def _live(version: "Version", keys: Sequence[str]) -> list[str]:

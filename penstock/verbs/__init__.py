@@ -3,6 +3,7 @@
 from . import (
     annotate,
     approve,
+    batch,
     bench,
     card,
     checkpoints,
@@ -23,6 +24,7 @@ from . import (
     takedown,
     trail,
     verify,
+    view,
 )
 from .verb import Verb
 
@@ -33,6 +35,8 @@ VERBS: dict[str, Verb] = {
     "verify": verify.VERB,
     "repair": repair.VERB,
     "order": order.VERB,
+    "view": view.VERB,
+    "batch": batch.VERB,
     "explain": explain.VERB,
     "seen": seen.VERB,
     "card": card.VERB,
@@ -52,7 +56,7 @@ VERBS: dict[str, Verb] = {
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "train": ("ls", "show", "order", "explain", "seen", "bench", "checkpoints", "trail"),
+    "train": ("ls", "show", "order", "view", "batch", "explain", "seen", "bench", "checkpoints", "trail"),
     "build datasets": ("diff", "card", "annotate", "exclude", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }

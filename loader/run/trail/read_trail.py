@@ -28,7 +28,7 @@ _START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunTrail:
-    """What a run left."""
+    """Starts and steps that a run recorded."""
 
     run: str
     """Name of the run."""
@@ -37,9 +37,11 @@ class RunTrail:
     steps: "pl.DataFrame"
     """A row per step, rank and time that it was handed out, by step, rank and time.
 
-    Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, start (id of one of
-    `starts`), largest (list of {note, slot, value}, slot of the global batch), `note.<name>` (Float64) for each note,
-    and `crc.<field>` (UInt32) for each field with checksums; null where a step has none.
+    Columns: step, rank, world_size, at_us (UTC), digest (UInt64), substituted (slots), wait_us, and start (id of one of
+    `starts`).
+
+    largest: list of {note, slot, value}, slot of the global batch. `note.<name>`: Float64, for each note.
+    `crc.<field>`: UInt32, for each field with checksums; null where a step has none.
     """
 
     @property

@@ -139,7 +139,7 @@ class Kind:
     name: str
     """Name in KINDS."""
     fits: Callable[[Any, Facts], bool]
-    """Whether a value is of this kind; false, and no error, for every other."""
+    """Return whether a value is of this kind; False, and no error, for every other."""
     lines: Callable[[Any, Facts], tuple[str, ...]]
     """Lines of text shown everywhere: shape, dtype, range, duration, the text itself. Bounded, and cleaned."""
     marks: Callable[[Any, Facts], tuple[Mark, ...]] = nothing

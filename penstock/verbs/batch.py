@@ -1,0 +1,75 @@
+"""`penstock batch WHERE`: a step as it was trained, as text or JSON, and its values as files."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import loader
+from loader.errors import InvalidRuntime
+
+from .verb import Answer, Verb, add_world
+from .view import add_recipe
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument("where", help="run@step, run, plan hash or state file")
+    parser.add_argument("--step", type=int, default=None, help="global step")
+    parser.add_argument("--slot", type=int, default=None, help="one slot of the global batch")
+    parser.add_argument(
+        "--save",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder for the values, as PNG, WAV, NPY and JSON",
+    )
+    add_recipe(parser)
+    add_world(parser)
+
+
+def run(arguments: Namespace) -> Answer:
+    """Return a rank's part of a step, or one slot of it."""
+    from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.slot_record import slot_record, slot_values
+    from ..view.inspect.step_record import default_part, step_record, step_values
+    from ..view.replays.recipe_process import RecipeProcess
+    from ..view.replays.replays import Replayers, Replays
+    from ..view.replays.training import Training, where
+
+    root = loader.Root(arguments.root)
+    name, told = where(root, arguments.where)
+    step = told if arguments.step is None else arguments.step
+    if step is None:
+        raise InvalidRuntime(f"which step of {name}? Pass {name}@STEP, or --step")
+    training = Training(root, name)
+    recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
+    replayers = Replayers(plain=Replays(root), recipe=recipe)
+    try:
+        if arguments.slot is not None:
+            values, trouble = slot_values(training, replayers, step, arguments.slot)
+            shown: Any = slot_record(training, values, trouble)
+            text = slot_text(shown)
+            saved = {values.slot: values.trained or values.decoded}
+        else:
+            rank, world_size = default_part(training, step)
+            world_size = world_size if arguments.world is None else arguments.world
+            batch, trouble = step_values(training, replayers, step, arguments.rank or rank, world_size)
+            functions = (
+                recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
+            )
+            shown = step_record(training, batch, functions, trouble)
+            text = step_text(shown)
+            saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
+    finally:
+        replayers.close()
+        training.close()
+    body = shown.to_json()
+    if arguments.save is not None:
+        from ..view.saving import save
+
+        body["saved"] = [str(path) for path in save(arguments.save, body, saved)]
+        text += f"\n{len(body['saved'])} files in {arguments.save}"
+    return body, text, 0
+
+
+VERB = Verb(text="a step as it was trained: samples, proofs and marks", run=run, arguments=arguments)

@@ -1,0 +1,89 @@
+"""`penstock view [WHERE]`: trainings and versions in a browser, from a server of this machine's own."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import loader
+
+from .verb import Answer, Verb
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "where",
+        nargs="?",
+        default="",
+        help="version such as photos@3, run, run@step, plan hash or state file",
+    )
+    parser.add_argument("--step", type=int, default=None, help="step to begin with")
+    add_recipe(parser)
+    parser.add_argument(
+        "--port", type=int, default=8497, help="port on this machine, 0 for a free one (8497)"
+    )
+    parser.add_argument(
+        "--socket", type=Path, default=None, metavar="PATH", help="Unix socket in place of a port"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="further name of this server, of a proxy",
+    )
+    parser.add_argument(
+        "--prefix", default="", metavar="/p", help="path before every address, behind a proxy"
+    )
+    parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, for links to runs")
+    parser.add_argument("--allow-writes", action="store_true", help="let the page exclude samples")
+
+
+def add_recipe(parser: ArgumentParser) -> None:
+    """Add --recipe."""
+    parser.add_argument(
+        "--recipe",
+        default=None,
+        metavar="train:recipe",
+        help="function that gives the training's decode and transform; it runs in a process of its own",
+    )
+
+
+def run(arguments: Namespace) -> Answer:
+    """Serve until Ctrl-C."""
+    from ..view.web.serve import serve
+
+    root = loader.Root(arguments.root)
+    serve(
+        root,
+        first=_first(root, arguments.where, arguments.step),
+        recipe=arguments.recipe,
+        host=arguments.host,
+        port=arguments.port,
+        unix_socket=arguments.socket,
+        prefix=arguments.prefix,
+        allow_hosts=arguments.allow_host,
+        ui=arguments.ui,
+        writes=arguments.allow_writes,
+        tell=lambda line: print(line, flush=True),
+    )
+    return {}, "", 0
+
+
+def _first(root: "loader.Root", given: str, step: int | None) -> str:
+    """Return the address of the first page, relative to that of the site."""
+    from ..view.replays.training import where
+    from ..view.web.page import address
+
+    if not given:
+        return ""
+    dataset, at, _ = given.partition("@")
+    if step is None and dataset in root.datasets():
+        record = root.record(given if at else f"{given}@latest", retired=True)
+        return address("v", dataset, record.number)
+    name, told = where(root, given)
+    step = told if step is None else step
+    return address("r", name) if step is None else address("r", name, step)
+
+
+VERB = Verb(text="trainings and versions in a browser", run=run, arguments=arguments)

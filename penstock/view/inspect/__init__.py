@@ -1,0 +1,1 @@
+"""Questions about trainings and versions, answered by frozen records that web, terminal and command line show alike."""

@@ -1,0 +1,37 @@
+"""Records as plain JSON: the same for a page's `.json` address, a verb's --json and a test."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+
+class Record:
+    """A frozen dataclass of an answer; its JSON has a key per field."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON. A number that is not finite is "nan", "inf" or "-inf"; bytes are their number."""
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
+
+
+def plain(value: object) -> Any:
+    """Return a value as plain JSON."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, bytes):
+        return {"nbytes": len(value)}
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return [plain(one) for one in value]
+    return str(value)

@@ -1,0 +1,210 @@
+"""Faults of a batch that no single value shows: equal values, one raw object twice, splits, unusual notes.
+
+Marks of single values come from their kinds; `ranked` puts all of a step together, the worst first.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loader.errors import PenstockError
+from penstock.card.rendering.escape import clean
+
+from ..kinds.kind import Mark
+from .json_record import Record
+
+SIGMAS = 4.0
+"""A note this many standard deviations from the run's middle is marked."""
+MIN_STEPS = 16
+"""Steps with a note, below which nothing is said of its spread."""
+_MIN_BYTES = 64
+_MAD_PER_SIGMA = 0.6745
+"""Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMark(Record):
+    """A mark, with the slots that it is about."""
+
+    name: str
+    """Name of the mark."""
+    text: str
+    """The fault in words."""
+    weight: int
+    """The larger, the worse."""
+    slots: tuple[int, ...] = ()
+    """Slots of the global batch; none where it is about the step."""
+    field: str = ""
+    """Field that it is about; "" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faced:
+    """The parts of a slot that marks look at."""
+
+    slot: int
+    """Number of the slot in the global batch."""
+    key: str
+    """Key of its sample."""
+    values: Mapping[str, Any]
+    """Field -> value as trained."""
+    marks: Mapping[str, Sequence[Mark]]
+    """Field -> marks of its kind."""
+    provenance: Mapping[str, str]
+    """Provenance columns of its sample."""
+    error: str = ""
+    """The reason why it cannot be read; "" where it can."""
+
+
+def ranked(slots: Sequence[Faced], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
+    """Return every mark of a batch, the worst first."""
+    found = [
+        *notes,
+        *_unreadable(slots),
+        *_of_kinds(slots),
+        *_equal(slots),
+        *_repeated(slots),
+        *_splits(slots),
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.weight, one.slots, one.field)))
+
+
+def note_marks(
+    step: int, notes: Mapping[str, float], history: Mapping[str, Sequence[float]]
+) -> list[StepMark]:
+    """Return a mark per note of a step that is not finite, or far from the run's other steps.
+
+    The spread is 1.4826 * median absolute deviation, which one spike does not widen. history: note -> its values.
+    """
+    found = []
+    for name, value in notes.items():
+        label = clean(name, 80)
+        if not np.isfinite(value):
+            found.append(
+                StepMark(name="note_not_finite", text=f"{label} = {value} at step {step}", weight=95)
+            )
+            continue
+        known = np.array([one for one in history.get(name, ()) if np.isfinite(one)], np.float64)
+        if len(known) < MIN_STEPS:
+            continue
+        middle = float(np.median(known))
+        sigma = float(np.median(np.abs(known - middle))) / _MAD_PER_SIGMA
+        if sigma > 0 and abs(value - middle) > SIGMAS * sigma:
+            far = abs(value - middle) / sigma
+            text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {middle:.4g}"
+            found.append(StepMark(name="note_far", text=text, weight=60))
+    return found
+
+
+def _unreadable(slots: Sequence[Faced]) -> list[StepMark]:
+    return [
+        StepMark(name="unreadable", text=clean(one.error, 400), weight=100, slots=(one.slot,))
+        for one in slots
+        if one.error
+    ]
+
+
+def _of_kinds(slots: Sequence[Faced]) -> list[StepMark]:
+    """Return the marks of single values, those of one name and field together."""
+    together: dict[tuple[str, str], list[tuple[int, Mark]]] = defaultdict(list)
+    for one in slots:
+        for field, marks in one.marks.items():
+            for mark in marks:
+                together[mark.name, field].append((one.slot, mark))
+    return [
+        StepMark(
+            name=name,
+            text=of[0][1].text if len(of) == 1 else f"{of[0][1].text} (and {len(of) - 1} more slots)",
+            weight=max(mark.weight for _, mark in of),
+            slots=tuple(slot for slot, _ in of),
+            field=field,
+        )
+        for (name, field), of in together.items()
+    ]
+
+
+def _equal(slots: Sequence[Faced]) -> list[StepMark]:
+    """Return a mark per value, bit for bit the same, that different samples brought. Small values are often equal."""
+    same: dict[tuple[str, int], list[Faced]] = defaultdict(list)
+    for one in slots:
+        for field, value in one.values.items():
+            data = _bytes_of(value)
+            if len(data) >= _MIN_BYTES:
+                same[field, hash(data)].append(one)
+    found = []
+    for (field, _), ones in same.items():
+        keys = {one.key for one in ones}
+        if len(ones) > 1:
+            what = (
+                f"of {len(keys)} samples are equal"
+                if len(keys) > 1
+                else f"are one sample, {clean(ones[0].key, 80)}"
+            )
+            numbers = tuple(one.slot for one in ones)
+            found.append(
+                StepMark(
+                    name="equal_values",
+                    text=f"{clean(field, 80)}: the values of {len(ones)} slots {what}",
+                    weight=70 if len(keys) > 1 else 30,
+                    slots=numbers,
+                    field=field,
+                )
+            )
+    return found
+
+
+def _bytes_of(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if hasattr(value, "__array__"):
+        try:
+            found = np.asarray(value)
+        except (TypeError, RuntimeError, PenstockError):  # a dtype that numpy does not have
+            return b""
+        return b"" if found.dtype.hasobject else found.tobytes() + str(found.shape).encode()
+    return b""
+
+
+def _repeated(slots: Sequence[Faced]) -> list[StepMark]:
+    """Return a mark per raw object or subject that several samples of the batch come from."""
+    found = []
+    for column, what, weight in (("raw_sha256", "raw object", 40), ("subject", "subject", 20)):
+        groups: dict[str, list[Faced]] = defaultdict(list)
+        for one in slots:
+            if value := one.provenance.get(column):
+                groups[value].append(one)
+        for value, ones in groups.items():
+            if len({one.key for one in ones}) > 1:
+                name = ones[0].provenance.get("raw_key", value) if column == "raw_sha256" else value
+                found.append(
+                    StepMark(
+                        name=f"same_{column.partition('_')[0]}",
+                        text=f"{len(ones)} slots come from one {what}, {clean(name, 120)}",
+                        weight=weight,
+                        slots=tuple(one.slot for one in ones),
+                    )
+                )
+    return found
+
+
+def _splits(slots: Sequence[Faced]) -> list[StepMark]:
+    """Return a mark per split other than train."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for one in slots:
+        split = one.provenance.get("split", "")
+        if split and split != "train":
+            groups[split].append(one.slot)
+    return [
+        StepMark(
+            name="other_split",
+            text=f"{len(numbers)} slots hold samples of the split {clean(split, 80)}, not of train",
+            weight=80,
+            slots=tuple(numbers),
+        )
+        for split, numbers in groups.items()
+    ]

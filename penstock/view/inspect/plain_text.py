@@ -1,0 +1,77 @@
+"""Records of a step and of a slot as plain text, for a terminal or a log."""
+
+from .marks import StepMark
+from .proofs import Proof
+from .shown_values import Shown
+from .slot_record import SlotRecord
+from .step_record import StepRecord
+
+_SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
+
+
+def step_text(record: StepRecord) -> str:
+    """Return a rank's part of a step: proofs, notes, marks, and a line per field of each slot."""
+    lines = [
+        f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
+        f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
+        *map(_proof_line, record.proofs),
+    ]
+    if record.trouble:
+        lines.append(f"  shown without the transform: {record.trouble}")
+    if record.notes:
+        lines.append(
+            "  notes    " + ", ".join(f"{name} = {value:.6g}" for name, value in sorted(record.notes.items()))
+        )
+    lines += _mark_lines(record.marks)
+    for slot in record.slots:
+        substitute = f", substitute {slot.attempt}" if slot.attempt else ""
+        largest = "".join(f", {name} {value:.4g}" for name, value in slot.largest.items())
+        lines.append(
+            f"slot {slot.slot}  {slot.key}  {slot.version} sample {slot.ordinal}{substitute}{largest}"
+        )
+        if slot.error:
+            lines.append(f"  {slot.error}")
+        lines += [_field_line(one) for one in slot.shown]
+    return "\n".join(lines)
+
+
+def slot_text(record: SlotRecord) -> str:
+    """Return one slot: its fields before and after the transform, the draws, and the way back."""
+    lines = [record.explained]
+    lines += [f"  made by     {one.line()}" for one in record.runs]
+    if record.error:
+        lines.append(f"  error       {record.error}")
+    if record.trouble:
+        lines.append(f"  shown without the transform: {record.trouble}")
+    lines += _mark_lines(record.marks)
+    for row in record.fields:
+        lines.append(row.field)
+        for stage, one in (("decoded", row.decoded), ("trained", row.trained)):
+            if one is not None:
+                lines += [f"  {stage:<8} {line}" for line in one.lines]
+        if row.placement is not None and row.placement.corners:
+            corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
+            mirrored = ", mirrored" if row.placement.mirrored else ""
+            lines.append(f"  corners of the trained picture in the original: {corners}{mirrored}")
+    lines += [f"draw  {draw}" for draw in record.draws]
+    if record.seen:
+        lines.append("seen at steps " + ", ".join(str(step) for step, _ in record.seen))
+    return "\n".join(lines)
+
+
+def _proof_line(proof: Proof) -> str:
+    return f"  {proof.name:<8} {_SIGNS[proof.proved]:<9} {proof.text}"
+
+
+def _mark_lines(marks: tuple[StepMark, ...]) -> list[str]:
+    found = []
+    for mark in marks:
+        slots = f"  (slots {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
+        found.append(f"  ! {mark.text}{slots if mark.slots else ''}")
+    return found
+
+
+def _field_line(one: Shown) -> str:
+    told = one.lines[0] if one.lines else ""
+    marks = "".join(f"  ! {mark.text}" for mark in one.marks)
+    return f"  {one.field:<14} {told}{marks}"

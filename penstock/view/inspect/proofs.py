@@ -1,0 +1,165 @@
+"""Proofs that a batch shown is the batch that was trained on: planned, bytes, code, tensors.
+
+Each of them is proved, disproved, or could not be tried, and says why.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loader.run.replay import Functions
+from loader.run.trail.code_facts import CodeFacts
+
+from ..replays.replayed_values import BatchValues
+from ..replays.training import Row, Training, crcs
+from .json_record import Record
+
+WHOLE = 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof(Record):
+    """One proof."""
+
+    name: str
+    """`planned`, `bytes`, `code` or `tensors`."""
+    proved: bool | None
+    """True, False, or None where it could not be tried."""
+    text: str
+    """The reason, or the thing that was compared."""
+
+
+def proofs(
+    training: Training, values: BatchValues, functions: Functions | None, trouble: str = ""
+) -> tuple[Proof, ...]:
+    """Return the four proofs of a batch. functions: facts of the recipe; None where none was given.
+
+    trouble: the reason why `values` are not of the recipe.
+    """
+    recorded = training.recorded(values.step)
+    return (
+        _planned(training, values),
+        _bytes(training, values, recorded),
+        _code(training, values.step, functions, trouble),
+        _tensors(training, values, recorded, functions, trouble),
+    )
+
+
+def _planned(training: Training, values: BatchValues) -> Proof:
+    plan = training.plan(values.step)
+    text = f"plan {plan.hash[:14]} puts these samples into step {values.step}"
+    if training.trail is None:
+        text += "; no trail says that a training ran it"
+    return Proof(name="planned", proved=True, text=text)
+
+
+def _bytes(training: Training, values: BatchValues, recorded: list[Row]) -> Proof:
+    def proof(proved: bool | None, text: str) -> Proof:
+        return Proof(name="bytes", proved=proved, text=text)
+
+    if values.errors:
+        slots = ", ".join(map(str, list(values.errors)[:8]))
+        return proof(False, f"samples cannot be read any more: slots {slots}")
+    if not recorded:
+        return proof(None, training.missing(f"step {values.step}"))
+    mine = [row for row in recorded if (row["rank"], row["world_size"]) == (values.rank, values.world_size)]
+    if mine:
+        wanted = {int(row["digest"]) for row in mine}
+        return _compared(proof, {values.digest}, wanted, f"rank {values.rank} of {values.world_size}")
+    # A digest is a sum over ranks: those that are recorded are made anew, from indexes alone.
+    world = recorded[-1]["world_size"]
+    ranks = {row["rank"]: int(row["digest"]) for row in recorded if row["world_size"] == world}
+    now = {rank: training.digest(values.step, rank, world) for rank in ranks}
+    if len(ranks) == world and training.digest(values.step, 0, 1) != sum(now.values()) % WHOLE:
+        return proof(False, f"the digests of {world} ranks do not add up to the step's")
+    if now != ranks:
+        differ = [rank for rank in ranks if now[rank] != ranks[rank]]
+        return proof(False, f"digests differ from the trail's at ranks {differ[:8]} of {world}")
+    told = "all" if len(ranks) == world else str(len(ranks))
+    proved = True if len(ranks) == world else None
+    return proof(proved, f"digests of {told} ranks of {world} are the trail's")
+
+
+def _compared(
+    proof: Callable[[bool | None, str], Proof], now: set[int], wanted: set[int], whose: str
+) -> Proof:
+    told, then = (", ".join(f"{one:016x}" for one in sorted(some)) for some in (now, wanted))
+    if now == wanted:
+        return proof(True, f"digest {told} is the one that the trail has of {whose}")
+    if now & wanted:
+        return proof(
+            True, f"digest {told} is one of {len(wanted)} that the trail has of {whose}: it was repeated"
+        )
+    return proof(False, f"digest {told}; the trail has {then} of {whose}")
+
+
+def _code(training: Training, step: int, functions: Functions | None, trouble: str) -> Proof:
+    def proof(proved: bool | None, text: str) -> Proof:
+        return Proof(name="code", proved=proved, text=text)
+
+    start = training.start(step)
+    if start is None:
+        return proof(None, training.missing("its functions"))
+    if functions is None:
+        if trouble:
+            return proof(None, trouble)
+        if start.transforms:
+            return proof(
+                None, f"the transform is not run without --recipe {start.recipe or 'module:function'}"
+            )
+    then = Functions(transforms=start.transforms, decoders=start.decoders, libraries=start.libraries)
+    now = functions or training.replay(step).functions()
+    for what in Functions._fields:
+        was, found = _facts(getattr(then, what)), _facts(getattr(now, what))
+        differ = [key for key in sorted({*was, *found}) if was.get(key) != found.get(key)]
+        if differ:
+            told = ", ".join(
+                f"{key}: {found.get(key, 'none')} now, {was.get(key, 'none')} then" for key in differ[:3]
+            )
+            return proof(False, f"{what} differ: {told}")
+    return proof(True, "the transform's module, the decoders and the libraries are those of the training")
+
+
+def _facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return name -> facts in words. A function's module is left out: that of a script is `__main__`."""
+    told = {}
+    for key, one in found.items():
+        if isinstance(one, CodeFacts):
+            told[key or "all buckets"] = (
+                f"{one.name.rpartition(':')[2]} {one.sha256[:12]} {one.options}".strip()
+            )
+        elif isinstance(one, Mapping):
+            told[key] = "; ".join(f"{label}={text}" for label, text in sorted(_facts(one).items()))
+        else:
+            told[key] = str(one)
+    return told
+
+
+def _tensors(
+    training: Training, values: BatchValues, recorded: list[Row], functions: Functions | None, trouble: str
+) -> Proof:
+    def proof(proved: bool | None, text: str) -> Proof:
+        return Proof(name="tensors", proved=proved, text=text)
+
+    if not recorded:
+        return proof(None, "nothing is recorded of this step")
+    own = [row for row in recorded if (row["rank"], row["world_size"]) == (values.rank, values.world_size)]
+    known = [found for row in own if (found := crcs(row))]
+    if not known:
+        ranks = sorted({(row["rank"], row["world_size"]) for row in recorded if crcs(row)})
+        if ranks:
+            return proof(
+                None, f"checksums are of rank {ranks[0][0]} of {ranks[0][1]}: look at that part of the step"
+            )
+        return proof(None, "no checksums of this step: Trail(tensors_every=1) takes them at every step")
+    if trouble:
+        return proof(None, trouble)
+    if any(one == dict(values.crc32c) for one in known):
+        return proof(
+            True, f"CRC-32C of {', '.join(sorted(values.crc32c))} are the trail's: bit for bit the same"
+        )
+    if functions is None and training.start(values.step).transforms:
+        return proof(None, "the transform is not run without --recipe")
+    last = known[-1]
+    differ = sorted(name for name in {*last, *values.crc32c} if last.get(name) != values.crc32c.get(name))
+    return proof(False, f"CRC-32C of {', '.join(differ)} differ from the trail's")

@@ -1,0 +1,169 @@
+"""A run of a training: its notes by step, thinned for a chart, its unusual steps, starts and repeated steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+import loader
+from loader.run.trail.step_rows import NOTE
+
+from ..replays.training import Training
+from .json_record import Record
+from .marks import StepMark, note_marks
+
+MOST_POINTS = 1000
+"""Places of a chart along its steps; each has the least and the greatest value there."""
+MOST_SPIKES = 20
+"""Unusual steps that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRow(Record):
+    """A start of the run."""
+
+    plan: str
+    """Hash of the plan."""
+    world_size: int
+    """Data-parallel ranks."""
+    recipe: str
+    """Function that gives the training's decoders and transform; "" for none."""
+    code: str
+    """Text about the training's code."""
+    at_us: int
+    """Time in UTC microseconds."""
+    versions: tuple[str, ...]
+    """Names of the versions that the plan reads; none where they are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike(Record):
+    """An unusual step."""
+
+    step: int
+    """Global step."""
+    marks: tuple[StepMark, ...]
+    """Marks of its notes, the worst first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(Record):
+    """A run of a training."""
+
+    run: str
+    """Name of the run."""
+    n_steps: int
+    """Recorded steps, each counted once."""
+    first_step: int
+    """First recorded step; -1 for none."""
+    last_step: int
+    """Last recorded step; -1 for none."""
+    differing: tuple[int, ...]
+    """Steps that a rank got twice with different digests."""
+    substituted: tuple[int, ...]
+    """Steps with substituted or masked samples."""
+    starts: tuple[StartRow, ...]
+    """Starts, by time."""
+    spikes: tuple[Spike, ...]
+    """Steps with unusual notes, the worst first."""
+    chart: Mapping[str, tuple[float | None, ...]]
+    """"step", and by name each note, `wait_ms` and `substituted`; null where a step has none."""
+
+
+def run_record(training: Training) -> RunRecord:
+    """Return the record of a run. Costs a pass over its steps."""
+    trail = training.trail
+    assert trail is not None
+    steps = trail.steps
+    numbers = steps["step"].unique().sort()
+    substituted = steps.filter(steps["substituted"] > 0)["step"].unique().sort()
+    return RunRecord(
+        run=trail.run,
+        n_steps=len(numbers),
+        first_step=int(numbers[0]) if len(numbers) else -1,
+        last_step=training.last_step,
+        differing=trail.differing,
+        substituted=tuple(substituted.to_list()),
+        starts=tuple(_start_row(training.root, one) for one in trail.starts),
+        spikes=_spikes(training),
+        chart=_chart(training),
+    )
+
+
+def _start_row(root: loader.Root, start: Any) -> StartRow:
+    versions: tuple[str, ...] = ()
+    try:
+        plan = loader.open_plan(root, start.plan, retired=True)
+        views = [getattr(one.view, "version", None) for one in plan.sources.values()]
+        versions = tuple(dict.fromkeys(one.name for one in views if one is not None))
+    except loader.errors.RootError:
+        pass  # swept: the digests and notes of the trail remain
+    return StartRow(
+        plan=start.plan,
+        world_size=start.world_size,
+        recipe=start.recipe,
+        code=start.code,
+        at_us=start.at_us,
+        versions=versions,
+    )
+
+
+def _spikes(training: Training) -> tuple[Spike, ...]:
+    """Return the steps with marked notes. Only values far from the middle are looked at one by one."""
+    assert training.trail is not None
+    steps = training.trail.steps["step"].to_numpy()
+    suspects: set[int] = set()
+    for name in training.trail.notes:
+        values = training.trail.steps[NOTE + name].to_numpy().astype(np.float64)
+        known = values[np.isfinite(values)]
+        there = ~training.trail.steps[NOTE + name].is_null().to_numpy()
+        suspects.update(steps[there & ~np.isfinite(values)].tolist()[:MOST_SPIKES])
+        if len(known):
+            far = np.abs(np.nan_to_num(values, nan=0.0) - np.median(known)) * np.isfinite(values)
+            suspects.update(steps[np.argsort(-far, kind="stable")[: 2 * MOST_SPIKES]].tolist())
+    found = [
+        Spike(step=step, marks=tuple(marks))
+        for step in sorted(suspects)
+        if (marks := note_marks(step, training.notes(step), training.history))
+    ]
+    return tuple(
+        sorted(found, key=lambda one: (-one.marks[0].weight, -_distance(one), one.step))[:MOST_SPIKES]
+    )
+
+
+def _distance(spike: Spike) -> float:
+    words = spike.marks[0].text.split()
+    return next((float(words[i - 1]) for i, word in enumerate(words) if word == "sigma"), 0.0)
+
+
+def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
+    """Return columns of at most 2 * MOST_POINTS steps: those of the least and greatest value of each stretch."""
+    assert training.trail is not None
+    frame = training.trail.steps.unique("step", keep="last", maintain_order=True).sort("step")
+    columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {
+        name: frame[NOTE + name].to_numpy().astype(np.float64) for name in training.trail.notes
+    }
+    columns |= {
+        "wait_ms": frame["wait_us"].to_numpy() / 1000,
+        "substituted": frame["substituted"].to_numpy().astype(np.float64),
+    }
+    n = frame.height
+    chosen = np.arange(n)
+    if n > 2 * MOST_POINTS:
+        ends = np.linspace(0, n, MOST_POINTS + 1).astype(int)
+        kept = {0, n - 1}
+        for values in columns.values():
+            low, high = np.nan_to_num(values, nan=np.inf), np.nan_to_num(values, nan=-np.inf)
+            share = MOST_POINTS // len(columns)
+            for start, stop in pairwise(ends.tolist()) if share else ():
+                kept.update((start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())))
+        chosen = np.array(sorted(kept))
+    return {
+        "step": tuple(frame["step"].to_numpy()[chosen].tolist()),
+        **{
+            name: tuple(float(one) if np.isfinite(one) else None for one in values[chosen])
+            for name, values in columns.items()
+        },
+    }

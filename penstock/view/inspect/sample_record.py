@@ -1,0 +1,144 @@
+"""A sample of a version: its fields decoded, its row of the samples table, its way back, and edits of its row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import loader
+from loader.api.explain import provenance
+from loader.dataset.reading.read_fields import read_fields
+from loader.errors import Corrupt, InvalidRuntime, PenstockError
+from loader.modalities import decoder_for
+from penstock.card.rendering.escape import clean
+
+from .json_record import Record
+from .shown_values import Shown, facts_of, shown
+from .version_record import fields_of
+
+MAX_FIELD_BYTES = 256 * 2**20
+"""A larger field is not read whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleField(Record):
+    """A stored field."""
+
+    field: str
+    """Name of the field."""
+    path: str
+    """Path of its shard, relative to the root."""
+    offset: int
+    """First byte."""
+    nbytes: int
+    """Number of bytes."""
+    crc32c: str
+    """CRC-32C, 8 hex digits."""
+    decoded: Shown | None
+    """Value as the loader decodes it; None where it cannot be read."""
+    error: str = ""
+    """The reason why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRecord(Record):
+    """A sample of a version."""
+
+    dataset: str
+    """Name of the dataset."""
+    number: int
+    """Number of the version."""
+    ordinal: int
+    """Number of the sample in the version."""
+    n_samples: int
+    """Live samples of the version."""
+    key: str
+    """Key of the sample."""
+    part: str
+    """Id of its part."""
+    row: int
+    """Row in its part."""
+    fields: tuple[SampleField, ...]
+    """Its fields."""
+    columns: Mapping[str, str]
+    """Its row of the samples table, without empty cells."""
+    provenance: Mapping[str, str]
+    """Provenance columns."""
+
+
+def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
+    """Return a field's bytes, verified.
+
+    Raises: InvalidRuntime for no such sample or field, or one too large; Corrupt.
+    """
+    _checked(version, ordinal)
+    if field not in fields_of(version, [ordinal])[0]:
+        raise InvalidRuntime(f"sample {ordinal} of {version.name} has no field {field!r:.100}")
+    (address,) = version.address(np.array([ordinal]), [field])
+    if address.fields[field].nbytes > MAX_FIELD_BYTES:
+        raise InvalidRuntime(
+            f"{address.describe(field)} has {address.fields[field].nbytes} bytes; up to "
+            f"{MAX_FIELD_BYTES} are read whole"
+        )
+    (found,) = read_fields(version.shard_store, [address])
+    return found[field]
+
+
+def decoded(version: "loader.Version", ordinal: int, field: str) -> Any:
+    """Return a field as the loader decodes it. Raises: as `stored`; DecodeFailed; MissingDependency."""
+    return decoder_for(field)(stored(version, ordinal, field), None)
+
+
+def sample_record(version: "loader.Version", ordinal: int) -> SampleRecord:
+    """Return the record of a sample. Costs its bytes, and the samples table. Raises: InvalidRuntime; StoreError."""
+    _checked(version, ordinal)
+    (names,) = fields_of(version, [ordinal])
+    (address,) = version.address(np.array([ordinal]), names)
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name in names:
+        try:
+            values[name] = decoded(version, ordinal, name)
+        except (Corrupt, InvalidRuntime, loader.errors.MissingDependency) as error:
+            errors[name] = str(error)
+    dataset, _, number = version.name.partition("@")
+    (origin,) = provenance(version, [address])
+    return SampleRecord(
+        dataset=dataset,
+        number=int(number),
+        ordinal=ordinal,
+        n_samples=len(version),
+        key=address.key,
+        part=address.part,
+        row=address.row,
+        fields=tuple(
+            SampleField(
+                field=name,
+                path=at.path,
+                offset=at.offset,
+                nbytes=at.nbytes,
+                crc32c=f"{at.crc32c:08x}",
+                decoded=shown(name, values[name], facts_of(values, name, version))
+                if name in values
+                else None,
+                error=errors.get(name, ""),
+            )
+            for name, at in address.fields.items()
+        ),
+        columns=_columns(version, ordinal),
+        provenance=origin,
+    )
+
+
+def _columns(version: "loader.Version", ordinal: int) -> dict[str, str]:
+    try:
+        (row,) = version.samples().slice(ordinal, 1).collect().to_dicts()
+    except PenstockError as error:
+        return {"": f"the samples table cannot be read: {clean(error, 300)}"}
+    return {name: clean(value, 400) for name, value in row.items() if value is not None}
+
+
+def _checked(version: "loader.Version", ordinal: int) -> None:
+    if not 0 <= ordinal < len(version):
+        raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")

@@ -1,0 +1,73 @@
+"""Values of a sample's fields, each by its kind: in words, with its marks, and whether there is a picture of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import loader
+from penstock.card.rendering.escape import clean
+
+from ..kinds import kind_of
+from ..kinds.kind import Facts, Mark, TokenBox
+from .json_record import Record
+
+MOST_LINES = 40
+"""Lines that are told of a value."""
+MOST_BOXES = 4096
+"""Tokens that are told one by one."""
+MOST_LETTERS = 2000
+"""Letters of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown(Record):
+    """One value of a field."""
+
+    field: str
+    """Name of the field."""
+    kind: str
+    """Name of its kind, of `kinds.KINDS`."""
+    lines: tuple[str, ...]
+    """Its content in words: shape, dtype and range, the text, the tokens."""
+    marks: tuple[Mark, ...]
+    """Faults that a person may not see."""
+    boxes: tuple[TokenBox, ...] = ()
+    """Tokens one by one; empty for other kinds."""
+
+
+def facts_of(sample: Mapping[str, Any], field: str, version: "loader.Version | None") -> Facts:
+    """Return the facts that are known of a field beside its value. version: of the sample, whose manifest names them.
+
+    A classification's labels are the producer's, for fields whose name ends in `cls`.
+    """
+    told: dict[str, Any] = {}
+    if version is not None:
+        told = dict(version.manifest.get("facts", {}).get(field, {}))
+        labels = version.manifest["producer"].get("labels")
+        if field.rpartition(".")[2] == "cls" and isinstance(labels, list):
+            told.setdefault("labels", labels)
+    return Facts(
+        field=field,
+        sample=sample,
+        labels=told.get("labels"),
+        vocabulary=told.get("vocabulary"),
+        special={int(token): str(name) for token, name in told.get("special", {}).items()},
+        rate=told.get("rate"),
+    )
+
+
+def shown(field: str, value: object, facts: Facts) -> Shown:
+    """Return a value by its kind."""
+    kind = kind_of(value, facts)
+    return Shown(
+        field=clean(field, 200),
+        kind=kind.name,
+        lines=tuple(line[:MOST_LETTERS] for line in kind.lines(value, facts)[:MOST_LINES]),
+        marks=tuple(kind.marks(value, facts)),
+        boxes=kind.boxes(value, facts)[:MOST_BOXES],
+    )
+
+
+def shown_sample(sample: Mapping[str, Any], version: "loader.Version | None") -> tuple[Shown, ...]:
+    """Return every field of a sample, in its order: no field is left out."""
+    return tuple(shown(name, value, facts_of(sample, name, version)) for name, value in sample.items())

@@ -1,0 +1,187 @@
+"""One slot of a step: stored, decoded and trained side by side, its way back, and the steps that saw its sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+import loader
+from loader.api.explain import Explanation, explain_slots
+from loader.errors import TransformFailed, WorkerFailed
+from penstock.lineage import StageRun, made_by
+
+from ..replays.picture_placement import Placement
+from ..replays.replayed_values import SlotValues
+from ..replays.replays import Replayers
+from ..replays.training import Training
+from .json_record import Record
+from .marks import Faced, StepMark, ranked
+from .shown_values import Shown, shown_sample
+from .step_record import version_of
+
+MOST_SEEN = 200
+"""Earlier steps that are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRow(Record):
+    """One field at the three stages."""
+
+    field: str
+    """Name of the field."""
+    path: str
+    """Path of its shard, relative to the root; "" for a field that the transform made."""
+    offset: int
+    """First byte in the shard."""
+    nbytes: int
+    """Number of stored bytes."""
+    crc32c: str
+    """CRC-32C of the stored bytes, 8 hex digits."""
+    decoded: Shown | None
+    """Value before the transform; None where there is none."""
+    trained: Shown | None
+    """Value after the transform; None where the transform dropped it."""
+    placement: Placement | None = None
+    """Place of the trained picture in the decoded one; None for other values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRecord(Record):
+    """One slot of a step."""
+
+    training: str
+    """Run, or hash of a plan."""
+    plan: str
+    """Hash of the plan."""
+    step: int
+    """Global step."""
+    slot: int
+    """Number of the slot in the global batch."""
+    batch_size: int
+    """Slots of the global batch."""
+    source: str
+    """Name of the plan's source."""
+    key: str
+    """Key of the sample."""
+    version: str
+    """Name of the sample's version."""
+    ordinal: int
+    """Number of the sample in its version."""
+    epoch: int
+    """Epoch of the source."""
+    position: int
+    """Position in the source's stream."""
+    attempt: int
+    """0, or the number of the substitute that came instead."""
+    fields: tuple[FieldRow, ...]
+    """Its fields: stored ones first, then those that the transform made."""
+    draws: tuple[str, ...]
+    """Draws of the transform from the sample's generator."""
+    repeats: bool
+    """True where the transform gave the same values twice."""
+    marks: tuple[StepMark, ...]
+    """Faults of this slot, the worst first."""
+    largest: Mapping[str, float]
+    """Note -> value of this slot, where it is among the step's largest."""
+    provenance: Mapping[str, str]
+    """Provenance columns of the sample."""
+    runs: tuple[StageRun, ...]
+    """Dagster runs that made the sample, upstream first."""
+    seen: tuple[tuple[int, int], ...]
+    """(step, slot) that held the sample, up to the last step that is recorded; the last 200."""
+    explained: str
+    """The way back in text, as `penstock explain` prints it."""
+    error: str = ""
+    """The reason why values are missing."""
+    trouble: str = ""
+    """The reason why values are decoded ones without the transform; "" where they are as trained."""
+
+
+def slot_values(training: Training, replayers: Replayers, step: int, slot: int) -> tuple[SlotValues, str]:
+    """Return a slot, and the reason why it is without the recipe; "" with it."""
+    if replayers.recipe is None:
+        return replayers.plain.slot(training.setting(step, recipe=False), step, slot), ""
+    try:
+        return replayers.recipe.slot(training.setting(step, recipe=True), step, slot), ""
+    except (TransformFailed, WorkerFailed) as error:
+        return replayers.plain.slot(training.setting(step, recipe=False), step, slot), str(error)
+
+
+def slot_record(training: Training, values: SlotValues, trouble: str = "") -> SlotRecord:
+    """Return the record of a slot."""
+    plan = training.plan(values.step)
+    explained = _explained(training, values)
+    version = version_of(plan, values.source)
+    fields = _fields(values, version)
+    faced = Faced(
+        slot=values.slot,
+        key=values.address.key,
+        values=values.trained,
+        marks={one.field: one.trained.marks for one in fields if one.trained is not None},
+        provenance=explained.provenance,
+        error=values.error,
+    )
+    marks = list(ranked([faced]))
+    if not values.repeats:
+        text = "the transform gave other values the second time: it is not a function of its sample"
+        marks.insert(0, StepMark(name="not_a_function", text=text, weight=90, slots=(values.slot,)))
+    (runs,) = made_by(training.root, [explained])
+    return SlotRecord(
+        training=training.name,
+        plan=plan.hash,
+        step=values.step,
+        slot=values.slot,
+        batch_size=plan.batch_size(values.step),
+        source=values.source,
+        key=values.address.key,
+        version=values.address.version,
+        ordinal=values.address.ordinal,
+        epoch=values.epoch,
+        position=values.position,
+        attempt=values.attempt,
+        fields=fields,
+        draws=values.draws,
+        repeats=values.repeats,
+        marks=tuple(marks),
+        largest=training.largest(values.step, values.slot),
+        provenance=explained.provenance,
+        runs=runs,
+        seen=_seen(training, plan, values),
+        explained=str(explained),
+        error=values.error,
+        trouble=trouble,
+    )
+
+
+def _explained(training: Training, values: SlotValues) -> Explanation:
+    plan = training.plan(values.step)
+    n = plan.batch_size(values.step)
+    slots = training.replay(values.step).slots(values.step, values.slot, n)
+    (found,) = explain_slots(plan, values.step, slots, np.arange(1), values.slot)
+    return found
+
+
+def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[FieldRow, ...]:
+    decoded = {one.field: one for one in shown_sample(values.decoded, version)}
+    trained = {one.field: one for one in shown_sample(values.trained, version)}
+    stored = values.address.fields
+    return tuple(
+        FieldRow(
+            field=name,
+            path=stored[name].path if name in stored else "",
+            offset=stored[name].offset if name in stored else 0,
+            nbytes=stored[name].nbytes if name in stored else 0,
+            crc32c=f"{stored[name].crc32c:08x}" if name in stored else "",
+            decoded=decoded.get(name),
+            trained=trained.get(name),
+            placement=values.placements.get(name),
+        )
+        for name in dict.fromkeys((*stored, *decoded, *trained))
+    )
+
+
+def _seen(training: Training, plan: "loader.Plan", values: SlotValues) -> tuple[tuple[int, int], ...]:
+    before = max(training.last_step, values.step) + 1
+    source = plan.sources[values.source].source
+    found = plan.steps_of(source, values.address.key, before=before)
+    return tuple((one.step, one.slot) for one in found[-MOST_SEEN:])

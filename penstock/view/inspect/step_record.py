@@ -1,0 +1,201 @@
+"""A step of a training: its slots as trained, the proofs of them, and the marks of the batch."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+import loader
+from loader.api.explain import Explanation, explain_slots
+from loader.errors import TransformFailed, WorkerFailed
+from loader.order.steps.slots import rank_slice
+from loader.run.recipe.recipe import stored_view
+from loader.run.replay import Functions
+from penstock.card.rendering.escape import clean
+
+from ..replays.replayed_values import BatchValues
+from ..replays.replays import Replayers
+from ..replays.training import Training
+from .json_record import Record
+from .marks import Faced, StepMark, note_marks, ranked
+from .proofs import Proof, proofs
+from .shown_values import Shown, shown_sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow(Record):
+    """One slot of a rank's part."""
+
+    slot: int
+    """Number of the slot in the global batch."""
+    source: str
+    """Name of the plan's source; "" at padding."""
+    key: str
+    """Key of the sample; "" at padding."""
+    version: str
+    """Name of the sample's version; "" at padding."""
+    ordinal: int
+    """Number of the sample in its version; -1 at padding."""
+    epoch: int
+    """Epoch of the source."""
+    attempt: int
+    """0, or the number of the substitute that came instead."""
+    raw: str
+    """URI of the raw object; "" where none is recorded."""
+    shown: tuple[Shown, ...]
+    """Fields as trained."""
+    largest: Mapping[str, float]
+    """Note -> value of this slot, where it is among the step's largest."""
+    error: str = ""
+    """The reason why the sample cannot be read; "" where it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord(Record):
+    """A rank's part of a step."""
+
+    training: str
+    """Run, or hash of a plan."""
+    plan: str
+    """Hash of the plan of this step."""
+    step: int
+    """Global step."""
+    rank: int
+    """Data-parallel rank."""
+    world_size: int
+    """Number of ranks."""
+    batch_size: int
+    """Slots of the global batch, over all ranks."""
+    digest: int
+    """64-bit digest of this part."""
+    bucket: str
+    """Bucket of the batch; "" without buckets."""
+    proofs: tuple[Proof, ...]
+    """Proofs that this is the batch that was trained on."""
+    marks: tuple[StepMark, ...]
+    """Faults, the worst first."""
+    notes: Mapping[str, float]
+    """Notes of the training at this step."""
+    mixture: Mapping[str, int]
+    """Source -> slots of this part."""
+    slots: tuple[SlotRow, ...]
+    """Slots of this part, padding left out."""
+    trouble: str = ""
+    """The reason why values are decoded ones without the transform; "" where they are as trained."""
+
+
+def step_values(
+    training: Training, replayers: Replayers, step: int, rank: int, world_size: int
+) -> tuple[BatchValues, str]:
+    """Return a rank's part of a step, and the reason why it is without the recipe; "" with it."""
+    if replayers.recipe is None:
+        return replayers.plain.batch(training.setting(step, recipe=False), step, rank, world_size), ""
+    try:
+        return replayers.recipe.batch(training.setting(step, recipe=True), step, rank, world_size), ""
+    except (TransformFailed, WorkerFailed) as error:
+        return replayers.plain.batch(training.setting(step, recipe=False), step, rank, world_size), str(error)
+
+
+def step_record(
+    training: Training,
+    values: BatchValues,
+    functions: Functions | None,
+    trouble: str = "",
+) -> StepRecord:
+    """Return the record of a part of a step. functions: facts of the recipe; None without one."""
+    plan, step = training.plan(values.step), values.step
+    explained = {one.slot: one for one in explained_part(training, values)}
+    rows = [_row(training, values, i, one) for i, one in _numbered(values, explained)]
+    faced = [
+        Faced(
+            slot=row.slot,
+            key=row.key,
+            values=values.slots[row.slot - values.first_slot],
+            marks={one.field: one.marks for one in row.shown},
+            provenance=explained[row.slot].provenance,
+            error=row.error,
+        )
+        for row in rows
+    ]
+    notes = training.notes(step)
+    return StepRecord(
+        training=training.name,
+        plan=plan.hash,
+        step=step,
+        rank=values.rank,
+        world_size=values.world_size,
+        batch_size=plan.batch_size(step),
+        digest=values.digest,
+        bucket=_bucket(plan, explained),
+        proofs=proofs(training, values, functions, trouble),
+        marks=ranked(faced, note_marks(step, notes, training.history)),
+        notes=notes,
+        mixture=dict(Counter(row.source for row in rows)),
+        slots=tuple(rows),
+        trouble=trouble,
+    )
+
+
+def explained_part(training: Training, values: BatchValues) -> list[Explanation]:
+    """Return the way back of each slot of a part, substitutes on record included."""
+    plan = training.plan(values.step)
+    slots = training.replay(values.step).slots(values.step, values.rank, values.world_size)
+    return explain_slots(plan, values.step, slots, np.arange(len(slots)), values.first_slot)
+
+
+def default_part(training: Training, step: int) -> tuple[int, int]:
+    """Return (rank, world size) of the part that is shown unless another is asked for: one that was recorded.
+
+    Without a trail it is the whole step, or the first of the parts of at most 256 slots.
+    """
+    recorded = training.recorded(step)
+    if recorded:
+        last = recorded[-1]
+        first = min(row["rank"] for row in recorded if row["world_size"] == last["world_size"])
+        return first, int(last["world_size"])
+    n = training.plan(step).batch_size(step)
+    return 0, -(-n // 256)
+
+
+def rank_of_slot(training: Training, step: int, slot: int, world_size: int) -> int:
+    """Return the rank whose part holds a slot."""
+    n = training.plan(step).batch_size(step)
+    return next(rank for rank in range(world_size) if slot < rank_slice(n, rank, world_size).stop)
+
+
+def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
+    """Return the version that a source of a plan reads; None for one without bytes."""
+    view = stored_view(plan.sources[source].view)
+    return None if view is None else view.version
+
+
+def _numbered(values: BatchValues, explained: Mapping[int, Explanation]) -> list[tuple[int, Explanation]]:
+    return [
+        (i, explained[values.first_slot + i])
+        for i in range(len(values.ids))
+        if values.first_slot + i in explained
+    ]
+
+
+def _row(training: Training, values: BatchValues, i: int, explained: Explanation) -> SlotRow:
+    version = version_of(training.plan(values.step), explained.source)
+    return SlotRow(
+        slot=explained.slot,
+        source=explained.source,
+        key=explained.address.key,
+        version=explained.address.version,
+        ordinal=explained.address.ordinal,
+        epoch=explained.epoch,
+        attempt=explained.attempt,
+        raw=clean(explained.provenance.get("raw_uri", ""), 400),
+        shown=shown_sample(values.slots[i], version),
+        largest=training.largest(values.step, explained.slot),
+        error=values.errors.get(explained.slot, ""),
+    )
+
+
+def _bucket(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> str:
+    for one in explained.values():
+        return plan.sources[one.source].bucket or ""
+    return ""

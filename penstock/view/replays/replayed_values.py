@@ -1,0 +1,77 @@
+"""Values of one slot and of a rank's batch, which cross from the recipe's process to the viewer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loader.dataset.shards.address import SampleAddress
+
+from .picture_placement import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A plan, and the options of a training that change what a look at it makes."""
+
+    plan: str
+    """Hash of the plan."""
+    framework: str = "numpy"
+    """Library of the arrays."""
+    epochs: int | None = None
+    """`epochs` of the Loader, behind which slots are padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlotValues:
+    """One slot of a step, decoded and trained."""
+
+    step: int
+    """Global step."""
+    slot: int
+    """Number of the slot in the global batch."""
+    source: str
+    """Name of the plan's source."""
+    epoch: int
+    """Epoch of the source."""
+    position: int
+    """Position in the source's stream."""
+    attempt: int
+    """0, or the number of the substitute."""
+    address: SampleAddress
+    """Place of the sample's bytes; a packed sequence has no fields."""
+    decoded: Mapping[str, Any] = field(repr=False)
+    """Field -> value before the transform; empty where the sample cannot be read."""
+    trained: Mapping[str, Any] = field(repr=False)
+    """Field -> value after the transform; empty where there is none."""
+    draws: tuple[str, ...] = ()
+    """Draws of the transform from the sample's generator, in words."""
+    repeats: bool = True
+    """True where a second run of the transform gave the same values."""
+    error: str = ""
+    """The reason why `decoded` or `trained` is empty."""
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchValues:
+    """A rank's part of a step, as the training's `Batch` held it."""
+
+    step: int
+    """Global step."""
+    rank: int
+    """Data-parallel rank."""
+    world_size: int
+    """Number of ranks."""
+    first_slot: int
+    """Number of the first slot in the global batch."""
+    digest: int
+    """64-bit digest of the samples that were read."""
+    crc32c: Mapping[str, int]
+    """Field -> CRC-32C of its column, as a trail records it."""
+    ids: list[tuple[str, str] | None]
+    """(source, key) per slot; None at padding."""
+    slots: list[Mapping[str, Any]] = field(repr=False)
+    """Per slot, field -> its value after the transform; empty at padding."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Slot of the global batch -> the reason why its sample cannot be read any more."""

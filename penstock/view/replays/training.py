@@ -1,0 +1,168 @@
+"""A training to look back on: a run with its trail, or a saved plan alone."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import loader
+from loader.errors import InvalidRuntime, RunNotFound
+from loader.json_text import parse_json_object
+from loader.run.trail.step_rows import CRC, NOTE
+
+from .replayed_values import Setting
+from .replays import Replays
+
+Row = dict[str, Any]
+_PLAN = re.compile(r"p-[0-9a-f]{64}")
+
+
+class Training:
+    """A run, or a plan; its answers need indexes alone. Thread-safe."""
+
+    root: loader.Root
+    """Root that has the plan, and the trail."""
+    name: str
+    """Run, or hash of the plan."""
+    trail: "loader.RunTrail | None"
+    """Trail of the run; None without one."""
+
+    def __init__(self, root: loader.Root, name: str) -> None:
+        """Open a run by what it left, or a plan by its hash. Raises: InvalidName; errors of reading."""
+        self.root, self.name = root, name
+        self.trail = None
+        if not _PLAN.fullmatch(name):
+            with suppress(RunNotFound):  # without a trail, reports and checkpoints name the plan
+                self.trail = loader.read_trail(root, name)
+        self._replays = Replays(root)
+
+    def setting(self, step: int, *, recipe: bool) -> Setting:
+        """Return the plan and the options under which a step was trained.
+
+        recipe: True where the training's functions are at hand. Else arrays are numpy's, unless there was no transform.
+        """
+        start = self.start(step)
+        if start is None:
+            return Setting(plan=self._plan_hash(step))
+        plain = not recipe and bool(start.transforms)
+        return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
+
+    def start(self, step: int) -> Any:
+        """Return the start under which a step was trained, or the steps before it; None without a trail."""
+        if self.trail is None or not self.trail.starts:
+            return None
+        rows = self.recorded(step) or self._before(step)
+        return self.trail.start(rows[-1]["start"]) if rows else self.trail.starts[0]
+
+    def plan(self, step: int) -> loader.Plan:
+        """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
+        return self.replay(step).plan
+
+    def replay(self, step: int) -> loader.Replay:
+        """Return a replay of the plan of a step, for its slots and digests."""
+        start = self.start(step)
+        epochs = None if start is None else start.epochs
+        return self._replays.replay(Setting(plan=self._plan_hash(step), epochs=epochs))
+
+    def digest(self, step: int, rank: int, world_size: int) -> int:
+        """Return the digest of a rank's part, made anew from indexes."""
+        return self.replay(step).digest(step, rank, world_size)
+
+    def recorded(self, step: int) -> list[Row]:
+        """Return the rows of a step, by rank and time; none where nothing is recorded."""
+        return [] if self.trail is None else self._by_step.get(step, [])
+
+    def notes(self, step: int) -> dict[str, float]:
+        """Return the notes of a step, as its first recorded rank had them last."""
+        rows = self.recorded(step)
+        own = [row for row in rows if row["rank"] == rows[0]["rank"]]
+        return {
+            name.removeprefix(NOTE): float(value)
+            for row in own
+            for name, value in row.items()
+            if name.startswith(NOTE) and value is not None
+        }
+
+    def largest(self, step: int, slot: int) -> dict[str, float]:
+        """Return the notes per sample in which a slot is among the step's largest."""
+        return {
+            one["note"]: float(one["value"])
+            for row in self.recorded(step)
+            for one in row["largest"] or ()
+            if one["slot"] == slot
+        }
+
+    @cached_property
+    def history(self) -> Mapping[str, Sequence[float]]:
+        """Note -> its values at all recorded steps."""
+        if self.trail is None:
+            return {}
+        return {name: self.trail.steps[NOTE + name].drop_nulls().to_list() for name in self.trail.notes}
+
+    @property
+    def last_step(self) -> int:
+        """The last recorded step; -1 for none."""
+        return max(self._by_step, default=-1) if self.trail is not None else -1
+
+    def missing(self, what: str) -> str:
+        """Return the reason why something is not recorded, and the remedy."""
+        if self.trail is None:
+            return (
+                f"a plan has no record of {what}: train with Loader(plan, trail=loader.Trail(root, run=...))"
+            )
+        return f"the trail of {self.name} has no record of {what}"
+
+    def close(self) -> None:
+        """Give all leases back."""
+        self._replays.close()
+
+    @cached_property
+    def _by_step(self) -> dict[int, list[Row]]:
+        found: dict[int, list[Row]] = {}
+        assert self.trail is not None
+        for row in self.trail.steps.to_dicts():
+            found.setdefault(row["step"], []).append(row)
+        return found
+
+    def _before(self, step: int) -> list[Row]:
+        earlier = [one for one in self._by_step if one < step]
+        return self._by_step[max(earlier)] if earlier else []
+
+    def _plan_hash(self, step: int) -> str:
+        start = self.start(step)
+        if start is not None:
+            return str(start.plan)
+        return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
+
+
+def crcs(row: Row) -> dict[str, int]:
+    """Return field -> recorded CRC-32C of a row; nothing where it has none."""
+    return {
+        name.removeprefix(CRC): int(value)
+        for name, value in row.items()
+        if name.startswith(CRC) and value is not None
+    }
+
+
+def where(root: loader.Root, text: str) -> tuple[str, int | None]:
+    """Return (run or plan hash, step or None) of `run`, `run@step`, a plan's hash or a file with a state.
+
+    A file is the JSON of `Loader.state_dict()`, or holds one under "loader". Its last step is the one before the state.
+    Raises: InvalidRuntime; errors of `loader.plan_of`.
+    """
+    if Path(text).is_file():
+        body = parse_json_object(Path(text).read_bytes())
+        state = body.get("loader", body)
+        found = loader.plan_of(root, state).hash
+        return found, max(0, int(state["step"]) - 1) if "step" in state else None
+    name, at, step = text.rpartition("@")
+    if not at:
+        return text, None
+    if not step.isdecimal() or not math.isfinite(float(step)):
+        raise InvalidRuntime(
+            f"{text!r}: the step after @ is {step!r}; accepted: run, run@step, a plan's hash, a state file"
+        )
+    return name, int(step)

@@ -1,0 +1,181 @@
+"""Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+import loader
+from loader.errors import InvalidRuntime, PenstockError
+from loader.modalities import decoder_for
+
+from ..inspect.sample_record import decoded, stored
+from ..inspect.shown_values import facts_of
+from ..inspect.step_record import version_of
+from ..kinds import kind_of
+from ..kinds.kind import Media
+from ..replays.picture_placement import channels_last
+from ..replays.replayed_values import BatchValues, SlotValues
+from .page import Site
+
+STORED_TYPES = {
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "png": "image/png",
+    "webp": "image/webp",
+    "wav": "audio/wav",
+    "flac": "audio/flac",
+    "mp3": "audio/mpeg",
+    "ogg": "audio/ogg",
+    "opus": "audio/ogg",
+    "m4a": "audio/mp4",
+    "mp4": "video/mp4",
+    "webm": "video/webm",
+}
+"""Last word of a field -> media type of its stored bytes. Any other field is a download."""
+
+PICTURED = frozenset(("image", "video", "audio", "array"))
+"""Kinds of which the grid of a step shows a thumbnail."""
+
+Answer = Callable[[Site, Request], Response]
+
+
+def media_route(site: Site, path: str, answer: Answer) -> Route:
+    """Return a route whose failures are a line of text with a status, for an <img> beside which it is said."""
+
+    def respond(request: Request) -> Response:
+        try:
+            return answer(site, request)
+        except PenstockError as error:
+            return PlainTextResponse(str(error)[:2000], 404 if isinstance(error, InvalidRuntime) else 500)
+
+    async def route(request: Request) -> Response:
+        return await run_in_threadpool(respond, request)
+
+    return Route(path, route)
+
+
+def media_response(media: Media | None) -> Response:
+    """Return a picture or sound; 404 for none."""
+    if media is None:
+        return PlainTextResponse("this value has no picture", 404)
+    return Response(media.data, media_type=media.type, headers={"cache-control": "private, max-age=300"})
+
+
+def batch_thumbnail(site: Site, run: str, values: BatchValues, slot: int, field: str) -> Media | None:
+    """Return a thumbnail of a field of a slot, as trained. Raises: InvalidRuntime for no such slot."""
+    row = slot - values.first_slot
+    if not 0 <= row < len(values.slots):
+        raise InvalidRuntime(
+            f"slot = {slot}; rank {values.rank} of {values.world_size} has slots {values.first_slot} to "
+            f"{values.first_slot + len(values.slots) - 1}"
+        )
+    sample, who = values.slots[row], values.ids[row]
+    if field not in sample or who is None:
+        return None
+    version = version_of(site.opened.training(run).plan(values.step), who[0])
+    return _thumbnail(site, ("batch", run, values.step, slot, field), sample, field, version)
+
+
+def slot_media(site: Site, run: str, values: SlotValues, stage: str, field: str) -> tuple[Media, ...]:
+    """Return pictures and sounds of a field at a stage: `decoded`, `trained`, or `original`.
+
+    `original` is the trained picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
+    """
+    if stage not in ("decoded", "trained", "original"):
+        raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, trained, original")
+    sample = dict(values.decoded if stage == "decoded" else values.trained)
+    if field not in sample:
+        return ()
+    if stage == "original":
+        placement, pixels = values.placements.get(field), channels_last(sample[field])
+        if placement is None or not placement.black or pixels is None or pixels.dtype == np.uint8:
+            return ()
+        sample[field] = placement.original_colours(pixels)
+    version = version_of(site.opened.training(run).plan(values.step), values.source)
+    facts = facts_of(sample, field, version)
+    key = ("slot", run, values.step, values.slot, stage, field)
+    found: tuple[Media, ...] = site.opened.media.get(
+        key, lambda: tuple(kind_of(sample[field], facts).detail(sample[field], facts))
+    )
+    return found
+
+
+def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) -> tuple[Media, ...]:
+    """Return pictures and sounds of a field of a version's sample, decoded."""
+
+    def make() -> tuple[Media, ...]:
+        value = decoded(version, ordinal, field)
+        facts = facts_of({field: value}, field, version)
+        return tuple(kind_of(value, facts).detail(value, facts))
+
+    found: tuple[Media, ...] = site.opened.media.get(("sample", version.id, ordinal, field), make)
+    return found
+
+
+def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
+    """Return a thumbnail of a field of a version's sample, made of its stored bytes, else of its decoded value."""
+
+    def make() -> Media | None:
+        data = stored(version, ordinal, field)
+        facts = facts_of({field: data}, field, version)
+        found = kind_of(data, facts).thumbnail(data, facts)
+        if found is None:
+            value = decoder_for(field)(data, None)
+            found = kind_of(value, facts).thumbnail(value, facts)
+        return found
+
+    found: Media | None = site.opened.media.get(("thumb", version.id, ordinal, field), make)
+    return found
+
+
+def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
+    """Return a field's stored bytes, verified whole; a Range of them where one is asked for."""
+    data = stored(version, ordinal, field)
+    media_type = STORED_TYPES.get(field.rpartition(".")[2].lower(), "application/octet-stream")
+    headers = {"accept-ranges": "bytes", "cache-control": "private, max-age=300"}
+    if media_type == "application/octet-stream":
+        headers["content-disposition"] = f'attachment; filename="{ordinal}.bin"'
+    asked = _range(request.headers.get("range", ""), len(data))
+    if asked is None:
+        return Response(data, media_type=media_type, headers=headers)
+    start, stop = asked
+    headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+    return Response(data[start:stop], 206, media_type=media_type, headers=headers)
+
+
+def thumbnail_field(fields: tuple[str, ...]) -> str:
+    """Return the field of a sample that its thumbnail is made of: a picture, a film, a sound; "" for none."""
+    for types in ("image/", "video/", "audio/"):
+        for field in fields:
+            if STORED_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
+                return field
+    return ""
+
+
+def _thumbnail(
+    site: Site, key: tuple[Any, ...], sample: Any, field: str, version: "loader.Version | None"
+) -> Media | None:
+    facts = facts_of(sample, field, version)
+    found: Media | None = site.opened.media.get(
+        key, lambda: kind_of(sample[field], facts).thumbnail(sample[field], facts)
+    )
+    return found
+
+
+def _range(given: str, n: int) -> tuple[int, int] | None:
+    """Return (first, behind the last) of one byte range; None for none, or one that is not understood."""
+    unit, _, spans = given.partition("=")
+    first, dash, last = spans.strip().partition("-")
+    if unit.strip() != "bytes" or not dash or "," in spans or not n:
+        return None
+    if not first:
+        return (max(0, n - int(last)), n) if last.isdecimal() and int(last) else None
+    if not first.isdecimal() or int(first) >= n or (last and not last.isdecimal()):
+        return None
+    stop = min(n, int(last) + 1) if last else n
+    return (int(first), stop) if stop > int(first) else None

@@ -1,0 +1,151 @@
+"""Pages: a record as HTML by its template, as JSON at the same address with `.json`, and errors said in their place."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from loader.errors import (
+    Denied,
+    FieldNotFound,
+    InvalidName,
+    InvalidPlan,
+    InvalidRuntime,
+    NotRecorded,
+    PenstockError,
+    RunNotFound,
+    StoreError,
+    VersionNotFound,
+    VersionRetired,
+)
+from penstock.card.rendering.escape import clean
+from penstock.card.rendering.templates import templates
+
+from ..inspect.json_record import plain
+from .open_data import OpenData
+
+_HERE = Path(__file__).parent / "templates"
+_STATUS: Mapping[type[PenstockError], int] = {
+    RunNotFound: 404,
+    VersionNotFound: 404,
+    FieldNotFound: 400,
+    NotRecorded: 404,
+    InvalidPlan: 404,
+    InvalidRuntime: 404,
+    InvalidName: 404,
+    VersionRetired: 410,
+    Denied: 403,
+    StoreError: 502,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Settings of the server that every page knows."""
+
+    opened: OpenData
+    """Open versions and trainings."""
+    ui: str = ""
+    """URL of Dagster's webserver; "" for none."""
+    raw: str = ""
+    """URL below which raw objects may be fetched; "" for none."""
+    csrf: str = ""
+    """Value that a POST carries; "" where the server only reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The answer to an address."""
+
+    template: str
+    """Name of the template, without `.html.j2`."""
+    record: Any
+    """The record."""
+    title: str
+    """Title of the page."""
+    more: Mapping[str, Any] | None = None
+    """Values for the template alone."""
+
+
+Make = Callable[[Site, Request], Page]
+
+
+def page_routes(site: Site, path: str, make: Make) -> list[Route]:
+    """Return the routes of a page: its record as JSON, and as HTML."""
+
+    def respond(request: Request, as_json: bool) -> Response:
+        try:
+            made = make(site, request)
+        except PenstockError as error:
+            return error_response(site, request, error, as_json=as_json)
+        if as_json:
+            return JSONResponse(plain(made.record))
+        return html(site, request, made)
+
+    async def as_html(request: Request) -> Response:
+        return await run_in_threadpool(respond, request, False)
+
+    async def as_json(request: Request) -> Response:
+        return await run_in_threadpool(respond, request, True)
+
+    json_path = f"{path}.json" if path != "/" else "/index.json"
+    return [Route(json_path, as_json), Route(path, as_html)]
+
+
+def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLResponse:
+    """Return a page as HTML. `up` leads to the first page by a relative path, under any prefix."""
+    depth = request.scope["path"].count("/") - 1
+    text = (
+        templates(_HERE)
+        .get_template(f"{made.template}.html.j2")
+        .render(
+            record=made.record,
+            title=made.title,
+            up="../" * depth or "./",
+            site=site,
+            address=address,
+            query=dict(request.query_params),
+            json_address=json_address(request),
+            **(made.more or {}),
+        )
+    )
+    return HTMLResponse(text, status)
+
+
+def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
+    """Return an error as the page it is in place of."""
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    told = {"error": type(error).__name__, "message": clean(error, 2000)}
+    if as_json:
+        return JSONResponse(told, status)
+    return html(site, request, Page(template="error", record=told, title=told["error"]), status)
+
+
+def json_address(request: Request) -> str:
+    """Return the relative address of this page's record."""
+    last = request.scope["path"].rpartition("/")[2]
+    query = request.scope["query_string"].decode("latin-1")
+    return f"{quote(last)}.json" + (f"?{query}" if query else "") if last else "index.json"
+
+
+def address(*parts: object, **query: object) -> str:
+    """Return a path of quoted parts, relative to the first page, with a query of what is not None or ""."""
+    path = "/".join(quote(str(part), safe="@") for part in parts)
+    asked = {name: value for name, value in query.items() if value not in (None, "")}
+    return path + (f"?{urlencode(asked)}" if asked else "")
+
+
+def number(request: Request, name: str, default: int | None = None) -> int:
+    """Return a whole number of the query. Raises: InvalidRuntime."""
+    given = request.query_params.get(name, "")
+    if not given and default is not None:
+        return default
+    if not given.isdecimal() or len(given) > 18:
+        raise InvalidRuntime(f"{name} = {given[:100]!r}; a whole number from 0 is needed")
+    return int(given)

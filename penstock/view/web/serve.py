@@ -1,0 +1,122 @@
+"""The server of `penstock view`: a loopback port or a Unix socket, and the first address with its token."""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import loader
+from loader.errors import InvalidRuntime, MissingDependency
+
+PORT = 8497
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def serve(
+    root: loader.Root,
+    *,
+    first: str = "",
+    recipe: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    unix_socket: Path | None = None,
+    prefix: str = "",
+    allow_hosts: Sequence[str] = (),
+    ui: str = "",
+    raw: str = "",
+    writes: bool = False,
+    tell: Callable[[str], object] = print,
+) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    first: address of the first page, relative to the root of the site. tell: gets the lines for the person who started
+    it. Raises: InvalidRuntime for a port that is taken, or a bad prefix; MissingDependency.
+    """
+    try:
+        import uvicorn
+
+        from .app import application
+        from .guard import new_token
+        from .open_data import OpenData
+    except ImportError as error:
+        raise MissingDependency(
+            f"penstock view needs the package {error.name!r}, which is not installed: pip install 'penstock[view]'"
+        ) from error
+    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+        raise InvalidRuntime(
+            f"--prefix {prefix!r}; a path such as /proxy/8497 is needed, without a slash at its end"
+        )
+    token = new_token()
+    listening = _bound(host, port, unix_socket)
+    own_port = 0 if unix_socket else listening.getsockname()[1]
+    opened = OpenData(root, recipe)
+    app = application(
+        opened,
+        token=token,
+        hosts=_hosts(host, own_port, allow_hosts),
+        cookie=f"penstock-{own_port or 'socket'}",
+        prefix=prefix,
+        ui=ui,
+        raw=raw,
+        writes=writes,
+    )
+    _tell_address(tell, first, token, host, own_port, unix_socket, prefix)
+    try:
+        uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
+        ).run(sockets=[listening])
+    finally:
+        opened.close()
+        if unix_socket:
+            unix_socket.unlink(missing_ok=True)
+
+
+def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
+    """Return the accepted Host headers. port: 0 for a socket, to which ssh -L leads any port of the other end."""
+    loopback = set(_LOOPBACK) if not port or host in _LOOPBACK else {host, *_LOOPBACK}
+    return {form.lower() for name in {*more, *loopback} for form in (name, f"{name}:{port or PORT}")}
+
+
+def _bound(host: str, port: int, unix_socket: Path | None) -> socket.socket:
+    if unix_socket is None:
+        try:
+            return socket.create_server(
+                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+            )
+        except OSError as error:
+            raise InvalidRuntime(
+                f"--port {port} on {host} cannot be used ({error.strerror}); pass another, or 0 for a free one"
+            ) from error
+    made = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)  # a socket that only its owner may connect to
+    try:
+        made.bind(str(unix_socket))
+    except OSError as error:
+        raise InvalidRuntime(
+            f"--socket {unix_socket} cannot be used ({error.strerror}); pass a path that does not exist, in "
+            "a folder of yours"
+        ) from error
+    finally:
+        os.umask(before)
+    made.listen(128)
+    return made
+
+
+def _tell_address(
+    tell: Callable[[str], object],
+    first: str,
+    token: str,
+    host: str,
+    port: int,
+    unix_socket: Path | None,
+    prefix: str,
+) -> None:
+    join = "&" if "?" in first else "?"
+    shown = f"[{host}]" if ":" in host else host
+    tell(f"http://{'127.0.0.1' if unix_socket else shown}:{port or PORT}{prefix}/{first}{join}token={token}")
+    node = socket.gethostname()
+    if unix_socket:
+        tell(f"  from another machine first: ssh -L {PORT}:{unix_socket.resolve()} {node}")
+    elif host in _LOOPBACK:
+        tell(f"  from another machine first: ssh -L {port}:127.0.0.1:{port} {node}")
+    tell("  Ctrl-C ends it")

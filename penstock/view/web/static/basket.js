@@ -1,0 +1,101 @@
+// Samples to exclude, kept in this tab. One request makes one version without them.
+const NAME = "penstock-basket";
+const up = document.body.dataset.up, csrf = document.querySelector("meta[name=csrf]")?.content;
+let say = () => {};
+
+const read = () => JSON.parse(sessionStorage.getItem(NAME) ?? "[]");
+
+function keep(samples) {
+  sessionStorage.setItem(NAME, JSON.stringify(samples));
+  show(samples);
+}
+
+function show(samples) {
+  const label = document.querySelector("#basket");
+  label.hidden = !samples.length;
+  label.textContent = `${samples.length} in the basket`;
+  const picked = new Set(samples.map((one) => `${one.version}\n${one.key}`));
+  for (const card of document.querySelectorAll("[data-key]")) {
+    card.classList.toggle("picked", picked.has(`${card.dataset.version}\n${card.dataset.key}`));
+  }
+}
+
+function current() {
+  const card = document.activeElement?.closest?.("[data-key]") ?? document.body;
+  return card.dataset.key === undefined ? null : { version: card.dataset.version, key: card.dataset.key };
+}
+
+async function send(samples, reason, by) {
+  const answer = await fetch(`${up}exclude`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-CSRF": csrf },
+    body: JSON.stringify({ samples, reason, by, page: location.pathname }),
+  });
+  const told = await answer.text();
+  if (!answer.ok) return say(`not excluded: ${told}`);
+  keep([]);
+  const { versions } = JSON.parse(told);
+  say(`excluded; new: ${versions.join(", ")}`);
+  const [dataset, n] = versions[0].split("@");
+  location.assign(`${up}v/${encodeURIComponent(dataset)}/${n - 1}/diff/${n}`);
+}
+
+function ask(samples) {
+  const dialog = document.createElement("dialog");
+  dialog.id = "exclude";
+  const form = document.createElement("form");
+  form.method = "dialog";
+  const heading = document.createElement("h2");
+  heading.textContent = `Exclude ${samples.length} ${samples.length === 1 ? "sample" : "samples"}`;
+  const list = document.createElement("p");
+  list.textContent = samples.slice(0, 20).map((one) => one.key).join(", ");
+  const fields = ["reason", "by"].map((name) => {
+    const label = document.createElement("label"), input = document.createElement("input");
+    input.name = name;
+    input.required = true;
+    input.value = name === "by" ? localStorage.getItem("penstock-by") ?? "" : "";
+    label.append(`${name === "by" ? "Who" : "Reason"} `, input);
+    return label;
+  });
+  const yes = document.createElement("button"), no = document.createElement("button");
+  yes.textContent = "Exclude";
+  no.textContent = "Cancel";
+  no.formNoValidate = true;
+  no.value = "cancel";
+  form.append(heading, list, ...fields, yes, " ", no);
+  dialog.append(form);
+  document.body.append(dialog);
+  form.addEventListener("submit", (event) => {
+    if (event.submitter === no) return;
+    const given = new FormData(form);
+    localStorage.setItem("penstock-by", given.get("by"));
+    send(samples, given.get("reason"), given.get("by"));
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}
+
+export const basket = {
+  begin(told) {
+    say = told;
+    show(read());
+  },
+  toggle() {
+    const one = current();
+    if (!one) return say("no sample is marked: the arrows mark one");
+    const samples = read(), there = samples.findIndex((it) => it.version === one.version && it.key === one.key);
+    if (there < 0) samples.push(one);
+    else samples.splice(there, 1);
+    keep(samples);
+  },
+  exclude() {
+    const one = current();
+    const samples = read().length ? read() : one ? [one] : [];
+    if (!samples.length) return say("the basket is empty: b puts the marked sample into it");
+    if (!csrf) {
+      const command = `penstock exclude ${samples[0].version.split("@")[0]} ${samples.map((it) => `'${it.key.replaceAll("'", "'\\''")}'`).join(" ")} --reason R --by WHO`;
+      return say(`this server only reads (--allow-writes); as a command: ${command}`);
+    }
+    ask(samples);
+  },
+};

@@ -1,0 +1,121 @@
+// Keys, the chart of a run, and the basket. Every page works without this file; the address is the state.
+import { basket } from "./basket.js";
+import { chart } from "./chart.js";
+
+const body = document.body, at = body.dataset;
+const cards = () => [...document.querySelectorAll("[data-walk] a")];
+const number = (name, fallback = NaN) => (at[name] === undefined ? fallback : Number(at[name]));
+
+export function say(text) {
+  const said = document.querySelector("#said");
+  said.textContent = text;
+  said.hidden = false;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { said.hidden = true; }, 6000);
+}
+
+function go(address) {
+  if (address) location.assign(address);
+}
+
+function part(rank = number("rank"), world = number("world")) {
+  return Number.isNaN(rank) ? location.search : `?world=${world}&rank=${rank}`;
+}
+
+function toStep(by) {
+  const step = number("step") + by;
+  if (at.run && step >= 0) go(`${at.run}/${step}${part()}`);
+}
+
+function toRank(by) {
+  const rank = number("rank") + by, world = number("world");
+  if (at.run && rank >= 0 && rank < world) go(`${at.run}/${at.step}${part(rank)}`);
+}
+
+function walk(by) {
+  const all = cards();
+  if (!all.length) return by === 1 ? go(at.after) : by === -1 ? go(at.before) : undefined;
+  const now = all.indexOf(document.activeElement);
+  const next = now < 0 ? 0 : Math.min(all.length - 1, Math.max(0, now + by));
+  all[next].focus();
+}
+
+function across() {
+  const all = cards();
+  const below = all.findIndex((one) => one.offsetTop > all[0].offsetTop);
+  return below < 0 ? all.length : below;
+}
+
+// Shows one stage of all fields after the other, then all of them again.
+function nextStage() {
+  const stages = ["trained", "decoded", "stored", ""];
+  const next = stages[(stages.indexOf(at.stage ?? "") + 1) % stages.length];
+  at.stage = next;
+  for (const one of document.querySelectorAll(".stage")) one.hidden = next !== "" && one.dataset.stage !== next;
+  say(next || "all stages");
+}
+
+function nextFrame(by) {
+  const frames = [...document.querySelectorAll(".stage:not([hidden]) .frame")];
+  if (!frames.length) return;
+  const now = frames.findIndex((one) => one.classList.contains("now"));
+  const next = Math.min(frames.length - 1, Math.max(0, now + by));
+  frames.forEach((one, i) => one.classList.toggle("now", i === next));
+  frames[next].scrollIntoView({ block: "nearest" });
+  say(`frame ${next} of ${frames.length}`);
+}
+
+async function copy() {
+  try {
+    await navigator.clipboard.writeText(at.command);
+    say(`copied: ${at.command}`);
+  } catch {
+    say(at.command); // a browser without the permission: to be copied by hand
+  }
+}
+
+const KEYS = {
+  g: () => document.querySelector("#open-step [name=step]")?.focus() ?? askStep(),
+  "[": () => toStep(-1),
+  "]": () => toStep(1),
+  "{": () => toRank(-1),
+  "}": () => toRank(1),
+  ArrowRight: () => walk(1),
+  ArrowLeft: () => walk(-1),
+  ArrowDown: () => (cards().length ? walk(across()) : undefined),
+  ArrowUp: () => (cards().length ? walk(-across()) : undefined),
+  t: nextStage,
+  ",": () => nextFrame(-1),
+  ".": () => nextFrame(1),
+  "/": () => document.querySelector("#filter")?.focus(),
+  e: () => document.querySelector("#explain")?.scrollIntoView() ?? go(document.activeElement?.href && `${document.activeElement.href}#explain`),
+  y: () => at.command && copy(),
+  u: () => go(at.back),
+  b: () => basket.toggle(),
+  x: () => basket.exclude(),
+  "?": () => document.querySelector("#help").showModal(),
+};
+
+function askStep() {
+  const step = at.run && prompt("Step");
+  if (step && /^[0-9]+$/.test(step)) go(`${at.run}/${step}`);
+}
+
+const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, dialog[open]")) return;
+  const act = KEYS[event.key];
+  if (!act || (SCROLLS.has(event.key) && !cards().length)) return;
+  event.preventDefault();
+  act();
+});
+
+document.querySelector("#help-open").addEventListener("click", KEYS["?"]);
+document.querySelector("#open-step")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const given = new FormData(event.target);
+  const step = given.get("step").trim();
+  go(`${at.up}r/${encodeURIComponent(given.get("run").trim())}${step ? `/${encodeURIComponent(step)}` : ""}`);
+});
+basket.begin(say);
+chart(document.querySelector("#chart"), go);

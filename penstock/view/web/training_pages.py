@@ -1,0 +1,95 @@
+"""Pages of trainings: a run, a step, a slot, and their pictures."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..inspect.run_record import run_record
+from ..inspect.slot_record import slot_record
+from ..inspect.step_record import default_part, step_record
+from ..replays.training import Training
+from .media import PICTURED, batch_thumbnail, media_response, media_route, slot_media
+from .page import Page, Site, number, page_routes
+
+
+def routes(site: Site) -> list[Route]:
+    """Return the routes of trainings."""
+    return [
+        media_route(site, "/r/{run}/{step:int}/thumb/{slot:int}/{field}", _step_thumbnail),
+        media_route(site, "/r/{run}/{step:int}/{slot:int}/{stage}/{field}/{n:int}", _slot_media),
+        *page_routes(site, "/r/{run}/{step:int}/{slot:int}", _slot),
+        *page_routes(site, "/r/{run}/{step:int}", _step),
+        *page_routes(site, "/r/{run}", _run),
+    ]
+
+
+def _run(site: Site, request: Request) -> Page:
+    training = _training(site, request)
+    name = training.name
+    if training.trail is None:
+        plan = training.plan(0)
+        record = {"plan": plan.hash, "describe": str(plan.describe())}
+        more = {"name": name, "lines": record["describe"].splitlines()}
+        return Page(template="plan", record=record, title=name[:14], more=more)
+    return Page(template="run", record=run_record(training), title=name)
+
+
+def _step(site: Site, request: Request) -> Page:
+    training, step = _training(site, request), int(request.path_params["step"])
+    rank, world_size = _part(training, request, step)
+    values, trouble = site.opened.batch(training.name, step, rank, world_size)
+    setting = training.setting(step, recipe=True)
+    replayers = site.opened.replayers
+    functions = replayers.recipe.functions(setting) if replayers.recipe is not None and not trouble else None
+    record = step_record(training, values, functions, trouble)
+    more = {"recipe": site.opened.recipe or "", "pictured": PICTURED}
+    return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
+
+
+def _slot(site: Site, request: Request) -> Page:
+    training, step = _training(site, request), int(request.path_params["step"])
+    values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
+    record = slot_record(training, values, trouble)
+    rank, world_size = _part(training, request, step)
+    pictures = {
+        row.field: {
+            stage: len(slot_media(site, training.name, values, stage, row.field))
+            for stage in ("decoded", "trained", "original")
+        }
+        for row in record.fields
+    }
+    sizes = {
+        name: (value.shape[1], value.shape[0])
+        for name, value in values.decoded.items()
+        if getattr(value, "ndim", 0) == 3
+    }
+    more = {"pictures": pictures, "sizes": sizes, "rank": rank, "world_size": world_size}
+    return Page(
+        template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
+    )
+
+
+def _step_thumbnail(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    slot, field = int(request.path_params["slot"]), request.path_params["field"]
+    rank, world_size = _part(site.opened.training(run), request, step)
+    values, _ = site.opened.batch(run, step, rank, world_size)
+    return media_response(batch_thumbnail(site, run, values, slot, field))
+
+
+def _slot_media(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
+    found = slot_media(site, run, values, request.path_params["stage"], request.path_params["field"])
+    n = int(request.path_params["n"])
+    return media_response(found[n] if n < len(found) else None)
+
+
+def _training(site: Site, request: Request) -> Training:
+    return site.opened.training(request.path_params["run"])
+
+
+def _part(training: Training, request: Request, step: int) -> tuple[int, int]:
+    rank, world_size = default_part(training, step)
+    asked = number(request, "world", world_size)
+    return number(request, "rank", rank if asked == world_size else 0), asked

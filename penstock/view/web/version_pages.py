@@ -1,0 +1,114 @@
+"""Pages of datasets: the first page, a version with its samples, a sample, and the difference of two versions."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import loader
+from loader.run.trail.read_trail import trail_runs
+from loader.storage.mirror.store import primary_of
+
+from ..inspect.difference import difference
+from ..inspect.sample_record import sample_record
+from ..inspect.version_record import PAGE, version_record
+from .media import (
+    STORED_TYPES,
+    media_response,
+    media_route,
+    sample_media,
+    sample_thumbnail,
+    stored_response,
+    thumbnail_field,
+)
+from .page import Page, Site, number, page_routes
+
+_VERSION = "/v/{dataset}/{number:int}"
+_SAMPLE = f"{_VERSION}/s/{{ordinal:int}}"
+
+
+def routes(site: Site) -> list[Route]:
+    """Return the routes of datasets."""
+    return [
+        media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
+        media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
+        media_route(site, f"{_SAMPLE}/decoded/{{field}}/{{n:int}}", _decoded),
+        *page_routes(site, _SAMPLE, _sample),
+        *page_routes(site, f"{_VERSION}/diff/{{other:int}}", _diff),
+        *page_routes(site, _VERSION, _version),
+        *page_routes(site, "/", _home),
+    ]
+
+
+def _home(site: Site, request: Request) -> Page:
+    root = site.opened.root
+    state = root.state
+    datasets = {
+        name: [
+            {"number": one.number, "retired": one.retired, "n_samples": getattr(one, "n_samples", None)}
+            for one in reversed(state.versions(name))
+        ]
+        for name in root.datasets()
+    }
+    record = {"root": root.url, "runs": trail_runs(primary_of(root.store)), "datasets": datasets}
+    return Page(template="home", record=record, title="penstock")
+
+
+def _version(site: Site, request: Request) -> Page:
+    version = _opened(site, request)
+    query = request.query_params
+    record = version_record(
+        version, where=query.get("where", ""), sort=query.get("sort", ""), first=number(request, "from", 0)
+    )
+    thumbs = {row.ordinal: thumbnail_field(row.fields) for row in record.rows}
+    more = {"thumbs": thumbs, "page": PAGE, "quoted": _quoted}
+    return Page(template="version", record=record, title=version.name, more=more)
+
+
+def _sample(site: Site, request: Request) -> Page:
+    version = _opened(site, request)
+    record = sample_record(version, int(request.path_params["ordinal"]))
+    pictures = {
+        one.field: len(sample_media(site, version, record.ordinal, one.field))
+        for one in record.fields
+        if one.decoded is not None
+    }
+    plays = {one.field: STORED_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
+    more = {"pictures": pictures, "plays": plays}
+    return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
+
+
+def _diff(site: Site, request: Request) -> Page:
+    dataset = request.path_params["dataset"]
+    a = site.opened.version(dataset, int(request.path_params["number"]))
+    b = site.opened.version(dataset, int(request.path_params["other"]))
+    record = difference(a, b)
+    return Page(template="diff", record=record, title=f"{a.name} and {b.name}")
+
+
+def _quoted(value: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _thumbnail(site: Site, request: Request) -> Response:
+    return media_response(
+        sample_thumbnail(site, _opened(site, request), _ordinal(request), request.path_params["field"])
+    )
+
+
+def _stored(site: Site, request: Request) -> Response:
+    return stored_response(_opened(site, request), _ordinal(request), request.path_params["field"], request)
+
+
+def _decoded(site: Site, request: Request) -> Response:
+    found = sample_media(site, _opened(site, request), _ordinal(request), request.path_params["field"])
+    n = int(request.path_params["n"])
+    return media_response(found[n] if n < len(found) else None)
+
+
+def _opened(site: Site, request: Request) -> loader.Version:
+    return site.opened.version(request.path_params["dataset"], int(request.path_params["number"]))
+
+
+def _ordinal(request: Request) -> int:
+    return int(request.path_params["ordinal"])

@@ -1,0 +1,72 @@
+"""A root with photos, and a training on them that kept a trail."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import loader
+from tests.view import recipes
+
+STEPS = 6
+BATCH = 6
+LABELS = ["cat", "dog", "owl"]
+
+
+def photo(number, width=40, height=32):
+    """JPEG bytes of a picture that no other number has."""
+    coarse = np.random.default_rng(number).integers(0, 256, (4, 5, 3), np.uint8)
+    sink = io.BytesIO()
+    Image.fromarray(coarse).resize((width + number % 7, height)).save(sink, "JPEG", quality=90)
+    return sink.getvalue()
+
+
+def write_photos(root, dataset="photos", numbers=range(14), **changed):
+    """Publish a version of photos. changed: "p<number>" -> fields in place of the usual ones."""
+    with root.write(dataset, part_samples=5, producer={"labels": LABELS}) as writer:
+        for i in numbers:
+            source = {"raw_uri": f"s3://raw/{i}.jpg", "raw_sha256": f"{i:064x}", "split": "train"}
+            fields = {"jpg": photo(i), "cls": i % 3, **changed.get(f"p{i}", {})}
+            writer.add(f"p/{i}", fields, metadata={"width": 40 + i % 7, "note": f"n{i % 2}"}, source=source)
+    return root.open(f"{dataset}@latest")
+
+
+def train(root, plan, run, recipe=recipes.recipe, world_size=1, steps=STEPS, **trail):
+    """Carry a plan out, rank by rank, with a trail of all ranks."""
+    kept = loader.Trail(
+        root,
+        run,
+        recipe=f"tests.view.recipes:{recipe.__name__}",
+        ranks="all",
+        **{"tensors_every": 1, **trail},
+    )
+    for rank in range(world_size):
+        options = {"framework": "numpy", "workers": 0, "corrupt_budget": 1, **recipe()}
+        with loader.Loader(plan, rank, world_size, steps=steps, trail=kept, **options) as batches:
+            for batch in batches:
+                batches.note(loss=1.0 + batch.step / 100, per_sample={"loss": np.arange(len(batch))})
+
+
+@pytest.fixture
+def root(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        yield root
+
+
+@pytest.fixture
+def plan(root):
+    return loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=BATCH)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """A root with the runs `one`, of one rank, and `three`, of three; only read."""
+    folder = tmp_path_factory.mktemp("view") / "root"
+    with loader.Root(folder) as root:
+        plan = loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=BATCH)
+        train(root, plan, "one")
+        train(root, plan, "three", world_size=3)
+        train(root, plan, "floats", recipe=recipes.floats)
+    return folder

@@ -1,0 +1,66 @@
+"""Recipes of the trainings that tests look back on."""
+
+import os
+import time
+
+import numpy as np
+
+
+def crop(sample, rng):
+    """A square of 24 px, mirrored half of the time, uint8 [3, 24, 24]."""
+    photo = sample["jpg"]
+    top, left = (int(rng.integers(side - 23)) for side in photo.shape[:2])
+    square = photo[top : top + 24, left : left + 24]
+    if rng.random() < 0.5:
+        square = square[:, ::-1]
+    return {"jpg": np.ascontiguousarray(square.transpose(2, 0, 1)), "cls": sample["cls"]}
+
+
+def normalised(sample, rng):
+    """The same square as float32, of mean 0.5 and deviation 0.25."""
+    square = crop(sample, rng)
+    return {**square, "jpg": (square["jpg"].astype(np.float32) / 255 - 0.5) / 0.25}
+
+
+def recipe():
+    return {"decode": True, "transform": crop}
+
+
+def floats():
+    return {"transform": normalised}
+
+
+def plain():
+    return {}
+
+
+def hanging():
+    return {"transform": _hangs}
+
+
+def dying():
+    return {"transform": _dies}
+
+
+def unsendable():
+    return {"transform": _unsendable}
+
+
+def raising():
+    raise ValueError("no such file: labels.csv")
+
+
+def nothing():
+    return None
+
+
+def _hangs(sample, rng):
+    time.sleep(600)
+
+
+def _dies(sample, rng):
+    os._exit(3)
+
+
+def _unsendable(sample, rng):
+    return {"made": (one for one in ())}

@@ -1,0 +1,216 @@
+"""Proofs that a step shown is the step that was trained on, and pictures that are the tensors."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import loader
+from loader.errors import InvalidRuntime
+from penstock.view.inspect.shown_values import facts_of
+from penstock.view.inspect.slot_record import slot_record, slot_values
+from penstock.view.inspect.step_record import default_part, step_record, step_values
+from penstock.view.kinds import kind_of
+from penstock.view.replays.replays import Replayers, Replays
+from penstock.view.replays.training import Training, where
+from tests.view import recipes
+from tests.view.conftest import BATCH, STEPS, train, write_photos
+
+
+class Viewed:
+    """A training seen with its recipe."""
+
+    def __init__(self, root, run, recipe=recipes.recipe):
+        self.training = Training(root, run)
+        own = None if recipe is None else Replays(root, recipe())
+        self.replayers = Replayers(plain=Replays(root), recipe=own)
+
+    def step(self, step, rank, world_size):
+        values, trouble = step_values(self.training, self.replayers, step, rank, world_size)
+        setting = self.training.setting(step, recipe=True)
+        own = self.replayers.recipe
+        return values, step_record(self.training, values, own and own.functions(setting), trouble)
+
+    def slot(self, step, slot):
+        values, trouble = slot_values(self.training, self.replayers, step, slot)
+        return values, slot_record(self.training, values, trouble)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.replayers.close()
+        self.training.close()
+
+
+def proved(record):
+    return {one.name: one.proved for one in record.proofs}
+
+
+def text_of(record, name):
+    return next(one.text for one in record.proofs if one.name == name)
+
+
+ALL = {"planned": True, "bytes": True, "code": True, "tensors": True}
+
+
+@pytest.mark.parametrize(("run", "world_size"), [("one", 1), ("three", 3)])
+def test_every_step_and_rank_is_proved_to_the_tensors(trained, run, world_size):
+    with loader.Root(trained) as root, Viewed(root, run) as viewed:
+        recorded = {
+            (row["step"], row["rank"]): row["digest"] for row in viewed.training.trail.steps.to_dicts()
+        }
+        assert len(recorded) == STEPS * world_size
+        for (step, rank), digest in recorded.items():
+            values, record = viewed.step(step, rank, world_size)
+            assert record.digest == values.digest == digest
+            assert proved(record) == ALL
+            assert default_part(viewed.training, step) == (0, world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 5, 6])
+def test_other_world_sizes_prove_the_bytes_by_the_sum_of_the_ranks(trained, world_size):
+    with loader.Root(trained) as root, Viewed(root, "three") as viewed:
+        for step in range(STEPS):
+            found = [viewed.step(step, rank, world_size)[1] for rank in range(world_size)]
+            whole = sum(row["digest"] for row in viewed.training.recorded(step)) % 2**64
+            assert sum(one.digest for one in found) % 2**64 == whole
+            for one in found:
+                assert proved(one) == ALL | {"tensors": None}
+                assert "rank 0 of 3" in text_of(one, "tensors")
+
+
+def test_a_picture_has_the_pixels_of_the_tensor(trained):
+    with loader.Root(trained) as root, Viewed(root, "one") as viewed:
+        for step in range(STEPS):
+            values, record = viewed.step(step, 0, 1)
+            with loader.Replay(viewed.training.plan(step), framework="numpy", **recipes.recipe()) as replay:
+                batch = replay.batch(step)
+            for row in record.slots:
+                value = values.slots[row.slot]["jpg"]
+                np.testing.assert_array_equal(value, batch["jpg"][row.slot])
+                facts = facts_of(values.slots[row.slot], "jpg", None)
+                (media,) = kind_of(value, facts).detail(value, facts)
+                drawn = np.asarray(Image.open(io.BytesIO(media.data)).convert("RGB"))
+                np.testing.assert_array_equal(drawn, value.transpose(1, 2, 0))
+
+
+def test_a_slot_is_the_one_of_its_batch(trained):
+    with loader.Root(trained) as root, Viewed(root, "floats", recipes.floats) as viewed:
+        batch, step = viewed.step(2, 0, 1)
+        for row in step.slots:
+            values, record = viewed.slot(2, row.slot)
+            np.testing.assert_array_equal(values.trained["jpg"], batch.slots[row.slot]["jpg"])
+            assert (record.key, record.version, record.ordinal) == (row.key, row.version, row.ordinal)
+            assert record.repeats
+            assert record.provenance["raw_uri"] == row.raw == f"s3://raw/{row.key[2:]}.jpg"
+            (jpg,) = [one for one in record.fields if one.field == "jpg"]
+            assert (2, row.slot) in record.seen
+            decoded = values.decoded["jpg"]
+            back = jpg.placement.original_colours(values.trained["jpg"].transpose(1, 2, 0))
+            xs, ys = zip(*jpg.placement.corners, strict=True)
+            left, top = round(min(xs)), round(min(ys))
+            square = decoded[top : top + 24, left : left + 24]
+            assert jpg.placement.mirrored == (jpg.placement.corners[0][0] > jpg.placement.corners[1][0])
+            np.testing.assert_array_equal(back, square[:, ::-1] if jpg.placement.mirrored else square)
+
+
+def test_without_the_recipe_values_are_decoded_and_the_proofs_say_so(trained):
+    with loader.Root(trained) as root, Viewed(root, "one", None) as viewed:
+        values, record = viewed.step(1, 0, 1)
+        assert proved(record) == {"planned": True, "bytes": True, "code": None, "tensors": None}
+        assert "--recipe tests.view.recipes:recipe" in text_of(record, "code")
+        assert values.slots[0]["jpg"].shape[2] == 3
+
+
+def test_another_transform_is_told(trained):
+    with loader.Root(trained) as root, Viewed(root, "one", recipes.floats) as viewed:
+        _, record = viewed.step(1, 0, 1)
+        assert proved(record) == ALL | {"code": False, "tensors": False}
+        assert "normalised" in text_of(record, "code")
+        assert "jpg" in text_of(record, "tensors")
+
+
+def test_a_training_without_a_transform_is_proved_without_a_recipe(root, plan):
+    train(root, plan, "plain", recipe=recipes.plain)
+    with Viewed(root, "plain", None) as viewed:
+        assert proved(viewed.step(3, 0, 1)[1]) == ALL
+
+
+def test_a_sample_that_was_bad_and_is_repaired_keeps_its_substitute(tmp_path):
+    """What was written by a store that flips bytes is looked at through one that does not."""
+    with loader.Root(tmp_path / "root") as root:
+        version = write_photos(root)
+        shard = next(iter(version.address(np.array([2]), ["jpg"]))).fields["jpg"]
+        path = tmp_path / "root" / shard.path
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[shard.offset + 9] ^= 1
+        path.write_bytes(bad)
+    with loader.Root(tmp_path / "root") as root:
+        plan = loader.plan({"photos": root.open("photos@1").select("jpg", "cls")}, seed=3, global_batch=BATCH)
+        train(root, plan, "bad")
+        assert loader.read_ledger(root, plan)
+    path.write_bytes(good)
+    with loader.Root(tmp_path / "root") as root, Viewed(root, "bad") as viewed:
+        records = [viewed.step(step, 0, 1)[1] for step in range(STEPS)]
+        assert [proved(one) for one in records] == [ALL] * STEPS
+        assert any(slot.attempt for one in records for slot in one.slots)
+
+
+def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        version = write_photos(root)
+        plan = loader.plan({"photos": version.select("jpg", "cls")}, seed=3, global_batch=BATCH)
+        train(root, plan, "rotted")
+        shard = next(iter(version.address(np.array([2]), ["jpg"]))).fields["jpg"]
+        key = version.keys(np.array([2]))[0]
+    path = tmp_path / "root" / shard.path
+    bad = bytearray(path.read_bytes())
+    bad[shard.offset + 9] ^= 1
+    path.write_bytes(bad)
+    with loader.Root(tmp_path / "root") as root, Viewed(root, "rotted") as viewed:
+        found = [viewed.step(step, 0, 1)[1] for step in range(STEPS)]
+        held = [(one, slot) for one in found for slot in one.slots if slot.key == key]
+        assert held
+        for record, slot in held:
+            assert "after reading it twice" in slot.error
+            assert proved(record)["bytes"] is False
+            assert str(slot.slot) in text_of(record, "bytes")
+            assert record.marks[0].name == "unreadable"
+            assert record.marks[0].slots == (slot.slot,)
+            assert len(record.slots) == BATCH
+        others = [one for one in found if all(slot.key != key for slot in one.slots)]
+        assert all(proved(one) == ALL for one in others)
+
+
+def test_a_retired_version_is_looked_at(root, plan):
+    train(root, plan, "old")
+    write_photos(root, numbers=range(20, 24))
+    root.retire("photos@1", reason="too small")
+    with Viewed(root, "old") as viewed:
+        assert proved(viewed.step(4, 0, 1)[1]) == ALL
+
+
+def test_a_plan_alone_shows_its_steps(trained):
+    with loader.Root(trained) as root:
+        name = loader.read_trail(root, "one").starts[0].plan
+        with Viewed(root, name, None) as viewed:
+            values, record = viewed.step(2, 0, 1)
+            assert proved(record) == {"planned": True, "bytes": None, "code": None, "tensors": None}
+            assert "loader.Trail" in text_of(record, "bytes")
+            assert len(record.slots) == len(values.ids) == BATCH
+
+
+def test_a_place_is_a_run_a_step_a_plan_or_a_state(trained, tmp_path):
+    with loader.Root(trained) as root:
+        assert where(root, "one") == ("one", None)
+        assert where(root, "one@5") == ("one", 5)
+        with pytest.raises(InvalidRuntime, match="'five'"):
+            where(root, "one@five")
+        plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
+        state = tmp_path / "state.json"
+        state.write_text(json.dumps(plan.state(4)))
+        assert where(root, str(state)) == (plan.hash, 3)

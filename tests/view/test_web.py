@@ -1,0 +1,379 @@
+"""The viewer's server: who is let in, pages and their records, media, and actions."""
+
+import http.client
+import json
+import re
+import socket
+import threading
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+import numpy as np
+import pytest
+import uvicorn
+
+import loader
+from penstock.view.web.app import application
+from penstock.view.web.guard import csrf
+from penstock.view.web.open_data import OpenData
+from tests.view.conftest import BATCH, LABELS, train, write_photos
+
+TOKEN = "t0ken-" * 8
+
+
+class Answer(NamedTuple):
+    """An HTTP response; headers: of a name in lower case the last one."""
+
+    status_code: int
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def text(self):
+        return self.content.decode("utf-8", "replace")
+
+    def json(self):
+        return json.loads(self.text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+class Served:
+    """A server on a port of its own, with a client. `get` and `post` bring the cookie."""
+
+    def __init__(self, folder, writes=False, prefix="", recipe="tests.view.recipes:recipe"):
+        self.root = loader.Root(folder)
+        self.opened = OpenData(self.root, recipe)
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.port = listening.getsockname()[1]
+        self.host = f"127.0.0.1:{self.port}"
+        app = application(
+            self.opened,
+            token=TOKEN,
+            hosts={self.host},
+            cookie="penstock-8497",
+            prefix=prefix,
+            writes=writes,
+            ui="http://d",
+        )
+        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]})
+        self.thread.start()
+
+    def ask(self, method, path, body=None, **headers):
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {"host": self.host, **headers}.items():
+            connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("content-length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        found = Answer(
+            answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        )
+        connection.close()
+        return found
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, **{"cookie": f"penstock-8497={TOKEN}", **headers})
+
+    def post(self, body, **headers):
+        given = {
+            "cookie": f"penstock-8497={TOKEN}",
+            "origin": f"http://{self.host}",
+            "sec_fetch_site": "same-origin",
+            "x_csrf": csrf(TOKEN),
+            "content_type": "application/json",
+            **headers,
+        }
+        return self.ask("POST", "/exclude", json.dumps(body).encode(), **given)
+
+    def close(self):
+        self.server.should_exit = True
+        self.thread.join()
+        self.opened.close()
+        self.root.close()
+
+
+@pytest.fixture
+def serve(trained):
+    opened = []
+
+    def serve(folder=trained, **options):
+        opened.append(Served(folder, **options))
+        return opened[-1]
+
+    yield serve
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def served(trained):
+    one = Served(trained)
+    yield one
+    one.close()
+
+
+PAGES = [
+    "/",
+    "/r/one",
+    "/r/one/2",
+    "/r/three/2?world=3&rank=1",
+    "/r/one/2/3",
+    "/v/photos/1",
+    "/v/photos/1/s/3",
+]
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/static/view.js", "/v/photos/1/s/3/stored/jpg", "/nowhere"])
+def test_nobody_is_let_in_without_the_token(served, path):
+    for cookie in ({}, {"cookie": "penstock-8497=wrong"}, {"cookie": f"other={TOKEN}"}):
+        answer = served.ask("GET", path, **cookie)
+        assert answer.status_code == 403
+        assert "photos" not in answer.text
+    assert served.ask("GET", f"{path}{'&' if '?' in path else '?'}token=wrong").status_code == 403
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(served):
+    answer = served.ask("GET", f"/r/three/2?world=3&token={TOKEN}&rank=1")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "?world=3&rank=1"
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"penstock-8497={TOKEN};")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example", ""])
+def test_a_foreign_host_is_refused(served, host):
+    answer = served.get("/", host=host)
+    assert answer.status_code == 421
+    assert "photos" not in answer.text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/trained/jpg/0", "/static/view.js"])
+def test_every_answer_has_the_headers(served, path):
+    headers = served.get(path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_its_record(served, path):
+    at, _, query = path.partition("?")
+    told = served.get(f"{at if at != '/' else '/index'}.json?{query}")
+    assert told.status_code == 200
+    record = told.json()
+    page = served.get(path)
+    assert page.status_code == 200
+    assert "<script>" not in page.text
+    for name in ("key", "version_id", "run"):
+        if isinstance(record, dict) and isinstance(record.get(name), str) and name != "version_id":
+            assert record[name] in page.text
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("prefix", ["", "/user/ada/proxy/8497"])
+def test_all_links_are_relative_and_lead_somewhere(serve, path, prefix):
+    served = serve(prefix=prefix)
+    page = served.get(f"{prefix}{path}")
+    assert page.status_code == 200
+    base = f"http://{served.host}{prefix}{path}"
+    links = set(re.findall(r'(?:href|src)="([^"]*)"', page.text))
+    assert links
+    for link in links:
+        link = link.replace("&amp;", "&")
+        if link.startswith("http://d/runs/"):
+            continue
+        assert not link.startswith("/")
+        assert "://" not in link
+        found = urlsplit(urljoin(base, link))
+        assert found.path.startswith(f"{prefix}/")
+        answer = served.get(f"{found.path}?{found.query}")
+        assert answer.status_code == 200, (link, answer.text[:200])
+
+
+def test_the_step_page_shows_all_slots_their_labels_and_proofs(served):
+    page = served.get("/r/one/2").text
+    assert page.count(">proved<") == 4
+    assert page.count('class="card"') == BATCH
+    assert all(label in page for label in LABELS)
+
+
+def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
+    with loader.Root(served.root.url) as root:
+        version = root.open("photos@1")
+        (address,) = version.address(np.array([3]), ["jpg"])
+    whole = served.get("/v/photos/1/s/3/stored/jpg")
+    assert whole.headers["content-type"] == "image/jpeg"
+    data = whole.content
+    assert len(data) == address.fields["jpg"].nbytes
+    for asked, wanted in [
+        ("0-9", data[:10]),
+        ("100-", data[100:]),
+        ("-7", data[-7:]),
+        ("5-99999999", data[5:]),
+    ]:
+        part = served.get("/v/photos/1/s/3/stored/jpg", range=f"bytes={asked}")
+        assert part.status_code == 206
+        assert part.content == wanted
+        assert part.headers["content-range"].endswith(f"/{len(data)}")
+    for odd in ("bytes=9-3", "bytes=99999999-", "bytes=a-b", "lines=1-2", "bytes=0-1,3-4", "bytes=-0"):
+        assert served.get("/v/photos/1/s/3/stored/jpg", range=odd).content == data
+    other = served.get("/v/photos/1/s/3/stored/cls")
+    assert other.headers["content-type"] == "application/octet-stream"
+    assert other.headers["content-disposition"].startswith("attachment")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/r/nobody", 404, "nobody"),
+        ("/r/one/2/99", 404, "slot = 99"),
+        ("/r/one/2?world=0", 404, "world_size = 0"),
+        ("/r/one/2?world=2&amp;rank=x", 200, "Step 2"),
+        ("/r/one/2?rank=7", 404, "rank = 7"),
+        ("/v/photos/9", 404, "photos"),
+        ("/v/nothing/1", 404, "nothing"),
+        ("/v/photos/1/s/999", 404, "ordinal = 999"),
+        ("/v/photos/1/s/3/stored/nofield", 404, "nofield"),
+        ("/v/photos/1?where=width+%3E", 400, "not an SQL expression"),
+        ("/v/photos/1?where=(SELECT+1)", 400, "SELECT"),
+        ("/v/photos/1?from=-1", 404, "whole number"),
+        ("/r/..%2f..%2fetc/1", 404, ""),
+        ("/v/photos/1/s/3/stored/..%2f..%2fetc%2fpasswd", 404, ""),
+        ("/static/..%2fpage.py", 404, ""),
+        ("/nowhere", 404, "no page"),
+    ],
+)
+def test_what_is_not_there_is_said(served, path, status, text):
+    answer = served.get(path)
+    assert answer.status_code == status
+    assert text in answer.text
+    assert "Traceback" not in answer.text
+    assert "root:x:" not in answer.text
+
+
+def test_the_grid_is_filtered_and_sorted(served):
+    record = served.get("/v/photos/1.json?where=note+%3D+%27n1%27&sort=-width").json()
+    numbers = [int(row["key"][2:]) for row in record["rows"]]
+    assert record["n_found"] == len(numbers) == 7
+    assert all(number % 2 for number in numbers)
+    widths = [number % 7 for number in numbers]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_hostile_text_is_text(serve, tmp_path):
+    bad = "<script>alert(1)</script>\u202e\x1b[2J\"'><img src=x onerror=alert(2)>"
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("odd", producer={"labels": [bad]}) as writer:
+            writer.add("a<b>\"'&", {"x.txt": bad, "cls": 0}, metadata={"label": bad}, source={"raw_uri": bad})
+        version = root.open("odd@1")
+        plan = loader.plan({bad[:8]: version.select()}, seed=1, global_batch=1, allow_repeats=True)
+        from tests.view import recipes
+
+        train(root, plan, "odd", recipe=recipes.plain, code=bad)
+    served = serve(tmp_path / "root", recipe=None)
+    for path in (
+        "/",
+        "/v/odd/1",
+        "/v/odd/1/s/0",
+        "/r/odd",
+        "/r/odd/0",
+        "/r/odd/0/0",
+        "/v/odd/1?where=label+%3D+%27<b>%27",
+    ):
+        page = served.get(path)
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert "<img src=x" not in page.text
+        assert "\u202e" not in page.text
+        assert "\x1b" not in page.text
+
+
+def test_writes_are_off_unless_asked_for(served):
+    body = {"samples": [{"version": "photos@1", "key": "p/1"}], "reason": "r", "by": "ada", "page": "/"}
+    assert served.post(body).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"x_csrf": ""},
+        {"x_csrf": TOKEN},
+        {"content_type": "text/plain"},
+        {"content_type": "application/x-www-form-urlencoded"},
+        {"cookie": ""},
+        {"host": "evil.example"},
+    ],
+)
+def test_a_post_of_another_page_excludes_nothing(serve, tmp_path, change):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+    served = serve(tmp_path / "root", writes=True, recipe=None)
+    body = {"samples": [{"version": "photos@1", "key": "p/1"}], "reason": "r", "by": "ada", "page": "/"}
+    assert served.post(body, **change).status_code in (403, 421)
+    assert [one.number for one in served.root.versions("photos")] == [1]
+
+
+def test_a_basket_becomes_one_version_with_who_and_why(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+    served = serve(tmp_path / "root", writes=True, recipe=None)
+    samples = [{"version": "photos@1", "key": key} for key in ("p/1", "p/4", "p/1")]
+    answer = served.post({"samples": samples, "reason": "black", "by": "ada", "page": "/r/one/5"})
+    assert answer.json() == {"versions": ["photos@2"]}
+    version = served.root.open("photos@2")
+    assert set(version.keys(np.arange(len(version)))) == {f"p/{i}" for i in range(14)} - {"p/1", "p/4"}
+    told = json.dumps(version.manifest["producer"])
+    assert all(word in told for word in ("black", "ada", "/r/one/5"))
+    assert served.get("/v/photos/1/diff/2").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"samples": [], "reason": "r", "by": "a", "page": ""},
+        {"samples": [{"version": "photos", "key": "p/1"}], "reason": "r", "by": "a", "page": ""},
+        {"samples": [{"version": "photos@1", "key": "nothing"}], "reason": "r", "by": "a", "page": ""},
+        {"samples": [{"version": "photos@1", "key": "p/1"}], "reason": "", "by": "a", "page": ""},
+        {"samples": "photos@1", "reason": "r", "by": "a", "page": ""},
+    ],
+)
+def test_a_bad_basket_is_refused_whole(serve, tmp_path, body):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+    served = serve(tmp_path / "root", writes=True, recipe=None)
+    answer = served.post(body)
+    assert answer.status_code == 409
+    assert [one.number for one in served.root.versions("photos")] == [1]
+
+
+def test_a_look_writes_leases_alone(trained, monkeypatch):
+    served = Served(trained, recipe=None)
+    keys = []
+    for verb in ("put", "put_if_absent", "put_file", "delete_many"):
+        method = getattr(served.root.store, verb)
+        monkeypatch.setattr(
+            served.root.store,
+            verb,
+            lambda key, *more, method=method, **named: (keys.append(key), method(key, *more, **named))[1],
+        )
+    for path in [
+        *PAGES,
+        "/v/photos/1?where=width+%3E+42",
+        "/r/one/2/3/decoded/jpg/0",
+        "/v/photos/1/s/3/thumb/jpg",
+    ]:
+        assert served.get(path).status_code == 200
+    assert {str(key).split("/")[0] for key in keys} == {"leases"}
+    served.close()

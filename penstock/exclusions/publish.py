@@ -55,14 +55,16 @@ def exclude(
     _check_writable(root)
     known = records(root.store, version.dataset)
     stands = standing(known)
-    for one in known:
-        if (
-            isinstance(one, Exclusion)
-            and (one.reason, one.by, one.page) == (reason, by, page)
-            and _are_same(one, wanted, whole_objects)
-            and all(one in stands.get(key, ()) for key in one.keys)
-        ):
-            return one, _publish(root, one, one.keys)
+    same = [
+        one
+        for one in known
+        if isinstance(one, Exclusion)
+        and (one.reason, one.by, one.page) == (reason, by, page)
+        and _are_same(one, wanted, whole_objects)
+        and all(one in stands.get(key, ()) for key in one.keys)
+    ]
+    if same:
+        return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, wanted, whole_objects)
     if missing := [key for key in wanted if key not in samples]:
         raise VersionNotFound(_missing(version.name, missing, stands))

@@ -85,6 +85,26 @@ def read_sound(data: Buffer, wanted: AudioDecoder, rng: np.random.Generator | No
     return np.pad(chosen, ((0, 0), (0, n_pad))) if n_pad else np.ascontiguousarray(chosen)
 
 
+def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
+    """Return (float32 [channels, samples], Hz, whether it is all): the beginning of a sound, to look at.
+
+    most_bytes: of the result, 4 a sample. It is cut where no more is decoded, and a file that is cut short later on is
+    not found. O(samples returned). Raises: DecodeFailed, as `decode`.
+    """
+    with _opened(data) as (container, stream):
+        heard, pieces, nbytes = Heard(ends_of(container, stream, data)), list[Floats](), 0
+        for piece in _heard(heard, _frames(container, stream)):
+            pieces.append(piece)
+            nbytes += piece.nbytes
+            if nbytes > most_bytes:
+                break
+        if not pieces:
+            raise DecodeFailed("audio: no samples")
+        samples = np.concatenate(pieces, axis=1)
+    n = most_bytes // (4 * samples.shape[0])
+    return samples[:, :n], heard.rate_hz, nbytes <= most_bytes
+
+
 @contextmanager
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""

@@ -9,15 +9,21 @@ from .image import IMAGE
 from .json_value import JSON
 from .kind import Facts, Kind, Mark, Media, TokenBox
 from .other import OTHER
+from .stored_bytes import stored_of
 from .text import TEXT
 from .tokens import PACKED, TOKENS
+from .video import VIDEO
 
 __all__ = ["KINDS", "Facts", "Kind", "Mark", "Media", "TokenBox", "kind_of"]
-
-# The first that fits is taken; the last fits every value.
-KINDS = {kind.name: kind for kind in (PACKED, TOKENS, IMAGE, AUDIO, TEXT, JSON, ARRAY, OTHER)}
 
 
 def kind_of(value: object, facts: Facts) -> Kind:
     """Return the kind of a value."""
     return next(kind for kind in KINDS.values() if kind.fits(value, facts))
+
+
+# The first that fits is taken; the last fits every value.
+KINDS = {
+    kind.name: kind
+    for kind in (PACKED, TOKENS, IMAGE, VIDEO, AUDIO, TEXT, JSON, ARRAY, stored_of(kind_of), OTHER)
+}

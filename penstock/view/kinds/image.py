@@ -60,23 +60,27 @@ def fits(value: Any, facts: Facts) -> bool:
 def thumbnail(value: Any, facts: Facts, edge: int = EDGE_PX) -> Media:
     """Return the picture, small."""
     picture = _found(value)
-    small = scaled(thinned(picture, edge), scale_of(picture))
-    return thumbnail_of(small, edge, *picture.shape[:2])
+    return small_picture(picture, scale_of(picture), edge)
+
+
+def small_picture(picture: Array, scale: Scale, edge: int) -> Media:
+    """Return a picture [H, W, C], small."""
+    return thumbnail_of(scaled(thinned(picture, edge), scale), edge, *picture.shape[:2])
 
 
 def detail(value: Any, facts: Facts) -> tuple[Media, ...]:
     """Return a PNG of every pixel."""
     picture = _found(value)
-    return (png(scaled(_bounded(picture), scale_of(picture))),)
+    return (whole_picture(picture, scale_of(picture)),)
 
 
-def _bounded(picture: Array) -> Array:
-    step = _step(picture)
-    return picture[::step, ::step]
+def whole_picture(picture: Array, scale: Scale) -> Media:
+    """Return a PNG of every pixel of [H, W, C], or of every n-th row and column of a picture beyond the limit."""
+    step = _step(*picture.shape[:2])
+    return png(scaled(picture[::step, ::step], scale))
 
 
-def _step(picture: Array) -> int:
-    height, width = picture.shape[:2]
+def _step(height: int, width: int) -> int:
     step = 1
     while -(-height // step) * -(-width // step) > MAX_DETAIL_PX:
         step += 1
@@ -87,18 +91,23 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     """Return size, channels, dtype and range, and the values drawn black and white where they are the picture's own."""
     array, picture = as_array(value), _found(value)
     assert array is not None
-    height, width, channels = picture.shape
     order = (
         "" if array.ndim == 2 else ", channels first" if picture.shape != array.shape else ", channels last"
     )
-    names = {1: "gray", 3: "RGB", 4: "RGB and alpha"}
-    told_lines = [f"{width} x {height} px, {names[channels]}{order}", *array_lines(value, array)]
-    scale, step = scale_of(picture), _step(picture)
-    if scale.own or not scale.finite:
-        told_lines.append(str(scale))
-    if step > 1:
-        told_lines.append(f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are")
-    return tuple(told_lines)
+    return f"{size_of(picture)}{order}", *array_lines(value, array), *scale_lines(picture, scale_of(picture))
+
+
+def size_of(picture: Array) -> str:
+    """Return such as '30 x 20 px, RGB' of [..., H, W, C]."""
+    height, width, channels = picture.shape[-3:]
+    return f"{width} x {height} px, { {1: 'gray', 3: 'RGB', 4: 'RGB and alpha'}[channels] }"
+
+
+def scale_lines(picture: Array, scale: Scale) -> tuple[str, ...]:
+    """Return how [..., H, W, C] is drawn, where that is not pixel for pixel as it is."""
+    step = _step(*picture.shape[-3:-1])
+    thin = (f"every {step} px is shown: at most {MAX_DETAIL_PX:,} px are",) if step > 1 else ()
+    return (str(scale), *thin) if scale.own or not scale.finite else thin
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:

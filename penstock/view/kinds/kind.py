@@ -23,6 +23,7 @@ WEIGHTS = {
     "no_target": 85,
     "empty": 80,
     "silent": 78,
+    "frozen": 77,
     "black": 76,
     "constant": 75,
     "saturated": 72,

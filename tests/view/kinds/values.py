@@ -64,6 +64,10 @@ VALUES = {
     "torch sparse": torch.eye(4).to_sparse(),
     "torch complex": torch.tensor([1 + 2j]).conj(),
     "complex": np.ones((4, 4), np.complex64),
+    "clip": np.random.default_rng(5).integers(0, 256, (5, 16, 24, 3), np.uint8),
+    "clip of floats": torch.randn(3, 5, 16, 24),
+    "clip with NaN": some_nan(2, 1, 16, 16),
+    "clip without frames": np.zeros((0, 16, 16, 3), np.uint8),
     "empty": np.zeros((0, 16, 3), np.uint8),
     "empty floats": np.zeros((3, 0, 16), np.float32),
     "rank 0": np.float32(1.5),
@@ -102,6 +106,7 @@ VALUES = {
 }
 
 HUGE = {
+    "repeated clip": np.broadcast_to(np.uint8(7), (10**6, 3, 500, 500)),
     "large photo": np.broadcast_to(photo(1, 1), (900, 1200, 3)),
     "repeated beyond memory": np.broadcast_to(np.uint8(7), (100_000, 100_000, 3)),
     "repeated floats": np.broadcast_to(np.float32(0.5), (3, 50_000, 50_000)),

@@ -1,0 +1,211 @@
+"""Bytes as they are stored: decoded by the loader's own decoders, then shown by the kind of what came out.
+
+Sizes are read from headers, and refused, before pixels are allocated. A sound, a film and a text are read to a limit.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.errors import DecodeFailed, MissingDependency
+from loader.modalities import DECODERS, decoder_for
+from loader.modalities.fields import as_buffer, load
+from penstock.card.pictures import MAX_FRAME_PX
+from penstock.units import length, size
+
+from .drawing.png import fitted
+from .drawing.shown_text import bounded, hex_lines
+from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
+
+MAX_PICTURE_PX = 2**25
+"""Pixels of a picture that is decoded: 128 MiB with alpha. A JPEG that is made smaller by its decoder may have more."""
+MAX_SOUND_BYTES = 2**26
+"""Bytes of samples that are decoded of a sound, 4 a sample."""
+MAX_TEXT_BYTES, MAX_JSON_BYTES = 2**24, 2**20
+"""Bytes of a text, and of JSON, that is decoded; larger JSON is shown as text."""
+CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
+"""Frames that are decoded of a film, and pixels of all of them."""
+MAX_PACKETS = 240
+"""Packets that are decoded for them; where it would take more, frames are those that a decoder can begin with."""
+
+KindOf = Callable[[object, Facts], Kind]
+
+
+class Read(NamedTuple):
+    """A decoded value."""
+
+    value: object
+    """The value."""
+    facts: Facts
+    """Facts that its file adds, such as its rate."""
+    lines: tuple[str, ...] = ()
+    """Facts of the file in words."""
+
+
+def stored_of(kind_of: KindOf) -> Kind:
+    """Return the kind of stored bytes. kind_of: of the decoded value."""
+    return Kind(
+        name="stored",
+        fits=fits,
+        lines=partial(_lines, kind_of),
+        marks=partial(_marks, kind_of),
+        thumbnail=partial(_thumbnail, kind_of),
+        detail=partial(_detail, kind_of),
+        boxes=partial(_boxes, kind_of),
+    )
+
+
+def fits(value: Any, facts: Facts) -> bool:
+    """Return whether a value is the bytes of a field that the loader decodes."""
+    return isinstance(value, bytes | bytearray | memoryview) and facts.word in DECODERS
+
+
+def _lines(kind_of: KindOf, value: Any, facts: Facts) -> tuple[str, ...]:
+    data = _bytes(value)
+    head = f"stored: {size(len(data))} of {facts.word}"
+    read = _tried(data, facts)
+    if isinstance(read, str):
+        return head, f"cannot be shown: {read}", *hex_lines(data)
+    return head, *read.lines, *kind_of(read.value, read.facts).lines(read.value, read.facts)
+
+
+def _marks(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Mark, ...]:
+    read = _tried(_bytes(value), facts)
+    if isinstance(read, str):
+        return (mark("unreadable", read),)
+    return kind_of(read.value, read.facts).marks(read.value, read.facts)
+
+
+def _thumbnail(kind_of: KindOf, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
+    read = _tried(_bytes(value), facts, edge)
+    return (
+        None
+        if isinstance(read, str)
+        else kind_of(read.value, read.facts).thumbnail(read.value, read.facts, edge)
+    )
+
+
+def _detail(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Media, ...]:
+    read = _tried(_bytes(value), facts)
+    return () if isinstance(read, str) else kind_of(read.value, read.facts).detail(read.value, read.facts)
+
+
+def _boxes(kind_of: KindOf, value: Any, facts: Facts) -> tuple[TokenBox, ...]:
+    read = _tried(_bytes(value), facts)
+    return () if isinstance(read, str) else kind_of(read.value, read.facts).boxes(read.value, read.facts)
+
+
+def _bytes(value: object) -> bytes:
+    buffer = as_buffer(value)
+    assert buffer is not None  # it fits
+    return bytes(buffer)
+
+
+def _tried(data: bytes, facts: Facts, edge: int | None = None) -> Read | str:
+    """Return the decoded value, or the reason why there is none. edge: pixels that are enough a side."""
+    try:
+        return _read(data, facts, edge)
+    except (DecodeFailed, MissingDependency) as error:
+        return bounded(str(error))
+
+
+def _read(data: bytes, facts: Facts, edge: int | None) -> Read:
+    """Return the decoded value. Raises: DecodeFailed; MissingDependency."""
+    modality, word = DECODERS[facts.word].partition(".")[0], facts.word
+    if modality == "image":
+        return Read(_picture(data, edge), facts)
+    if modality == "audio":
+        return _sound(data, facts)
+    if modality == "video":
+        return _film(data, facts, 1 if edge else CLIP_FRAMES)
+    if word == "txt" or (word in ("json", "jsonl") and len(data) > MAX_JSON_BYTES):
+        return _text(data, facts)
+    return Read(decoder_for(facts.word)(data, None), facts)
+
+
+def _text(data: bytes, facts: Facts) -> Read:
+    if len(data) <= MAX_TEXT_BYTES:
+        return Read(decoder_for("txt")(data, None), facts)
+    start = data[:MAX_TEXT_BYTES].decode("utf-8", "replace")
+    return Read(start, facts, (f"the first {size(MAX_TEXT_BYTES)} are shown",))
+
+
+def _picture(data: bytes, edge: int | None) -> object:
+    """Return uint8 [H, W, C], upright; a JPEG already small where `edge` is given. Raises: DecodeFailed."""
+    width, height = _sides(data)
+    if data[:2] == b"\xff\xd8" and edge is not None:
+        header = load("image.jpeg_header:read_header")(data)
+        if header.components in (1, 3):  # the decoder makes it smaller, and refuses too large a one
+            upright = (width, height) if header.turn.transpose else (height, width)
+            return load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
+    if width * height > MAX_PICTURE_PX:
+        raise DecodeFailed(f"{width} x {height} px; at most {MAX_PICTURE_PX:,} px are shown")
+    return decoder_for("img")(data, None)
+
+
+def _sides(data: bytes) -> tuple[int, int]:
+    """Return (width, height) in px of a JPEG, PNG or WebP, of its header; (0, 0) for what is none of them."""
+    if data[:2] == b"\xff\xd8":
+        header = load("image.jpeg_header:read_header")(data)
+        return header.width_px, header.height_px
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    if data[12:16] == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if data[12:16] == b"VP8 ":
+        return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+    return 0, 0
+
+
+def _sound(data: bytes, facts: Facts) -> Read:
+    samples, rate_hz, whole = load("audio.decode:read_start")(data, MAX_SOUND_BYTES)
+    cut = () if whole else (f"the first {length(samples.shape[1] / rate_hz)} are shown",)
+    return Read(samples, replace(facts, rate=float(rate_hz)), cut)
+
+
+def _film(data: bytes, facts: Facts, most: int) -> Read:
+    """Return frames of a film, uint8 [T, H, W, 3]. Raises: DecodeFailed."""
+    whole_file, decoded = load("video.demux:whole_file"), load("video.decode:decoded")
+    with whole_file(data) as file:
+        width, height, timeline = file.stream.width, file.stream.height, file.timeline
+        if width * height > MAX_FRAME_PX:
+            raise DecodeFailed(f"frames of {width} x {height} px; at most {MAX_FRAME_PX:,} px are shown")
+        if not len(timeline):
+            raise DecodeFailed("no frame is shown")
+        frames = _chosen(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
+        clip = decoded(file, frames, load("image.crop:Framing")())
+        name = file.stream.codec_context.name
+    n, seconds = len(timeline), float(timeline.end_s - timeline.begin_s)
+    rate = f"{n / seconds:.4g} a second" if seconds > 0 else "without a length"
+    told = [float(timeline.time_s(frame)) for frame in frames]
+    lines = (
+        f"{name}, {n:,} frames, {length(seconds)}, {rate}",
+        "frames at " + ", ".join(f"{time:.3f}" for time in told) + " s are shown",
+    )
+    return Read(clip, replace(facts, rate=None), lines)
+
+
+def _chosen(timeline: Any, most: int) -> list[int]:
+    """Return the numbers of frames at equal distances in display order, the middle one first of all.
+
+    Where they would take too many packets: of those that a decoder can begin with, and of the beginning.
+    """
+    n = len(timeline)
+    frames = _spread(np.arange(n), most)
+    if sum(run.stop - run.first for run in timeline.runs(frames)) <= MAX_PACKETS:
+        return frames
+    starts = np.flatnonzero(np.isin(timeline.shown, timeline.keys))
+    return _spread(starts if len(starts) >= most else np.arange(min(n, MAX_PACKETS)), most)
+
+
+def _spread(numbers: Any, most: int) -> list[int]:
+    if most == 1:
+        return [int(numbers[len(numbers) // 2])]
+    places = np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(int)
+    return [int(numbers[at]) for at in np.unique(places)]

@@ -16,7 +16,7 @@ from loader.modalities.fields import as_buffer, load
 from penstock.card.pictures import MAX_FRAME_PX
 from penstock.units import length, size
 
-from .drawing.png import fitted
+from .drawing.png import fitted, jpeg
 from .drawing.shown_text import bounded, hex_lines
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
 
@@ -37,12 +37,14 @@ KindOf = Callable[[object, Facts], Kind]
 class Read(NamedTuple):
     """A decoded value."""
 
-    value: object
+    value: Any
     """The value."""
     facts: Facts
     """Facts that its file adds, such as its rate."""
     lines: tuple[str, ...] = ()
     """Facts of the file in words."""
+    is_thumbnail: bool = False
+    """True where the value is the pixels of a thumbnail of a lossy file."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
@@ -81,11 +83,11 @@ def _marks(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Mark, ...]:
 
 def _thumbnail(kind_of: KindOf, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
     read = _tried(_bytes(value), facts, edge)
-    return (
-        None
-        if isinstance(read, str)
-        else kind_of(read.value, read.facts).thumbnail(read.value, read.facts, edge)
-    )
+    if isinstance(read, str):
+        return None
+    if read.is_thumbnail:
+        return jpeg(read.value)
+    return kind_of(read.value, read.facts).thumbnail(read.value, read.facts, edge)
 
 
 def _detail(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Media, ...]:
@@ -116,7 +118,7 @@ def _read(data: bytes, facts: Facts, edge: int | None) -> Read:
     """Return the decoded value. Raises: DecodeFailed; MissingDependency."""
     modality, word = DECODERS[facts.word].partition(".")[0], facts.word
     if modality == "image":
-        return Read(_picture(data, edge), facts)
+        return _picture(data, facts, edge)
     if modality == "audio":
         return _sound(data, facts)
     if modality == "video":
@@ -133,17 +135,21 @@ def _text(data: bytes, facts: Facts) -> Read:
     return Read(start, facts, (f"the first {size(MAX_TEXT_BYTES)} are shown",))
 
 
-def _picture(data: bytes, edge: int | None) -> object:
-    """Return uint8 [H, W, C], upright; a JPEG already small where `edge` is given. Raises: DecodeFailed."""
+def _picture(data: bytes, facts: Facts, edge: int | None) -> Read:
+    """Return uint8 [H, W, C], upright. A JPEG is made smaller by its decoder where `edge` is given.
+
+    Raises: DecodeFailed; MissingDependency.
+    """
     width, height = _sides(data)
-    if data[:2] == b"\xff\xd8" and edge is not None:
+    if data[:2] == b"\xff\xd8" and edge is not None and max(width, height) > 4 * edge:
         header = load("image.jpeg_header:read_header")(data)
-        if header.components in (1, 3):  # the decoder makes it smaller, and refuses too large a one
+        if header.components in (1, 3):  # others are decoded whole first
             upright = (width, height) if header.turn.transpose else (height, width)
-            return load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
+            pixels = load("image.request:ImageDecoder")(size=fitted(*upright, edge))(data)
+            return Read(pixels, facts, is_thumbnail=True)
     if width * height > MAX_PICTURE_PX:
         raise DecodeFailed(f"{width} x {height} px; at most {MAX_PICTURE_PX:,} px are shown")
-    return decoder_for("img")(data, None)
+    return Read(decoder_for("img")(data, None), facts)
 
 
 def _sides(data: bytes) -> tuple[int, int]:

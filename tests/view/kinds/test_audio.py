@@ -89,7 +89,8 @@ def test_a_sound_one_has_no_mark(name) -> None:
 
 def test_samples_in_rows_at_the_top_are_counted() -> None:
     value = tone()
-    value[0, 100:120] = 1.0
+    value[0, 100:110] = 1.0
+    value[0, 200:210] = -1.0
     (found,) = AUDIO.marks(value, FACTS)
     assert found.text == "20 samples stand in rows at the largest value"
 

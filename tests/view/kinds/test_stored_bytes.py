@@ -61,11 +61,11 @@ def test_a_picture_is_what_the_loader_decodes(pixels_of, format) -> None:
 def test_a_turned_jpeg_is_upright(pixels_of) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    left = np.zeros((400, 600, 3), np.uint8)
-    left[:, 300:] = 255
+    left = np.zeros((800, 1200, 3), np.uint8)
+    left[:, 600:] = 255
     _, _, thumbnail, (whole,) = shown("jpg", encoded(left, "JPEG", exif=exif))
     small = pixels_of(thumbnail)
-    assert (small.shape, pixels_of(whole).shape) == ((192, 128, 3), (600, 400, 3))
+    assert (small.shape, pixels_of(whole).shape) == ((192, 128, 3), (1200, 800, 3))
     assert small[:80].max() < 20  # turned clockwise, the left half lies above
     assert small[110:].min() > 235
 
@@ -200,6 +200,19 @@ def test_hostile_bytes_are_marked_and_cost_little(name) -> None:
     assert lines[1].startswith("cannot be shown: ")
     assert "\x1b" not in "".join(lines)
     assert peak < 2**25
+
+
+@pytest.mark.parametrize(
+    ("field", "data"),
+    [
+        ("png", png_of(8000, 8000, b"")),
+        ("jpg", lying_jpeg(8000, 8000)),
+        ("webp", b"RIFF\x40\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + (7999).to_bytes(3, "little") * 2),
+        ("webp", b"RIFF\x40\0\0\0WEBPVP8 \x30\0\0\0\0\0\0\x9d\x01\x2a" + (8000).to_bytes(2, "little") * 2),
+    ],
+)
+def test_a_large_picture_is_refused_by_its_header(field, data) -> None:
+    assert shown(field, data)[1][0].text == "8000 x 8000 px; at most 33,554,432 px are shown"
 
 
 def test_other_bytes_are_not_decoded() -> None:

@@ -7,7 +7,8 @@ It classifies photos (fields jpg and cls). A checkpoint under <out>/checkpoints 
 loader's state after an optimizer step, and is whole or not there; a restart goes on from the newest, with any other
 number of ranks. Every rank writes one JSON line per step into <out>/rank-<rank>-of-<ranks>-from-<step>.jsonl; the
 digests of a step, summed over the ranks modulo 2^64, are those of any other number of ranks. After each checkpoint the
-root is told which steps of the plan were trained (`loader.report`): Dagster shows it beside the version.
+root is told which steps of the plan were trained (`loader.report`): Dagster shows it beside the version. The run's
+trail has every step's digest, loss and worst samples (`loader.read_trail`, `penstock trail`).
 """
 
 import argparse
@@ -44,6 +45,11 @@ def augment(sample: Mapping[str, Any], rng: np.random.Generator) -> dict[str, An
     return {"jpg": np.ascontiguousarray(square.transpose(2, 0, 1)), "cls": sample["cls"]}
 
 
+def recipe() -> dict[str, Any]:
+    """What makes tensors of samples, for the training and for every look back at it."""
+    return {"transform": augment}
+
+
 def build_model(n_classes: int) -> nn.Module:
     """A small convolutional net over uint8 [B, 3, 128, 128]; its weights are drawn from torch's seed."""
     layers: list[nn.Module] = []
@@ -56,13 +62,17 @@ def build_model(n_classes: int) -> nn.Module:
 
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: loader.Batch, world_size: int
-) -> float:
-    """One optimizer step over the global batch, whatever share of it this rank holds. The global mean loss."""
+) -> tuple[float, torch.Tensor]:
+    """One optimizer step over the global batch, whatever share of it this rank holds.
+
+    The global mean loss, and the loss of each of this rank's samples, float32 [B].
+    """
     optimizer.zero_grad(set_to_none=False)
     batch = batch.to(next(model.parameters()).device, non_blocking=True)
     pictures = batch["jpg"].float().div_(255).sub_(0.5)
     # batch.weight makes up for ranks with unequal shares: the mean over ranks is the mean over samples.
-    loss = functional.cross_entropy(model(pictures), batch["cls"]) * batch.weight
+    losses = functional.cross_entropy(model(pictures), batch["cls"], reduction="none")
+    loss = losses.mean() * batch.weight
     loss.backward()  # type: ignore[no-untyped-call]
     shared = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     total = loss.detach().clone()
@@ -71,7 +81,7 @@ def train_step(
             distributed.all_reduce(tensor)
             tensor /= world_size
     optimizer.step()
-    return float(total)
+    return float(total), losses.detach()
 
 
 def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
@@ -96,8 +106,9 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
         model = build_model(len(labels) or options.classes).to(device_of_this_rank())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         state = {"train": TrainingState(model, optimizer)}
+        trail = loader.Trail(root, options.run, recipe="examples.train:recipe", ranks="all", tensors_every=10)
         with (
-            loader.Loader(plan, rank, world_size, transform=augment, steps=options.steps) as batches,
+            loader.Loader(plan, rank, world_size, **recipe(), steps=options.steps, trail=trail) as batches,
             Checkpoints(out / "checkpoints", options.run, keep_last=2) as checkpoints,
         ):
             checkpoints.load(state, batches)
@@ -105,7 +116,8 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
             log = out / f"rank-{rank}-of-{world_size}-from-{batches.step}.jsonl"
             with log.open("w", encoding="utf-8") as lines:
                 for batch in batches:
-                    loss = train_step(model, optimizer, batch, world_size)
+                    loss, losses = train_step(model, optimizer, batch, world_size)
+                    batches.note(loss=loss, per_sample={"loss": losses})
                     told = {"step": batch.step, "digest": f"{batch.digest:016x}", "loss": round(loss, 6)}
                     lines.write(json.dumps(told) + "\n")
                     lines.flush()

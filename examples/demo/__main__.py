@@ -126,9 +126,26 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> No
         if found.different or found.n_steps != training.STEPS:
             raise DemoFailed(f"the digests differ at steps {list(found.different)}")
         line(f"digests of all {found.n_steps} steps are equal: OK (last loss {found.last_loss:.3f})")
+        _look_back(root, plan)
         n_read = training.STEPS * training.GLOBAL_BATCH
         report.add("training", n_read, training.STEPS, 0, 0, seconds, view.mean_sample_bytes * n_read)
         _explain(plan, pipeline)
+
+
+def _look_back(root: loader.Root, plan: loader.Plan) -> None:
+    """Hold the trail of the undisturbed training against the stored bytes. Raises: DemoFailed."""
+    trail = loader.read_trail(root, "whole")
+    starts = [start.id for start in trail.starts if start.plan == plan.hash]
+    steps = trail.steps.filter(trail.steps["start"].is_in(starts))
+    with loader.Replay(plan, loader.read_ledger(root, plan)) as replay:
+        different = [row["step"] for row in steps.to_dicts() if replay.digest(row["step"]) != row["digest"]]
+    if different or set(steps["step"]) != set(range(training.STEPS)):
+        raise DemoFailed(f"the trail of run 'whole' has other bytes at steps {different}, or not all steps")
+    worst = steps.sort("note.loss").row(-1, named=True)
+    line(
+        f"its trail proves the bytes of every step; the highest loss, {worst['note.loss']:.3f}, is of step "
+        f"{worst['step']}, its worst sample in slot {worst['largest'][0]['slot']}"
+    )
 
 
 def _trainings(folder: Path, root: Path, ref: str) -> float:
@@ -188,6 +205,7 @@ def _close(into: Path, report: Report) -> None:
     line("")
     line("next:  make ui                                  lineage, runs and checks at http://127.0.0.1:3000")
     line(f"       penstock ls --root {root}")
+    line(f"       penstock trail ls --root {root}")
     line(f"       penstock card {DATASET} --root {root} --html card.html")
     line("       make demo SOURCE=<folder or URL>         the same with your own files")
     line("       examples/train.py                        the training, yours to change")

@@ -289,6 +289,8 @@ class Loader:
         ledger is stored. Raises: StoreError where it cannot be.
         """
         self._ledger.flush()
+        if self._recorder is not None:
+            self._recorder.flush()
         return self.plan.state(self._step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -168,7 +168,7 @@ def against(arguments: Namespace) -> Answer:
     if not common:
         return (
             body,
-            f"{arguments.run} and {arguments.other} have no step in common, by one rank of as many",
+            f"{arguments.run} and {arguments.other} have no step in common, whole or by one rank of as many",
             1,
         )
     place = next((place for place in common if one[place]["digest"] != two[place]["digest"]), None)
@@ -205,9 +205,11 @@ def against(arguments: Namespace) -> Answer:
 
 
 def _by_place(found: "RunTrail") -> dict[tuple[int, int, int], Row]:
-    """Return (step, world size, rank) -> the last row of it."""
+    """Return (step, world size, rank) -> the last row of it; of a whole batch as if one rank had got it."""
     columns = found.steps.select(*KEPT, "start", "at_us").sort("at_us")
-    return {(row["step"], row["world_size"], row["rank"]): row for row in columns.iter_rows(named=True)}
+    rows = {(row["step"], row["world_size"], row["rank"]): row for row in columns.iter_rows(named=True)}
+    whole = ({**row, "rank": 0, "world_size": 1} for row in found.whole.sort("at_us").iter_rows(named=True))
+    return rows | {(row["step"], 1, 0): row for row in whole}
 
 
 def _named(root: "loader.Root", found: "RunTrail", row: Row) -> dict[int, str]:

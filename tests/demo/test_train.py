@@ -1,5 +1,6 @@
 """examples/train.py as a user starts it: real processes, a real SIGKILL."""
 
+import hashlib
 import io
 import json
 import random
@@ -14,8 +15,10 @@ import pytest
 from PIL import Image
 
 import loader
+from examples import train
 from examples.demo import training
 from loader.api.report import Report, new_reports
+from loader.run.trail.tensor_crcs import tensor_crcs
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "train.py"
 
@@ -73,7 +76,7 @@ def losses(folder: Path) -> dict[int, float]:
 def whole(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training of one process that nothing stopped."""
     out = tmp_path_factory.mktemp("whole")
-    assert alone(root, out).returncode == 0
+    assert alone(root, out, "--run", "whole").returncode == 0
     return out
 
 
@@ -121,7 +124,7 @@ def test_each_checkpoint_is_told_to_the_pipeline(root: Path, tmp_path: Path) -> 
 
 
 def test_a_checkpoint_of_another_order_is_refused(root: Path, whole: Path) -> None:
-    other = alone(root, whole, "--seed", "8")
+    other = alone(root, whole, "--run", "whole", "--seed", "8")
     assert other.returncode != 0
     assert "PlanMismatch" in other.stderr
     assert "seed" in other.stderr
@@ -152,3 +155,23 @@ def test_comparing_finds_every_kind_of_difference(tmp_path: Path, monkeypatch: p
     assert training.compare(tmp_path).different == (1,)  # done twice, not alike
     write_log(resumed, "rank-0-of-1-from-1.jsonl", {1: 6})
     assert training.compare(tmp_path).different == (2,)  # never done
+
+
+def test_the_trail_of_a_run_proves_its_steps(root: Path, whole: Path) -> None:
+    expected = training.digests(whole)
+    with loader.Root(root) as opened:
+        found = loader.read_trail(opened, "whole")
+        steps = found.steps
+        assert {row["step"]: {row["digest"]} for row in steps.iter_rows(named=True)} == expected
+        assert dict(zip(steps["step"], steps["note.loss"], strict=True)) == pytest.approx(
+            losses(whole), abs=1e-6
+        )
+        assert {len(largest) for largest in steps["largest"]} == {7}
+        start = found.starts[0]
+        assert start.transforms[""].name == "train:augment"
+        assert start.transforms[""].sha256 == hashlib.sha256(TRAIN.read_bytes()).hexdigest()
+        with loader.Replay(loader.plan_of(opened, "whole", 8), **train.recipe()) as replay:
+            batch = replay.batch(0)
+        crcs = tensor_crcs(batch.fields)
+        (row,) = steps.filter(steps["step"] == 0).to_dicts()
+        assert {name: row[f"crc.{name}"] for name in crcs} == crcs

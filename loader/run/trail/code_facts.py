@@ -45,10 +45,19 @@ def facts_of(code: Any) -> CodeFacts:
     named = own if hasattr(own, "__qualname__") else type(own)
     is_plain = own is code and named is own
     return CodeFacts(
-        name=f"{named.__module__}:{named.__qualname__}",
+        name=f"{_module_name(named.__module__)}:{named.__qualname__}",
         sha256=_source_sha256(named),
         options="" if is_plain else redact(_ADDRESS.sub("", repr(code)))[:MAX_OPTIONS_CHARS],
     )
+
+
+def _module_name(module: str) -> str:
+    """Return the name that a module can be imported by: a script is `__main__` to itself."""
+    found = sys.modules.get(module)
+    file, spec = getattr(found, "__file__", None), getattr(found, "__spec__", None)
+    if module != "__main__" or file is None:
+        return module
+    return Path(file).stem if spec is None else str(spec.name)
 
 
 def _source_sha256(code: Any) -> str:

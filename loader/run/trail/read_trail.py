@@ -55,11 +55,33 @@ class RunTrail:
         return tuple(name.removeprefix(CRC) for name in self.steps.columns if name.startswith(CRC))
 
     @property
+    def whole(self) -> "pl.DataFrame":
+        """Steps of which all ranks are recorded: a row per step and world size, of the last time.
+
+        Columns: step, world_size, digest (UInt64, of the global batch: the same for every world size), substituted,
+        start, at_us.
+        """
+        import polars as pl
+
+        last = self.steps.sort("at_us").unique(
+            ["step", "rank", "world_size"], keep="last", maintain_order=True
+        )
+        sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
+        others = (pl.col("start").last(), pl.col("at_us").last())
+        found = last.group_by("step", "world_size").agg(*sums, *others, n=pl.len())
+        return found.filter(found["n"] == found["world_size"]).drop("n").sort("step", "world_size")
+
+    @property
     def differing(self) -> tuple[int, ...]:
-        """Steps that one rank of one world size got twice with different digests, ascending."""
-        groups = self.steps.select("step", "rank", "world_size", "digest").unique()
-        repeated = groups.filter(groups.select("step", "rank", "world_size").is_duplicated())
-        return tuple(repeated["step"].unique().sort().to_list())
+        """Steps that were done twice with different digests, ascending.
+
+        Held against each other are the tries of one rank of as many, and global batches of all world sizes.
+        """
+        steps: set[int] = set()
+        for rows, place in ((self.steps, ["step", "rank", "world_size"]), (self.whole, ["step"])):
+            kinds = rows.select(*place, "digest").unique()
+            steps.update(kinds.filter(kinds.select(place).is_duplicated())["step"].to_list())
+        return tuple(sorted(steps))
 
     def start(self, start_id: str) -> Start:
         """Return the start that a row names. Raises: KeyError."""
@@ -118,8 +140,9 @@ def _steps(store: Store, folder: str, names: list[str]) -> "pl.DataFrame":
                 assert place is not None  # as listed
                 parts.append(_of_rank(table, int(place[1]), int(place[2])))
     steps = pl.concat(parts, how="diagonal")
-    # The same row lies in two objects where the answer to the first write was lost.
-    steps = steps.unique(["step", "rank", "world_size", "at_us"], keep="first")
+    # A row lies in two objects where it got notes later, or the answer to the first write was lost.
+    told = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
+    steps = steps.sort(told, descending=True).unique(["step", "rank", "world_size", "at_us"], keep="first")
     notes, crcs = (sorted(name for name in steps.columns if name.startswith(one)) for one in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
     others = [name for name in SCHEMA.names if name not in first_columns]

@@ -2,8 +2,9 @@
 
     trails/<run>/<rank>-of-<world size>/<first step, 19 digits>-<16 hex>.parquet
 
-An object is written at most every `SECONDS`, or world size / 10: at most ten objects a second where all ranks are
-recorded. Rows that could not be written are tried again with the next ones.
+An object is written every `SECONDS`, at each state that is taken, and at the end. There are world size / 10 seconds
+between two of them at least: at most ten objects a second where all ranks are recorded. Rows that could not be written
+are tried again with the next ones. A step that gets notes after its row was written is written again.
 """
 
 import hashlib
@@ -21,11 +22,13 @@ from ...storage.shared.threads import LEAVE_S, ends_with_the_process
 from ..batch.batch import Batch
 from ..recipe.recipe import Recipe
 from .start_record import Start, start_of, trail_folder
-from .step_rows import PerSample, StepRow, held, held_per_sample, rows_table
+from .step_rows import PerSample, StepRow, copied, held, held_per_sample, rows_table
 from .tensor_crcs import tensor_crcs
 from .trail import Trail
 
 SECONDS = 60.0
+GAP_S = 1.0
+"""Seconds between two objects of a rank, at least."""
 MAX_ROWS = 50_000
 """Rows that are written at once, however soon."""
 MAX_KEPT = 4 * MAX_ROWS
@@ -85,7 +88,7 @@ class Recorder:
         """Add notes to the step handed out last. Raises: InvalidRuntime."""
         if not self._rows:
             raise InvalidRuntime("note() before the first batch: it is of the step that was handed out last")
-        row = self._rows[-1]  # the writer leaves it there
+        row = self._rows[-1]  # which the writer leaves there
         first = rank_slice(
             self._recipe.plan.batch_size(row.step), self._world.rank, self._world.world_size
         ).start
@@ -104,6 +107,11 @@ class Recorder:
         with self._lock:
             row.notes.update(given)
             row.per_sample.update(lists)
+            row.changed = True
+
+    def flush(self) -> None:
+        """Have the rows written soon. Does not wait."""
+        self._wake.set()
 
     def dismiss(self) -> None:
         """Let the thread write the rest, and end. Does not wait."""
@@ -126,14 +134,14 @@ class Recorder:
         self._thread.start()
 
     def _work(self) -> None:
-        interval_s = max(SECONDS, self._world.world_size / 10)
-        self._write(last=False)  # the start
-        last = False
-        while not last:
+        interval_s, gap_s = max(SECONDS, self._world.world_size / 10), max(GAP_S, self._world.world_size / 10)
+        self._write()  # the start
+        while not self._ends.is_set():
             self._wake.wait(interval_s)
             self._wake.clear()
-            last = self._ends.is_set()
-            self._write(last=last)
+            self._write()
+            self._ends.wait(gap_s)
+        self._write()
 
     def _recorded_start(self) -> Start:
         """Return the start record, stored with the plan. Raises: StoreError; errors of a transform's `repr`."""
@@ -146,29 +154,37 @@ class Recorder:
             self._start = start
         return self._start
 
-    def _write(self, *, last: bool) -> None:
-        """Store the rows, without the newest, which may still get notes; all with `last`.
-
-        What fails is logged, and tried again with the next rows.
-        """
+    def _write(self) -> None:
+        """Store the rows that changed. What fails is logged, and tried again with the next rows."""
         with self._lock:
-            rows = self._rows[:] if last else self._rows[:-1]
-            del self._rows[: len(rows)]
+            rows = [row for row in self._rows if row.changed]
+            written = [*rows[:-1], *map(copied, rows[-1:])]  # the newest may get notes meanwhile
+            for row in rows:
+                row.changed = False
+            del self._rows[:-1]
         try:
             start = self._recorded_start()
             if rows:
-                self._put(rows, start)
+                self._put(written, start)
         except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
-            url, folder = self._trail.root.store.url, trail_folder(self._trail.run)
-            steps = f"steps {rows[0].step} to {rows[-1].step}" if rows else "its start"
-            _log.error(
-                "the trail of run %r lacks %s so far: %s. Let the job create objects under %s/%s and %s/plans/",
-                *(self._trail.run, steps, error, url, folder, url),
-            )
-            if len(rows) > MAX_KEPT:
-                _log.error("the trail of run %r has lost %d steps", self._trail.run, len(rows) - MAX_KEPT)
-            with self._lock:
-                self._rows[:0] = rows[-MAX_KEPT:]
+            self._failed(rows, error)
+
+    def _failed(self, rows: list[StepRow], error: Exception) -> None:
+        """Keep rows for the next try."""
+        run, url, folder = self._trail.run, self._trail.root.store.url, trail_folder(self._trail.run)
+        steps = f"steps {rows[0].step} to {rows[-1].step}" if rows else "its start"
+        _log.error(
+            "the trail of run %r lacks %s so far: %s. Let the job create objects under %s/%s and %s/plans/",
+            *(run, steps, error, url, folder, url),
+        )
+        with self._lock:
+            for row in rows:
+                row.changed = True
+            self._rows[:0] = [row for row in rows if not any(row is one for one in self._rows[:1])]
+            n_lost = len(self._rows) - MAX_KEPT
+            if n_lost > 0:
+                _log.error("the trail of run %r has lost %d steps for good", run, n_lost)
+                del self._rows[:n_lost]
 
     def _put(self, rows: list[StepRow], start: Start) -> None:
         data = table_bytes(rows_table(rows, start.id), TABLE)

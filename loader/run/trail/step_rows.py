@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,13 @@ class StepRow:
     """Note -> number."""
     per_sample: dict[tuple[str, int], PerSample] = field(default_factory=dict)
     """(note, its first slot) -> values."""
+    changed: bool = True
+    """False once it is written as it is."""
+
+
+def copied(row: StepRow) -> StepRow:
+    """Return a row that gets no more notes."""
+    return replace(row, notes=dict(row.notes), per_sample=dict(row.per_sample))
 
 
 def held(name: str, value: Any) -> Any:
@@ -77,7 +84,7 @@ def held(name: str, value: Any) -> Any:
             f"note({name}={value!r:.200}): a number is needed, or an array or tensor without dimensions; one value per "
             f"sample is note(per_sample={{{name!r}: values}})"
         )
-    return _copied(value)
+    return _as_now(value)
 
 
 def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
@@ -91,10 +98,10 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
             f"note(per_sample={{{name!r}: ...}}) has {told}; one number for each of the {n_slots} slots of the batch "
             "handed out last is needed"
         )
-    return _copied(values)
+    return _as_now(values)
 
 
-def _copied(value: Any) -> Any:
+def _as_now(value: Any) -> Any:
     """Return a value that later changes in place do not reach, and that keeps no graph of gradients."""
     if hasattr(value, "detach"):
         return value.detach().clone()

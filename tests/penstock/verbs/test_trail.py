@@ -133,7 +133,11 @@ def test_two_runs_are_compared(cli, root):
     assert first.startswith("step 0, rank 0 of 1, is the first that differs, in ")
     assert header.split() == ["slot", "first", "run", "second", "run"]
     assert row.split()[1:3] == ["d", plan.batch_ids(0)[int(row.split()[0])][1]]
-    train(root, "two", world_size=2)
-    done = cli("trail", "against", "one", "two", root=root.url)
+    train(root, "two", world_size=2)  # all ranks together are the same batch
+    assert cli("trail", "against", "one", "two", root=root.url).code == 0
+    done = cli("trail", "against", "two", "seeded", root=root.url)
+    assert done.out.splitlines()[0] == first
+    train(root, "half", world_size=2, ranks="first")
+    done = cli("trail", "against", "one", "half", root=root.url)
     assert done.code == 1
     assert "no step in common" in done.out

@@ -112,6 +112,15 @@ def test_ranks_that_are_recorded(memory_root, plan):
         sum(rows["all"].filter(rows["all"]["step"] == step)["digest"].to_list()) % 2**64 for step in range(2)
     ]
     assert sums == whole
+    trail = loader.read_trail(memory_root, "all")
+    assert trail.whole.select("step", "world_size", "digest").rows() == [(0, 3, whole[0]), (1, 3, whole[1])]
+    assert len(loader.read_trail(memory_root, "some").whole) == 0
+    train(plan, loader.Trail(memory_root, "all"), steps=3)
+    assert loader.read_trail(memory_root, "all").differing == ()
+    train(
+        plan.quarantined({"photos": [plan.batch_ids(1)[0][1]]}, 1), loader.Trail(memory_root, "all"), steps=2
+    )
+    assert loader.read_trail(memory_root, "all").differing == (1,)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +274,7 @@ def test_a_root_that_refuses_ends_nothing(memory_root, plan, caplog):
 
 def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, monkeypatch, wait_for, caplog):
     monkeypatch.setattr(recorder, "SECONDS", 0.005)
+    monkeypatch.setattr(recorder, "GAP_S", 0.005)
     memory_root.store = store = Refusing(memory_root.store)
     with loader.Loader(
         plan, 0, 1, framework="numpy", workers=0, steps=4, trail=loader.Trail(memory_root, "r")
@@ -276,18 +286,22 @@ def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, mo
     assert loader.read_trail(memory_root, "r").steps["step"].to_list() == [0, 1, 2, 3]
 
 
-def test_a_step_is_written_once_it_gets_no_more_notes(memory_root, plan, monkeypatch, wait_for):
-    monkeypatch.setattr(recorder, "SECONDS", 0.005)
+def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wait_for):
+    monkeypatch.setattr(recorder, "GAP_S", 0.005)
     with loader.Loader(
         plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
     ) as batches:
         next(batches)
-        next(batches)
+        batches.note(norm=1)
+        batches.state_dict()
         wait_for(lambda: any("-of-1/" in info.key for info in memory_root.store.list("trails/")))
-        batches.note(loss=3)
-        assert loader.read_trail(memory_root, "r").steps["step"].to_list() == [0]
+        batches.note(loss=3, per_sample={"loss": range(8)})
+        next(batches)
     found = loader.read_trail(memory_root, "r").steps
-    assert found["note.loss"].to_list() == [None, 3]
+    assert found["step"].to_list() == [0, 1]
+    assert found["note.loss"].to_list() == [3, None]
+    assert found["note.norm"].to_list() == [1, None]
+    assert found["largest"].list.len().to_list() == [8, 0]
 
 
 KILLED = """
@@ -295,7 +309,7 @@ import sys, time
 import loader
 from loader.run.trail import recorder
 
-recorder.SECONDS = 0.05
+recorder.SECONDS = recorder.GAP_S = 0.05
 root = loader.Root(sys.argv[1])
 plan = loader.open_plan(root, sys.argv[2])
 batches = loader.Loader(plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(root, "r"))

@@ -36,6 +36,7 @@ ROLES: Mapping[str, Rights] = {
         "ledgers/": (CREATE,),
         "reports/": (CREATE,),
         "follows/": (CREATE,),
+        "trails/": (CREATE,),
         "checkpoints/": (PUT, DELETE),
     },
     "writer": {

@@ -12,7 +12,17 @@ from loader.storage import Store
 
 from .copying.items import Item
 
-SMALL_FOLDERS = ("plans/", "views/", "packs/", "cards/", "gates/", "swept/", "takedowns/", "log/repair-")
+SMALL_FOLDERS = (
+    "plans/",
+    "views/",
+    "packs/",
+    "cards/",
+    "gates/",
+    "swept/",
+    "takedowns/",
+    "trails/",
+    "log/repair-",
+)
 """Prefixes of objects that no manifest names, named after their content or created once: these alone are listed.
 
 `swept/` and `takedowns/` tell the mirror's collector what the primary's has deleted, and which versions were taken

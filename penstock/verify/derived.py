@@ -1,6 +1,6 @@
 """Objects stored under a name made of their content, or with their name or a checksum inside.
 
-They are plans, views, packs, cards, pages of gates, reports, and findings of takedowns.
+They are plans, views, packs, cards, pages of gates, reports, trails, and findings of takedowns.
 """
 
 import hashlib
@@ -16,13 +16,17 @@ from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.errors import ObjectNotFound, PenstockError
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
+from loader.run.trail.start_record import parse_start
 from loader.storage import Store
 
 from .shard import Problem
 
 AGAIN = "delete it, it is made again"
 _CARD = re.compile(r"cards/([^/]+)/([0-9]{6})-(v-[0-9a-f]{64})/card\.json")
-_NAMED = re.compile(r"(?:takedowns/[0-9]{12}/|gates/[^/]+/.*-)([0-9a-f]{16})\.(?:json|html)")
+_NAMED = re.compile(
+    r"(?:takedowns/[0-9]{12}/|gates/[^/]+/.*-|trails/.*-)([0-9a-f]{16})\.(?:json|html|parquet)"
+)
+_START = re.compile(r"trails/[^/]+/start-[0-9a-f]{16}\.json")
 _REPORT = re.compile(r"reports/training/[^/]+/runs/[^/]+/[0-9a-f]{32}\.json")
 
 
@@ -113,6 +117,18 @@ def _report(key: str, data: bytes, _: State) -> str:
     return ""
 
 
+def _trail(key: str, data: bytes, state: State) -> str:
+    """Check an object of a trail: a start is named after its content without the time."""
+    if _START.fullmatch(key) is None:
+        return _named(key, data, state)
+    told = parse_start(data, key).key
+    return (
+        ""
+        if key == told
+        else f"its content is that of {told}: it was edited or renamed; restore it from a mirror"
+    )
+
+
 CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "plans": _plan,
     "views": _view,
@@ -121,4 +137,5 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "takedowns": _named,
     "gates": _named,
     "reports": _report,
+    "trails": _trail,
 }

@@ -36,6 +36,7 @@ DERIVED = (
     "checkpoints",
     "reports",
     "follows",
+    "trails",
 )
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))

@@ -92,8 +92,8 @@ def read_trail(root: Root, run: str) -> RunTrail:
     """Return the trail of a run.
 
     Costs a listing and a read per object: one per recorded rank and minute. Of a root with mirrors the primary's, as
-    mirrors have no trails. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError; MissingDependency
-    without polars.
+    a mirror has those of its last copy. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError;
+    MissingDependency without polars.
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]

@@ -135,7 +135,10 @@ class Recorder:
 
     def _work(self) -> None:
         interval_s, gap_s = max(SECONDS, self._world.world_size / 10), max(GAP_S, self._world.world_size / 10)
-        self._write()  # the start
+        try:
+            self._recorded_start()
+        except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
+            self._failed([], error)
         while not self._ends.is_set():
             self._wake.wait(interval_s)
             self._wake.clear()
@@ -166,7 +169,7 @@ class Recorder:
             start = self._recorded_start()
             if rows:
                 self._put(written, start)
-        except Exception as error:  # noqa: BLE001 - a trail is not worth a training, whatever went wrong
+        except Exception as error:  # noqa: BLE001 - as above
             self._failed(rows, error)
 
     def _failed(self, rows: list[StepRow], error: Exception) -> None:

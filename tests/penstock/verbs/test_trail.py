@@ -5,6 +5,10 @@ import shutil
 import pytest
 
 import loader
+from loader.storage import open_store
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.run import migrate
+from penstock.verify.root import verify_root
 
 STEPS = 5
 
@@ -107,6 +111,54 @@ def test_versions_that_are_gone_are_told(cli, root, tmp_path):
     done = cli("trail", "verify", "r", root=root.url)
     assert done.code == 1
     assert "its data is deleted" in done.out.splitlines()[0]
+
+
+def keys(root):
+    return [info.key for info in root.store.list("trails/")]
+
+
+def test_no_collector_deletes_a_trail_or_its_plan(cli, root, tmp_path):
+    plan = train(root, "r")
+    root.exclude("d@1", ["k03"], reason="blurred")
+    root.retire("d@1", reason="too old")
+    manifest = tmp_path / "root" / root.record("d@1", retired=True).manifest
+    before = keys(root)
+    root.close()  # gives its leases back
+    assert cli("gc", "plan", root=root.url).code == 0
+    assert cli("gc", "sweep", "--grace", "0h", "--apply", root=root.url).code == 0
+    assert not manifest.exists()
+    later = loader.Root(root.url)
+    assert keys(later) == before
+    assert (tmp_path / "root" / "plans" / f"{plan.hash}.json").exists()
+    done = cli("trail", "ls", "--json", root=root.url)
+    assert (done.code, done.json[0]["steps"]) == (0, STEPS)
+    assert "its data is deleted" in cli("trail", "verify", "r", root=root.url).out
+
+
+def test_a_mirror_has_the_trails(root, tmp_path):
+    train(root, "r")
+    place = open_store(str(tmp_path / "mirror"))
+    assert migrate(root, place, Pace()).failures == {}
+    mirror = loader.Root(place.url)
+    assert keys(mirror) == keys(root)
+    assert loader.read_trail(mirror, "r").steps.equals(loader.read_trail(root, "r").steps)
+    train(root, "r")
+    assert migrate(root, place, Pace()).failures == {}
+    assert keys(mirror) == keys(root)
+
+
+def test_a_check_of_the_root_finds_an_edited_trail(root):
+    train(root, "r")
+    assert (verify_root(root).problems, verify_root(root).foreign) == ([], [])
+    rows, start = keys(root)
+    data = root.store.get(start).data
+    root.store.put(start, data.replace(b'"code": ""', b'"code": "x"'))
+    (problem,) = verify_root(root).problems
+    assert (problem.address, "its content is that of trails/r/start-" in problem.what) == (start, True)
+    root.store.put(start, data)
+    root.store.put(rows, root.store.get(rows).data[:-9])
+    (problem,) = verify_root(root).problems
+    assert (problem.address, "its content has sha256" in problem.what) == (rows, True)
 
 
 def test_two_runs_are_compared(cli, root):

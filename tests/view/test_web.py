@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 
 import loader
+from penstock.view.open_data import OpenData
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
-from penstock.view.web.open_data import OpenData
 from tests.view.conftest import BATCH, LABELS, train, write_photos
 
 TOKEN = "t0ken-" * 8

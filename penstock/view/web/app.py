@@ -12,9 +12,9 @@ from starlette.types import ASGIApp
 
 from loader.errors import InvalidRuntime
 
+from ..open_data import OpenData
 from . import actions, training_pages, version_pages
 from .guard import Guard, csrf
-from .open_data import OpenData
 from .page import Site, error_response
 
 _STATIC = Path(__file__).parent / "static"

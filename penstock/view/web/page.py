@@ -28,7 +28,7 @@ from penstock.card.rendering.escape import clean
 from penstock.card.rendering.templates import templates
 
 from ..inspect.json_record import plain
-from .open_data import OpenData
+from ..open_data import OpenData
 
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {

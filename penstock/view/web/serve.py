@@ -35,9 +35,9 @@ def serve(
     try:
         import uvicorn
 
+        from ..open_data import OpenData
         from .app import application
         from .guard import new_token
-        from .open_data import OpenData
     except ImportError as error:
         raise MissingDependency(
             f"penstock view needs the package {error.name!r}, which is not installed: pip install 'penstock[view]'"

@@ -1,4 +1,4 @@
-"""Roots, versions, trainings and values that a server holds open: bounded in number, bytes and time."""
+"""Roots, versions, trainings and values that a viewer holds open: bounded in number, bytes and time."""
 
 import time
 from collections import OrderedDict
@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 import loader
 from loader.dataset.root import root_over
 
-from ..inspect.slot_record import slot_values
-from ..inspect.step_record import step_values
-from ..replays.recipe_process import RecipeProcess
-from ..replays.replayed_values import BatchValues, SlotValues
-from ..replays.replays import Replayers, Replays
-from ..replays.training import Training
+from .inspect.slot_record import slot_values
+from .inspect.step_record import step_values
+from .replays.recipe_process import RecipeProcess
+from .replays.replayed_values import BatchValues, SlotValues
+from .replays.replays import Replayers, Replays
+from .replays.training import Training
 
 MOST_OPEN = 8
 """Versions, and trainings, that are held open; each has a lease."""
@@ -68,7 +68,7 @@ class ByBytes(Generic[T]):
 
 
 class OpenData:
-    """Open versions and trainings of a server, and values made of them. Thread-safe."""
+    """Open versions and trainings of a viewer, and values made of them. Thread-safe."""
 
     def __init__(self, root: loader.Root, recipe: str | None = None) -> None:
         """recipe: the training's function, "module:function"; None shows decoded values."""

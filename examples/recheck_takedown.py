@@ -97,7 +97,7 @@ for full in fs.find(root):
         proof["txns"].get(name)
         if place == "data"
         else name
-        if place in ("tables", "stages", "cards")
+        if place in ("tables", "stages", "cards", "exclusions")
         else None
     )
     if path.endswith((".tar", ".parquet", ".json", ".jsonl")) and path not in known:

@@ -51,6 +51,7 @@ ROLES: Mapping[str, Rights] = {
         "stages/": (CREATE,),
         "cards/": (CREATE,),
         "gates/": (CREATE,),
+        "exclusions/": (CREATE,),
     },
     "collector": {
         **_LOG,

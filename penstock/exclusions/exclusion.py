@@ -173,16 +173,20 @@ def standing(found: Sequence[Exclusion | Withdrawal]) -> dict[str, tuple[Exclusi
 
 
 def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
-    """Return the record at a listed path; None where a takedown has deleted it since. Raises: Corrupt; FormatTooNew."""
+    """Return the record at a listed path; None where a takedown has deleted it since. Raises: as `parse`."""
     try:
-        data = store.get(path).data
+        return parse(store.get(path).data, path)
     except ObjectNotFound:
         return None
+
+
+def parse(data: bytes | memoryview, path: str) -> Exclusion | Withdrawal:
+    """Return the record of these bytes, which lie at this path. Raises: Corrupt; FormatTooNew."""
     try:
-        body = parse_json_object(data)
+        body = parse_json_object(bytes(data))
         if int(body["format"]) > FORMAT:
             raise FormatTooNew(
-                f"{store.url}/{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
+                f"{path} has format {body['format']}, this release reads {FORMAT}: use a newer penstock"
             )
         record = Withdrawal.from_json(body) if "withdraws" in body else Exclusion.from_json(body)
         if record.path != path:
@@ -191,9 +195,7 @@ def _read(store: Store, path: str) -> Exclusion | Withdrawal | None:
     except FormatTooNew:
         raise
     except DAMAGED as error:
-        raise Corrupt(
-            f"{store.url}/{path} is no record of an exclusion ({error}); restore it from a mirror"
-        ) from error
+        raise Corrupt(f"{path} is no record of an exclusion ({error}); restore it from a mirror") from error
 
 
 def _texts(body: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:

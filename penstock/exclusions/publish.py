@@ -55,15 +55,9 @@ def exclude(
     _check_writable(root)
     known = records(root.store, version.dataset)
     stands = standing(known)
-    same = [
-        one
-        for one in known
-        if isinstance(one, Exclusion)
-        and (one.reason, one.by, one.page) == (reason, by, page)
-        and _are_same(one, wanted, whole_objects)
-        and all(one in stands.get(key, ()) for key in one.keys)
-    ]
-    if same:
+    told = (reason, by, page)
+    mine = [one for one in known if isinstance(one, Exclusion) and (one.reason, one.by, one.page) == told]
+    if same := [one for one in mine if _is_of(one, wanted, whole_objects, stands)]:
         return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, wanted, whole_objects)
     if missing := [key for key in wanted if key not in samples]:
@@ -157,8 +151,12 @@ def _check_writable(root: "Root") -> None:
     check_primary(root.store, root.state)
 
 
-def _are_same(record: Exclusion, keys: Sequence[str], whole_objects: bool) -> bool:
-    """Return whether a record is what these arguments made: of whole objects it names more keys than were given."""
+def _is_of(
+    record: Exclusion, keys: Sequence[str], whole_objects: bool, stands: Mapping[str, Sequence[Exclusion]]
+) -> bool:
+    """Return whether a record that stands is of these keys; of whole objects it names more keys than were given."""
+    if not all(record in stands.get(key, ()) for key in record.keys):
+        return False
     if not whole_objects:
         return list(record.keys) == list(keys)
     return set(keys) <= set(record.keys) and all(one.whole_object for one in record.samples)

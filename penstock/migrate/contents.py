@@ -18,6 +18,7 @@ SMALL_FOLDERS = (
     "packs/",
     "cards/",
     "gates/",
+    "exclusions/",
     "swept/",
     "takedowns/",
     "trails/",

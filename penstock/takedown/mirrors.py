@@ -8,6 +8,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 
 from .record import Place, Record
+from .removing.excluded import FOLDER
 from .store_history.noncurrent import delete_noncurrent, noncurrent
 
 DATA = "data/"
@@ -16,9 +17,10 @@ DATA = "data/"
 def purge_mirror(url: str, record: Record, root: Store) -> int:
     """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
 
-    They are the cards, plans, views and packs that were deleted at its primary and were not made there again. So are
-    the versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own
-    collector, which knows who reads them.
+    They are the cards, plans, views, packs and records of exclusions that were deleted at its primary and were not made
+    there again. Records that were replaced there go too, and the next migration copies them as they are. So do the
+    versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own collector,
+    which knows who reads them.
 
     Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
     """
@@ -41,7 +43,18 @@ def _left(store: Store, record: Record, root: Store) -> list[str]:
     An object that was made again at the primary is that of a version that is there.
     """
     remade = still_there(store, record.having("remade"))
-    return still_there(store, record.having("absent")) + [path for path in remade if not is_there(root, path)]
+    gone = [path for path in remade if not is_there(root, path)]
+    return still_there(store, record.having("absent")) + gone + _former(store, record, root)
+
+
+def _former(store: Store, record: Record, root: Store) -> list[str]:
+    """Return the paths of records of exclusions that were replaced at the primary, and a mirror has as they were."""
+    replaced = [place for place in record.having("replaced") if place["path"].startswith(FOLDER)]
+    return [
+        path
+        for path in still_there(store, replaced)
+        if not is_there(root, path) or bytes(store.get(path).data) != bytes(root.get(path).data)
+    ]
 
 
 def mirror_places(
@@ -59,7 +72,7 @@ def mirror_places(
             continue
         try:
             store = open_store(url, None)
-            there = still_there(store, record.having("absent"))
+            there = still_there(store, record.having("absent")) + _former(store, record, root.store)
         except PenstockError as error:
             yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
             continue

@@ -15,14 +15,26 @@ from loader.errors import Corrupt, StoreError
 from loader.storage import Store
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
-from .finding.find import labels_name_some
+from .finding.find import producer_names_some
 from .finding.hashed_names import Marks
 from .finding.json_text import json_object
 from .record import Place, Record
 from .removing.derived import card_folders, ledger_without, page_names, plan_is_of
+from .removing.excluded import exclusion_without
 from .removing.pipeline_tables import is_hint, table_without, with_units, without_names
 
-SCANNED = ("data/", "tables/", "stages/", "plans/", "ledgers/", "cards/", "gates/", "reports/", "log/")
+SCANNED = (
+    "data/",
+    "tables/",
+    "stages/",
+    "exclusions/",
+    "plans/",
+    "ledgers/",
+    "cards/",
+    "gates/",
+    "reports/",
+    "log/",
+)
 """The folders of a root that may name samples."""
 _NEVER = {
     "log": "the log is never rewritten",
@@ -81,6 +93,7 @@ class _Scan:
             "data": self._data,
             "tables": self._table,
             "stages": self._record,
+            "exclusions": self._exclusion,
             "plans": lambda path: bool(self._ids) and plan_is_of(self._get(path), self._ids),
             "ledgers": self._ledger,
             "cards": lambda path: path.startswith(self._cards),
@@ -107,7 +120,7 @@ class _Scan:
             )
         if path.endswith(".json"):
             body = json_object(self._get(path), path, self._store.url)
-            return any(labels_name_some(body, one) for one in mine)
+            return any(producer_names_some(body, one) for one in mine)
         return False
 
     def _table(self, path: str) -> bool:
@@ -124,6 +137,13 @@ class _Scan:
             return False
         body = json_object(self._get(path), path, self._store.url)
         return without_names(path, body, self._pipeline(dataset)) != body
+
+    def _exclusion(self, path: str) -> bool:
+        marks = self._marks.get(path.split("/")[1])
+        if marks is None or not path.endswith(".json"):
+            return False
+        body = json_object(self._get(path), path, self._store.url)
+        return exclusion_without(body, marks) != body
 
     def _ledger(self, path: str) -> bool:
         data = self._get(path)

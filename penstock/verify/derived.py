@@ -1,6 +1,6 @@
 """Objects stored under a name made of their content, or with their name or a checksum inside.
 
-They are plans, views, packs, cards, pages of gates, reports, trails, and findings of takedowns.
+They are plans, views, packs, cards, pages of gates, reports, trails, exclusions, and findings of takedowns.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from loader.order.sources.best_fit import PackTable
 from loader.run.trail.start_record import parse_start
 from loader.storage import Store
 
+from ..exclusions.exclusion import parse
 from .shard import Problem
 
 AGAIN = "delete it, it is made again"
@@ -129,6 +130,13 @@ def _trail(key: str, data: bytes, state: State) -> str:
     )
 
 
+def _exclusion(key: str, data: bytes, _: State) -> str:
+    """Check a record of samples that a person excluded; `parse` raises what is wrong."""
+    if key.endswith(".json"):
+        parse(data, key)
+    return ""
+
+
 CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "plans": _plan,
     "views": _view,
@@ -136,6 +144,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "cards": _card,
     "takedowns": _named,
     "gates": _named,
+    "exclusions": _exclusion,
     "reports": _report,
     "trails": _trail,
 }

@@ -33,6 +33,7 @@ DERIVED = (
     "stages",
     "cards",
     "gates",
+    "exclusions",
     "checkpoints",
     "reports",
     "follows",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.exclusions.publish import exclude
 from penstock.gc import Options, collect
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ def test_each_role_may_do_what_it_does(make):
                 writer.add(f"{run}-{i}", {"b.bin": b"%d" % i, "x.npy": np.zeros(4, np.uint8)})
     root.add_group("d", "more", {"len.cls": lambda sample: len(sample["b.bin"])})
     root.exclude("d", ["0-1"], reason="x")
+    exclude(root, "d", ["0-3"], reason="dark", by="ann")
     root.annotate("d", "labels", {"0-2": {"label": "cat"}}, author="ann")
     root.close()
     writer_did = done.done
@@ -106,6 +108,7 @@ def test_each_role_may_do_what_it_does(make):
         assert did
         assert [(what, key) for what, key in sorted(did) if not allowed(make, role, what, key)] == []
     assert any(key.startswith("ledgers/") for _, key in trainer_did)
+    assert any(key.startswith("exclusions/") for _, key in writer_did)
     assert any(key.startswith("data/") for what, key in done.done if what == "delete")
     assert not allowed(make, "writer", "put", "data/a/b/manifest-00.json")
     assert not allowed(make, "writer", "delete", "data/a/b/media-0.tar")

@@ -44,6 +44,8 @@ NAMED = frozenset({"exclude", "supersede"})
 """Fields of records that are objects, name of a sample -> why."""
 LABELS = "labels"
 """Class names, each at its number."""
+TOLD = ("reason", "by", "page")
+"""Fields of an exclusion by a person, and of the producer of its version, that hold their words."""
 _RAW = frozenset({"raw_objects", "refusals", "media", "objects"})
 """Lifecycle tables whose `key` is that of a raw object."""
 _STEPS = {"sample": "sample", "raw_object": "raw", "stage": None}

@@ -17,7 +17,7 @@ from loader.dataset.tables.parquet import TableFile, get_table
 
 from ...confirmed_listing import listed_twice
 from ..record import Place
-from .cells import LABELS, class_names_without, scrub, searched
+from .cells import LABELS, TOLD, class_names_without, scrub, searched
 from .hashed_names import Marks
 from .names import keys_files, names_of
 from .readable_versions import Whole, over_whole
@@ -79,10 +79,14 @@ def names_some(version: Version, marks: Marks) -> bool:
     return _Look(Found(dataset=version.dataset, marks=marks)).names_some(version)
 
 
-def labels_name_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
-    """Return whether a class name of a version, as its manifest has them, is one of theirs."""
-    names = manifest.get("producer", {}).get(LABELS)
-    return isinstance(names, list) and class_names_without(names, marks) != names
+def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
+    """Return whether a manifest names them: as a class, or in what a person said who excluded samples."""
+    producer = manifest.get("producer", {})
+    names = producer.get(LABELS)
+    if isinstance(names, list) and class_names_without(names, marks) != names:
+        return True
+    said = [producer.get(name) for name in TOLD] if "exclusion" in producer else []
+    return any(isinstance(text, str) and marks.names(text) for text in said)
 
 
 class _Look:
@@ -108,7 +112,7 @@ class _Look:
     def names_some(self, version: Version) -> bool:
         """Return whether a table, or a class, names them."""
         entries = (*version.manifest["samples"], *version.manifest["exclusions"])
-        return any(self._has_names(version, one) for one in entries) or labels_name_some(
+        return any(self._has_names(version, one) for one in entries) or producer_names_some(
             version.manifest, self._found.marks
         )
 
@@ -170,7 +174,7 @@ class _Look:
         for entry in version.manifest["stats"]:
             if _folder(entry) in counted:
                 yield absent("statistics", entry["path"])
-        if labels_name_some(version.manifest, self._found.marks):
+        if producer_names_some(version.manifest, self._found.marks):
             yield absent("manifest", record.manifest)
 
 

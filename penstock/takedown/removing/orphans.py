@@ -21,7 +21,7 @@ from loader.storage import Store
 
 from ...gc.classify import OURS
 from ..finding.cells import scrub, taken_rows
-from ..finding.find import labels_name_some
+from ..finding.find import producer_names_some
 from ..finding.hashed_names import Marks
 from ..finding.json_text import json_object
 from ..finding.readable_versions import Whole, over_whole
@@ -89,7 +89,7 @@ def _with_marks(
             if path.endswith(".index.parquet"):
                 yield path.removesuffix(".index.parquet") + ".tar", "shard"
     elif path.endswith(".json"):
-        if not waits and labels_name_some(json_object(store.get(path).data, path, store.url), marks):
+        if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
             yield path, "manifest"
     elif (
         path.endswith(".tar")

@@ -13,6 +13,7 @@ from ..finding.readable_versions import Whole, over_whole
 from ..outcome import Ran
 from ..record import Place, add_to_record, read_record
 from .derived import derived_edits, page_edits
+from .excluded import exclusion_edits
 from .orphans import left_over, part_samples
 from .pipeline_tables import lifecycle_edits
 from .recorded_edits import Edits, do
@@ -46,6 +47,7 @@ class Steps:
             self._delete_pages()
             retired = self._retire(nothing_left_of)
         self._edit_derived()
+        self._do(exclusion_edits(self._root.store, self._dataset, self._marks))
         self._note_left_over()
         self._edit_lifecycle()
         return self._uris

@@ -18,8 +18,10 @@ from loader.errors import (
 from loader.storage import open_store
 from penstock.exclusions.exclusion import Exclusion, records, standing
 from penstock.exclusions.publish import exclude, withdraw
+from penstock.gc import Options, collect
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
+from penstock.verify.root import verify_root
 
 
 @pytest.fixture
@@ -192,6 +194,17 @@ def test_a_damaged_record_is_named(root, change):
     root.store.put(record.path, data)
     with pytest.raises(Corrupt, match=record.path):
         records(root.store, "d")
+    (problem,) = verify_root(root).problems
+    assert problem.address == record.path
+
+
+def test_no_collector_takes_a_record(root):
+    record, _ = exclude(root, "d", ["k3"], reason="dark", by="ann")
+    report = verify_root(root)
+    assert (report.problems, report.n_foreign) == ([], 0)
+    for _ in range(2):
+        collect(root, Options(grace_s=0), apply=True)
+    assert records(root.store, "d") == [record]
 
 
 def test_a_record_of_a_later_release(root):

@@ -33,6 +33,7 @@ from dagster_project.tidy import tidy_job, tidy_schedule
 from resources.alerts import AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
+from resources.viewer import viewer_url
 
 
 def batches_of(spec: DatasetSpec) -> dg.DynamicPartitionsDefinition:
@@ -49,7 +50,10 @@ def build_defs(
     """Return the definitions. overrides: resources by name, in place of those that the environment describes.
 
     datasets: in place of the registered ones.
+
+    Raises: as `viewer_url`.
     """
+    viewer_url()  # an address that cannot be shown is found here, not at the end of a run
     resources: dict[str, Any] = {
         "root": RootResource(url=dg.EnvVar("PENSTOCK_ROOT")),
         "landing": LandingResource(url=dg.EnvVar("PENSTOCK_LANDING")),

@@ -26,7 +26,8 @@ from penstock.stages import StageRecord, append_record, current_record, fingerpr
 from resources.compute import Compute, ComputeResource, Progress
 from resources.storage import RootResource
 
-from ..pages.report import dagster_name, quarantine_metadata
+from ..pages.quarantine_page import quarantine_metadata
+from ..pages.report import dagster_name
 from ..spec import DatasetSpec
 from ..stages import QUARANTINE, VERSION
 from ..tables import read_table, write_table
@@ -58,6 +59,8 @@ class Quarantined:
     """Keys of the samples left out."""
     version: loader.Version | None = None
     """Version without them; None where none was corrupt, or there are too many."""
+    judged: loader.Version | None = None
+    """Version whose samples were judged; None before the first."""
 
 
 def unjudged(store: Store, dataset: str) -> Iterator[str]:
@@ -123,10 +126,12 @@ def quarantine_stage(
     units = _unit_ids(version, [key for key, one in found.items() if one.verdict == "corrupt"])
     rows = tuple(_judged(row, found.get(row["key"]), version, units, run_id) for row in lines)
     record = _written(root, spec, rows, version, run_id)
-    if record is None or record.verdict != "published":
-        return Quarantined(record=record, rows=rows)
+    if record is None:
+        return Quarantined(record=None)
+    if record.verdict != "published":
+        return Quarantined(record=record, rows=rows, judged=version)
     excluded, made = _publish_without(root, spec, record, run_id)
-    return Quarantined(record=record, rows=rows, excluded=excluded, version=made)
+    return Quarantined(record=record, rows=rows, excluded=excluded, version=made, judged=version)
 
 
 def _rows(store: Store, record: StageRecord | None) -> list[Row]:

@@ -7,8 +7,9 @@ import dagster as dg
 
 import loader
 from loader.api.report import Report
+from resources.viewer import run_page, version_page
 
-from ..pages.report import code_block, dagster_name, markdown_table
+from ..pages.report import code_block, dagster_name, link, markdown_table, viewer_metadata
 from ..stages import VERSION
 
 ASSET = "training_run"
@@ -72,7 +73,10 @@ def _tags(instance: dg.DagsterInstance, wanted: dg.AssetRecordsFilter) -> Iterat
 def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
     """Return the materialization that shows a report on the training's page."""
     names = ", ".join(dict.fromkeys(version["name"] for version in found.versions))
-    rows = [(version["source"], version["name"], version["id"]) for version in found.versions]
+    rows = [
+        (version["source"], link(version["name"], _page_of(version["name"])), version["id"])
+        for version in found.versions
+    ]
     metadata: dict[str, Any] = {
         "versions": dg.MetadataValue.md(markdown_table(("source", "version", "id"), rows)),
         "version_asset": dg.MetadataValue.asset(dg.AssetKey([found.dataset, VERSION])),
@@ -86,6 +90,8 @@ def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
             code_block("sh", f"penstock explain {found.plan} --step {found.last_step} --root {root.url}")
         ),
     }
+    if any(True for _ in root.store.list(f"trails/{found.run}/")):
+        metadata |= viewer_metadata(run_page(found.run))
     for name, value in found.metrics.items():
         told = (
             dg.MetadataValue.float(value) if isinstance(value, float) else dg.MetadataValue.text(str(value))
@@ -98,3 +104,9 @@ def training_event(root: loader.Root, found: Report) -> dg.AssetMaterialization:
         metadata=metadata,
         tags={REPORT_TAG: found.identity, "dagster/data_version": found.identity},
     )
+
+
+def _page_of(version: str) -> str:
+    """Return the address of the viewer's page of a version, `photos@3`; "" for no viewer."""
+    dataset, _, number = version.rpartition("@")
+    return version_page(dataset, int(number))

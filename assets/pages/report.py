@@ -18,7 +18,6 @@ from .table_columns import arrow_schema, lineage_metadata, schema_metadata
 if TYPE_CHECKING:
     import polars as pl
 
-    from ..feedback.quarantine import Quarantined
     from ..release.version_asset import Release
 
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -224,28 +223,14 @@ def exclusions_metadata(counts: Mapping[tuple[str, str], int]) -> Metadata:
     }
 
 
-def quarantine_metadata(url: str, found: "Quarantined") -> Metadata:
-    """Return the metadata of the asset [dataset, quarantine]: verdicts, and their ledgers. url: of the root."""
-    if found.record is None:
-        return {"ledgers": dg.MetadataValue.int(0)}
-    judged = [row for row in found.rows if row["verdict"] != "elsewhere"]
-    table = [
-        (row["verdict"], row["key"], row.get("code") or "", row.get("reason") or "", row["ledger"])
-        for row in judged
-    ]
-    plans = sorted({str(row["ledger"]).split("/")[1] for row in judged})[:5]
-    ask = [f"penstock explain {plan} --step STEP --root {url}" for plan in plans]
-    return {name: dg.MetadataValue.int(n) for name, n in found.record.counts.items()} | {
-        "excluded": dg.MetadataValue.int(len(found.excluded)),
-        "version": dg.MetadataValue.text(
-            found.version.name if found.version else "none: nothing to leave out"
-        ),
-        "judged_now": dg.MetadataValue.md(
-            markdown_table(("verdict", "sample", "code", "why", "ledger"), table) if table else "none"
-        ),
-        "explain": dg.MetadataValue.md(code_block("sh", *ask) if ask else "none"),
-        "stage_record": dg.MetadataValue.text(found.record.path),
-    }
+def viewer_metadata(url: str) -> Metadata:
+    """Return the metadata of a page of the viewer; none for ""."""
+    return {"viewer": dg.MetadataValue.url(url)} if url else {}
+
+
+def link(text: str, url: str) -> str:
+    """Return a cell that leads there; the text alone for ""."""
+    return Markdown(f"[{markdown_text(text)}]({url})") if url else text
 
 
 def _approvals(release: "Release") -> str:

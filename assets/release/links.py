@@ -7,8 +7,9 @@ import dagster as dg
 
 import loader
 from penstock.card.rendering.escape import markdown_text
+from resources.viewer import version_page
 
-from ..pages.report import Markdown, Metadata, code_block, markdown_table
+from ..pages.report import Markdown, Metadata, code_block, link, markdown_table, viewer_metadata
 from ..pages.table_columns import version_columns
 
 if TYPE_CHECKING:
@@ -16,21 +17,25 @@ if TYPE_CHECKING:
 
 
 def version_links(release: "Release") -> Metadata:
-    """Return the metadata of a version: its batches and their runs, commands that list its samples, its columns."""
+    """Return the metadata of a version: its batches and their runs, ways to its samples, its columns."""
     version = release.version
     rows = [
         (
-            made.name,
+            link(made.name, version_page(made.dataset, made.number)),
             _batch_link(made, batch),
             _run_link(str(made.manifest["producer"].get("cut_by_run_id", ""))),
         )
         for batch, made in zip(release.published, release.versions, strict=True)
     ]
     table = markdown_table(("version", "batch", "made by"), rows) if rows else "nothing new"
-    return {
-        "made_of": dg.MetadataValue.md(table),
-        "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
-    } | version_columns(version.dataset, version.samples())
+    return (
+        {
+            "made_of": dg.MetadataValue.md(table),
+            "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
+        }
+        | viewer_metadata(version_page(version.dataset, version.number))
+        | version_columns(version.dataset, version.samples())
+    )
 
 
 def published_in(version: loader.Version) -> dg.AssetObservation:

@@ -44,10 +44,16 @@ def shown(result: Any) -> dict[str, str]:
 
 
 def test_no_rebuild_brings_a_sample_back(
-    run: Any, root: loader.Root, landing: Path, arrive: Callable[[Path], str], instance: Any
+    run: Any,
+    root: loader.Root,
+    landing: Path,
+    arrive: Callable[[Path], str],
+    instance: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run("ingest", SPEC, arrive(landing)).success
-    assert run("release", SPEC).success
+    result = run("release", SPEC)
+    assert "viewer" not in shown(result)
     table = root.open("demo@1").samples().collect()
     (key,) = table.filter(table["raw_key"] == "1.jpg")["key"]
     exclude(root, "demo@1", [key], **TOLD)
@@ -78,8 +84,11 @@ def test_no_rebuild_brings_a_sample_back(
     withdraw(root, "demo", [key], reason="it is right", by="ben")
     assert raws(root.open("demo")) == {"0.jpg", "2.jpg"}
     assert run("ingest", SPEC, again).success
+    monkeypatch.setenv("PENSTOCK_VIEW_URL", "http://view.example")
     result = run("release", SPEC)
     assert raws(root.open("demo")) == {"0.jpg", "1.jpg", "2.jpg"}
+    assert shown(result)["viewer"] == "http://view.example/v/demo/3"
+    assert "[demo@3](http://view.example/v/demo/3)" in shown(result)["made_of"]
     assert shown(result)["excluded_by_people"] == "none"
 
 

@@ -24,7 +24,7 @@ from assets.feedback.quarantine import (
     unjudged,
     verdicts,
 )
-from assets.pages.report import quarantine_metadata
+from assets.pages.quarantine_page import quarantine_metadata
 from assets.spec import DatasetSpec
 from assets.tables import write_table
 from dagster_project.sensors.quarantine import quarantine_sensor
@@ -86,7 +86,9 @@ def by_verdict(rows: Any) -> dict[str, set[str]]:
     return out
 
 
-def test_what_is_corrupt_goes_and_what_is_not_stays(root: loader.Root, version: loader.Version) -> None:
+def test_what_is_corrupt_goes_and_what_is_not_stays(
+    root: loader.Root, version: loader.Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
     damage(root, version, "007")
 
     def refuses(data: bytes, rng: object) -> int:
@@ -108,6 +110,14 @@ def test_what_is_corrupt_goes_and_what_is_not_stays(root: loader.Root, version: 
     assert kept_out(root.store, "demo").keys() == {"unit-3"}  # cut again, 007 would be good
     shown = quarantine_metadata(root.url, found)
     assert shown["excluded"].value == 2
+    assert "viewer" not in shown
+    monkeypatch.setenv("PENSTOCK_VIEW_URL", "http://view.example")
+    shown = quarantine_metadata(root.url, found)
+    assert shown["viewer"].value == "http://view.example/v/demo/2"
+    ordinals = dict(version.samples().select("key", "ordinal").collect().iter_rows())
+    for key in ("003", "007", "011"):
+        link = f"| [{key}](http://view.example/v/demo/1/s/{ordinals[key]}) |"
+        assert link in str(shown["judged_now"].value)
     assert "011" in str(shown["judged_now"].value)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from assets.pages.report import Markdown, bars, code_block, markdown_table
+from assets.pages.report import Markdown, bars, code_block, link, markdown_table
 
 HOSTILE = [
     "[click](https://evil.example/)",
@@ -47,3 +47,16 @@ def test_a_link_of_our_own_is_one():
 def test_a_block_of_lines_is_ended_by_none(line):
     block = code_block("sh", "penstock ls", line)
     assert [token.type for token in RENDERED.parse(block)] == ["fence"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_link_leads_where_it_was_made_to(text):
+    made = markdown_table(("sample",), [(link(text, "http://view.example/v/photos/3/s/1"),)])
+    opened = [
+        one.attrs["href"]
+        for token in RENDERED.parse(made)
+        for one in token.children or ()
+        if one.type == "link_open"
+    ]
+    assert opened == ["http://view.example/v/photos/3/s/1"]
+    assert link(text, "") == text

@@ -84,6 +84,28 @@ def test_a_report_becomes_a_materialization(
     assert told["version_asset"] == dg.AssetKey([DATASET, "version"])
 
 
+def test_a_training_with_a_trail_leads_to_its_page(
+    root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = loader.Loader(
+        plan, 0, 1, steps=1, framework="numpy", workers=0, trail=loader.Trail(root, run="seen")
+    )
+    with batches:
+        list(batches)
+    daemon = Daemon(root, instance)
+    tell(root, plan, "seen", 0, 0)
+    assert daemon.tick() == 1
+    monkeypatch.setenv("PENSTOCK_VIEW_URL", "http://view.example")
+    tell(root, plan, "seen", 0, 1)
+    tell(root, plan, "unseen", 0, 1)
+    assert daemon.tick() == 2
+    before, linked, unseen = shown(instance)[-3:]
+    assert "viewer" not in before.metadata
+    assert linked.metadata["viewer"].value == "http://view.example/r/seen"
+    assert "(http://view.example/v/demo/1)" in linked.metadata["versions"].value
+    assert "viewer" not in unseen.metadata
+
+
 @pytest.mark.parametrize("dies_after", [0, 1, 2, 5])
 def test_a_tick_that_dies_shows_nothing_twice_and_loses_nothing(
     root: loader.Root, plan: loader.Plan, instance: dg.DagsterInstance, dies_after: int

@@ -75,7 +75,7 @@ async function copy() {
 }
 
 const KEYS = {
-  g: () => document.querySelector("#open-step [name=step]")?.focus() ?? askStep(),
+  g: askStep,
   "[": () => toStep(-1),
   "]": () => toStep(1),
   "{": () => toRank(-1),
@@ -88,7 +88,7 @@ const KEYS = {
   ",": () => nextFrame(-1),
   ".": () => nextFrame(1),
   "/": () => document.querySelector("#filter")?.focus(),
-  e: () => document.querySelector("#explain")?.scrollIntoView() ?? go(document.activeElement?.href && `${document.activeElement.href}#explain`),
+  e: explain,
   y: () => at.command && copy(),
   u: () => go(at.back),
   b: () => basket.toggle(),
@@ -97,8 +97,15 @@ const KEYS = {
 };
 
 function askStep() {
-  const step = at.run && prompt("Step");
-  if (step && /^[0-9]+$/.test(step)) go(`${at.run}/${step}`);
+  const form = document.querySelector("#open-step");
+  if (form) return form.elements.step.focus();
+  if (at.run) document.querySelector("#go").showModal();
+}
+
+function explain() {
+  const there = document.querySelector("#explain");
+  if (there) there.scrollIntoView();
+  else if (document.activeElement?.dataset.key !== undefined) go(`${document.activeElement.href}#explain`);
 }
 
 const SCROLLS = new Set(["ArrowDown", "ArrowUp"]);
@@ -117,5 +124,10 @@ document.querySelector("#open-step")?.addEventListener("submit", (event) => {
   const step = given.get("step").trim();
   go(`${at.up}r/${encodeURIComponent(given.get("run").trim())}${step ? `/${encodeURIComponent(step)}` : ""}`);
 });
+document.querySelector("#go form").addEventListener("submit", (event) => {
+  const step = event.target.elements.step.value.trim();
+  if (step) go(`${at.run}/${encodeURIComponent(step)}`);
+});
 basket.begin(say);
 chart(document.querySelector("#chart"), go);
+at.keys = "ready";

@@ -107,6 +107,10 @@ def test_a_bare_state_is_held_against_the_plans(root: loader.Root) -> None:
         plan.save(root)
     root.store.put_if_absent("plans/p-damaged.json", b"{")
     assert [loader.plan_of(root, json.loads(json.dumps(state))) for state in states] == plans
+    others = [plans[0].quarantined({"p": [key]}, 0) for key in ("003", "004", "005")]
+    for plan in others:
+        plan.save(root)
+    assert [loader.plan_of(root, trained(plan, range(3))) for plan in others] == others
     with pytest.raises(PlanMismatch, match="not the state of a Loader"):
         loader.plan_of(root, {"model": 1})
 

@@ -6,6 +6,8 @@ import logging
 import math
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -115,11 +117,10 @@ def test_ranks_that_are_recorded(memory_root, plan):
     trail = loader.read_trail(memory_root, "all")
     assert trail.whole.select("step", "world_size", "digest").rows() == [(0, 3, whole[0]), (1, 3, whole[1])]
     assert len(loader.read_trail(memory_root, "some").whole) == 0
-    train(plan, loader.Trail(memory_root, "all"), steps=3)
+    train(plan, loader.Trail(memory_root, "all"), steps=1)
     assert loader.read_trail(memory_root, "all").differing == ()
-    train(
-        plan.quarantined({"photos": [plan.batch_ids(1)[0][1]]}, 1), loader.Trail(memory_root, "all"), steps=2
-    )
+    other = plan.quarantined({"photos": [plan.batch_ids(1)[0][1]]}, 1)
+    train(other, loader.Trail(memory_root, "all"), steps=2, seek=1)
     assert loader.read_trail(memory_root, "all").differing == (1,)
 
 
@@ -270,6 +271,40 @@ def test_a_root_that_refuses_ends_nothing(memory_root, plan, caplog):
     assert "trails/r/" in told[-1].getMessage()
     with pytest.raises(RunNotFound):
         loader.read_trail(memory_root, "r")
+
+
+class Hanging(Refusing):
+    """A store that does not answer when a trail is written."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.refuses, self.over = False, threading.Event()
+
+    def put_if_absent(self, key, data):
+        if key.startswith("trails/"):
+            self.over.wait()
+        super().put_if_absent(key, data)
+
+
+def test_ctrl_c_does_not_wait_for_a_store_that_does_not_answer(memory_root, plan):
+    memory_root.store = store = Hanging(memory_root.store)
+
+    def interrupted():
+        with (
+            suppress(KeyboardInterrupt),
+            loader.Loader(
+                plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(memory_root, "r")
+            ) as one,
+        ):
+            next(one)
+            raise KeyboardInterrupt
+
+    training = threading.Thread(target=interrupted)
+    training.start()
+    training.join(30)
+    ended = not training.is_alive()
+    store.over.set()
+    assert ended
 
 
 def test_rows_that_could_not_be_written_come_with_the_next(memory_root, plan, monkeypatch, wait_for, caplog):

@@ -23,6 +23,7 @@ from . import (
     show,
     takedown,
     trail,
+    tui,
     verify,
     view,
 )
@@ -36,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "repair": repair.VERB,
     "order": order.VERB,
     "view": view.VERB,
+    "tui": tui.VERB,
     "batch": batch.VERB,
     "explain": explain.VERB,
     "seen": seen.VERB,
@@ -56,7 +58,19 @@ VERBS: dict[str, Verb] = {
 }
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "train": ("ls", "show", "order", "view", "batch", "explain", "seen", "bench", "checkpoints", "trail"),
+    "train": (
+        "ls",
+        "show",
+        "order",
+        "view",
+        "tui",
+        "batch",
+        "explain",
+        "seen",
+        "bench",
+        "checkpoints",
+        "trail",
+    ),
     "build datasets": ("diff", "card", "annotate", "exclude", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import loader
 from loader.dataset.root import root_over
+from loader.run.replay import Functions
 
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
@@ -70,11 +71,14 @@ class ByBytes(Generic[T]):
 class OpenData:
     """Open versions and trainings of a viewer, and values made of them. Thread-safe."""
 
-    def __init__(self, root: loader.Root, recipe: str | None = None) -> None:
-        """recipe: the training's function, "module:function"; None shows decoded values."""
+    def __init__(self, root: loader.Root, recipe: str | None = None, *, quiet: bool = False) -> None:
+        """recipe: the training's function, "module:function"; None shows decoded values.
+
+        quiet: True drops the text that the recipe's process prints: a terminal shows pages.
+        """
         self.root, self.recipe = root, recipe
         self.replayers = Replayers(
-            plain=Replays(root), recipe=RecipeProcess(root, recipe) if recipe else None
+            plain=Replays(root), recipe=RecipeProcess(root, recipe, quiet=quiet) if recipe else None
         )
         self._versions: OrderedDict[str, tuple[loader.Version, float]] = OrderedDict()
         self._trainings: OrderedDict[str, tuple[Training, float]] = OrderedDict()
@@ -124,6 +128,11 @@ class OpenData:
             (name, training.plan(step).hash, step, slot),
             lambda: slot_values(training, self.replayers, step, slot),
         )
+
+    def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
+        """Return facts of the recipe's functions; None without a recipe, or where it failed."""
+        recipe = self.replayers.recipe
+        return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
 
     def close(self) -> None:
         """Give everything back."""

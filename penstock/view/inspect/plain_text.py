@@ -5,6 +5,7 @@ from .proofs import Proof
 from .shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
+from .version_record import Facet
 
 _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
 
@@ -14,7 +15,7 @@ def step_text(record: StepRecord) -> str:
     lines = [
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
         f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
-        *map(_proof_line, record.proofs),
+        *map(proof_line, record.proofs),
     ]
     if record.trouble:
         lines.append(f"  shown without the transform: {record.trouble}")
@@ -22,7 +23,7 @@ def step_text(record: StepRecord) -> str:
         lines.append(
             "  notes    " + ", ".join(f"{name} = {value:.6g}" for name, value in sorted(record.notes.items()))
         )
-    lines += _mark_lines(record.marks)
+    lines += map(mark_line, record.marks)
     for slot in record.slots:
         substitute = f", substitute {slot.attempt}" if slot.attempt else ""
         largest = "".join(f", {name} {value:.4g}" for name, value in slot.largest.items())
@@ -43,7 +44,7 @@ def slot_text(record: SlotRecord) -> str:
         lines.append(f"  error       {record.error}")
     if record.trouble:
         lines.append(f"  shown without the transform: {record.trouble}")
-    lines += _mark_lines(record.marks)
+    lines += map(mark_line, record.marks)
     for row in record.fields:
         lines.append(row.field)
         for stage, one in (("decoded", row.decoded), ("trained", row.trained)):
@@ -59,16 +60,24 @@ def slot_text(record: SlotRecord) -> str:
     return "\n".join(lines)
 
 
-def _proof_line(proof: Proof) -> str:
+def proof_line(proof: Proof) -> str:
+    """Return a proof in one line."""
     return f"  {proof.name:<8} {_SIGNS[proof.proved]:<9} {proof.text}"
 
 
-def _mark_lines(marks: tuple[StepMark, ...]) -> list[str]:
-    found = []
-    for mark in marks:
-        slots = f"  (slots {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
-        found.append(f"  ! {mark.text}{slots if mark.slots else ''}")
-    return found
+def mark_line(mark: StepMark) -> str:
+    """Return a mark with its slots in one line."""
+    slots = f"  (slots {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
+    return f"  ! {mark.text}{slots if mark.slots else ''}"
+
+
+def facet_line(facet: Facet) -> str:
+    """Return a column's statistics in one line."""
+    told = [f"{facet.column:<20} {facet.type:<10} {facet.n:,} with a value, {facet.nulls:,} without"]
+    if facet.low is not None and facet.high is not None:
+        told.append(f"{facet.low:.6g} to {facet.high:.6g}")
+    told += [f"{value} {n:,}" for value, n in facet.values]
+    return "  ".join(told)
 
 
 def _field_line(one: Shown) -> str:

@@ -7,6 +7,7 @@ starts another.
 import importlib
 import importlib.util
 import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -33,13 +34,18 @@ _FORM = "accepted: module:function, such as train:recipe, or file.py:function"
 class RecipeProcess:
     """A `Replayer` through a recipe, in a process of its own. Thread-safe."""
 
-    def __init__(self, root: loader.Root, recipe: str, *, limit_s: float = LIMIT_S) -> None:
-        """recipe: "module:function" or "file.py:function", of no arguments. Raises: InvalidRuntime for another form."""
+    def __init__(
+        self, root: loader.Root, recipe: str, *, limit_s: float = LIMIT_S, quiet: bool = False
+    ) -> None:
+        """recipe: "module:function" or "file.py:function", of no arguments. Raises: InvalidRuntime for another form.
+
+        quiet: True drops the text that it prints.
+        """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
             raise InvalidRuntime(f"--recipe {recipe!r}; {_FORM}")
         self.recipe = recipe
-        self._root, self._limit_s = root, limit_s
+        self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._lock = Lock()
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
@@ -82,7 +88,9 @@ class RecipeProcess:
         self._end()
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, self._root, self.recipe), daemon=True)
+        self._process = spawn.Process(
+            target=_serve, args=(theirs, self._root, self.recipe, self._quiet), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._pipe = ours
@@ -147,8 +155,12 @@ def _imported(module: str) -> Any:
     return made
 
 
-def _serve(pipe: Connection, root: loader.Root, recipe: str) -> None:
+def _serve(pipe: Connection, root: loader.Root, recipe: str, quiet: bool) -> None:
     """Answer questions until the other end is closed."""
+    if quiet:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
     try:
         replays = Replays(root, load_recipe(recipe))
     except PenstockError as error:

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections import defaultdict
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -13,8 +12,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from loader.errors import InvalidRuntime, PenstockError
-from penstock.exclusions.publish import exclude
 
+from ..basket import exclude_basket
 from .page import Site
 
 MOST_SAMPLES = 10_000
@@ -38,20 +37,7 @@ def routes(site: Site) -> list[Route]:
 def _exclude(site: Site, body: bytes) -> dict[str, Any]:
     """Exclude the samples of a basket, those of one dataset together. Raises: InvalidRuntime; as `exclude`."""
     samples, reason, by, page = _parsed(body)
-    refs: dict[str, str] = {}
-    keys: dict[str, list[str]] = defaultdict(list)
-    for version, key in samples:
-        dataset, _, number = version.partition("@")
-        if dataset not in refs or int(number) > int(refs[dataset].partition("@")[2]):
-            refs[dataset] = version
-        keys[dataset].append(key)
-    made = [
-        exclude(site.opened.root, ref, list(dict.fromkeys(keys[dataset])), reason=reason, by=by, page=page)[
-            1
-        ].name
-        for dataset, ref in refs.items()
-    ]
-    return {"versions": made}
+    return {"versions": list(exclude_basket(site.opened.root, samples, reason=reason, by=by, page=page))}
 
 
 def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:

@@ -38,10 +38,7 @@ def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
     rank, world_size = _part(training, request, step)
     values, trouble = site.opened.batch(training.name, step, rank, world_size)
-    setting = training.setting(step, recipe=True)
-    replayers = site.opened.replayers
-    functions = replayers.recipe.functions(setting) if replayers.recipe is not None and not trouble else None
-    record = step_record(training, values, functions, trouble)
+    record = step_record(training, values, site.opened.functions(training, step, trouble), trouble)
     more = {"recipe": site.opened.recipe or "", "pictured": PICTURED}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 

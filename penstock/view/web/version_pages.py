@@ -5,10 +5,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import loader
-from loader.run.trail.read_trail import trail_runs
-from loader.storage.mirror.store import primary_of
 
 from ..inspect.difference import difference
+from ..inspect.root_record import root_record
 from ..inspect.sample_record import sample_record
 from ..inspect.version_record import PAGE, version_record
 from .media import (
@@ -40,17 +39,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _home(site: Site, request: Request) -> Page:
-    root = site.opened.root
-    state = root.state
-    datasets = {
-        name: [
-            {"number": one.number, "retired": one.retired, "n_samples": getattr(one, "n_samples", None)}
-            for one in reversed(state.versions(name))
-        ]
-        for name in root.datasets()
-    }
-    record = {"root": root.url, "runs": trail_runs(primary_of(root.store)), "datasets": datasets}
-    return Page(template="home", record=record, title="penstock")
+    return Page(template="home", record=root_record(site.opened.root), title="penstock")
 
 
 def _version(site: Site, request: Request) -> Page:

@@ -1,0 +1,72 @@
+"""`penstock tui [WHERE]`: trainings and versions in a terminal."""
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+import loader
+from loader.errors import MissingDependency
+
+from .verb import Answer, Verb
+from .view import add_recipe
+
+if TYPE_CHECKING:
+    from ..view.terminal.addresses import Place
+
+PICTURES = ("auto", "kitty", "sixel", "halves", "shades", "none")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Add the verb's arguments."""
+    parser.add_argument(
+        "where",
+        nargs="?",
+        default="",
+        help="version such as photos@3, run, run@step, plan hash or state file",
+    )
+    parser.add_argument("--step", type=int, default=None, help="step to begin with")
+    add_recipe(parser)
+    parser.add_argument(
+        "--pictures",
+        choices=PICTURES,
+        default="auto",
+        help="kitty or sixel: the terminal's own; halves: two pixels a cell; shades: without colours (auto)",
+    )
+
+
+def run(arguments: Namespace) -> Answer:
+    """Show pages until q."""
+    try:
+        from ..view.terminal.viewer_app import ViewerApp
+    except ImportError as error:
+        raise MissingDependency(
+            f"the viewer in a terminal needs the package {error.name!r}, which is not installed: "
+            "pip install 'penstock[tui]'"
+        ) from error
+    from ..view.open_data import OpenData
+
+    root = loader.Root(arguments.root)
+    data = OpenData(root, arguments.recipe, quiet=True)
+    try:
+        ViewerApp(data, _first(root, arguments.where, arguments.step), arguments.pictures).run()
+    finally:
+        data.close()
+    return {}, "", 0
+
+
+def _first(root: "loader.Root", given: str, step: int | None) -> "Place":
+    """Return the first page."""
+    from ..view.replays.training import where
+    from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
+
+    if not given:
+        return RootPlace()
+    dataset, at, _ = given.partition("@")
+    if step is None and dataset in root.datasets():
+        record = root.record(given if at else f"{given}@latest", retired=True)
+        return VersionPlace(dataset=dataset, number=record.number)
+    run, told = where(root, given)
+    step = told if step is None else step
+    return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
+
+
+VERB = Verb(text="trainings and versions in a terminal", run=run, arguments=arguments)

@@ -1,0 +1,1 @@
+"""The viewer in a terminal: the pages and keys of the web, by Textual."""

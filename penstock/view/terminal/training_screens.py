@@ -1,0 +1,222 @@
+"""Pages of a training in a terminal: the run, and a step with its slots."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
+
+from textual.binding import Binding
+from textual.widget import Widget
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from penstock.card.rendering.escape import clean
+
+from ..inspect.plain_text import mark_line, proof_line
+from ..inspect.run_record import RunRecord, run_record
+from ..inspect.shown_values import facts_of
+from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record, version_of
+from ..kinds.kind import Media
+from .addresses import RunPlace, SlotPlace, StepPlace
+from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
+from .note_chart import chart_line
+from .record_screen import RecordScreen, heading, line, paragraph
+
+CARDS = 24
+"""Slots of a page."""
+PICTURED = frozenset(("image", "video", "audio", "array"))
+"""Kinds of which a card shows a picture."""
+
+
+class RunScreen(RecordScreen):
+    """A run, or a plan without a trail."""
+
+    place: RunPlace
+
+    def asked(self) -> RunRecord | list[str]:
+        """Return the run's record; of a plan its description."""
+        training = self.data.training(self.place.run)
+        if training.trail is None:
+            return str(training.plan(0).describe()).splitlines()
+        return run_record(training)
+
+    def title_of(self, record: RunRecord | list[str]) -> str:
+        """Return the run, and how far it went."""
+        if not isinstance(record, RunRecord):
+            return f"plan {self.place.run[:20]}"
+        return f"{record.run}: {record.n_steps:,} steps recorded, {record.first_step} to {record.last_step}"
+
+    def widgets(self, record: RunRecord | list[str]) -> Iterable[Widget]:
+        """Yield a line per note, the unusual steps, and the starts."""
+        if not isinstance(record, RunRecord):
+            yield paragraph("\n".join(clean(one, 300) for one in record))
+            return
+        if record.differing:
+            yield line(f"! {len(record.differing)} steps were got twice with different samples", bad=True)
+        for name, values in record.chart.items():
+            if name != "step":
+                yield line(chart_line(clean(name, 20), values, self.app.size.width - 4))
+        steps = [(one.step, "; ".join(mark.text for mark in one.marks)) for one in record.spikes]
+        steps += [(step, "got twice with different samples") for step in record.differing]
+        steps += [(step, "with substituted samples") for step in record.substituted]
+        yield heading("Unusual steps" if steps else "No unusual step; g opens any")
+        options = [Option(f"step {step}  {text}", id=f"{i} {step}") for i, (step, text) in enumerate(steps)]
+        if options:
+            yield OptionList(*options, markup=False)
+        yield heading("Starts")
+        for one in record.starts:
+            versions = ", ".join(one.versions) or "swept"
+            yield line(f"{one.plan[:16]}  {one.world_size} ranks  {versions}  {clean(one.recipe, 60)}")
+
+    def shown(self) -> None:
+        """Put the cursor into the list of unusual steps."""
+        lists = self.query(OptionList)
+        (lists.first() if lists else self.query_one("#body")).focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Open the step."""
+        step = str(event.option.id).partition(" ")[2]
+        self.viewer.open(StepPlace(run=self.place.run, step=int(step)))
+
+    def command(self) -> str:
+        """Return the verb that verifies the trail."""
+        return self.viewer.command("trail", "verify", self.place.run)
+
+
+class _Step(NamedTuple):
+    """A step, and what its cards show."""
+
+    record: StepRecord
+    """The step."""
+    shown: list[SlotRow]
+    """Slots of this page."""
+    pictures: dict[int, Media | None]
+    """Slot -> its picture."""
+
+
+class StepScreen(RecordScreen):
+    """A rank's part of a step."""
+
+    place: StepPlace
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("left_square_bracket", "walk_steps(-1)", "step before"),
+        Binding("right_square_bracket", "walk_steps(1)", "step after"),
+        Binding("left_curly_bracket", "walk_ranks(-1)", "rank before"),
+        Binding("right_curly_bracket", "walk_ranks(1)", "rank after"),
+    ]
+
+    def asked(self) -> _Step:
+        """Return the record of the part, and pictures of the slots that are shown."""
+        at = self.place
+        training = self.data.training(at.run)
+        rank, world_size = default_part(training, at.step)
+        if at.world_size is not None:
+            rank, world_size = 0, at.world_size
+        values, trouble = self.data.batch(at.run, at.step, rank if at.rank is None else at.rank, world_size)
+        record = step_record(training, values, self.data.functions(training, at.step, trouble), trouble)
+        numbers = [row.slot for row in record.slots]
+        first = numbers.index(at.slot) // CARDS * CARDS if at.slot in numbers else 0
+        shown = list(record.slots[first : first + CARDS])
+        pictures = {}
+        for row in shown:
+            sample = values.slots[row.slot - values.first_slot]
+            fields = [one.field for one in row.shown if one.kind in PICTURED]
+            if fields:
+                facts = facts_of(sample, fields[0], version_of(training.plan(at.step), row.source))
+                pictures[row.slot] = self.thumbnail(sample[fields[0]], facts, CARD_COLUMNS - 1, PICTURE_ROWS)
+        return _Step(record, shown, pictures)
+
+    def title_of(self, found: _Step) -> str:
+        """Return run, step and part."""
+        record = found.record
+        return (
+            f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
+            f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}"
+        )
+
+    def widgets(self, found: _Step) -> Iterable[Widget]:
+        """Yield proofs, notes and marks, then the slots."""
+        record = found.record
+        for proof in record.proofs:
+            yield line(proof_line(proof), bad=proof.proved is False)
+        if record.trouble:
+            yield line(f"shown without the transform: {record.trouble}", bad=True)
+        if record.notes:
+            told = ", ".join(f"{clean(name, 40)} {value:.5g}" for name, value in sorted(record.notes.items()))
+            yield line(f"  notes    {told}")
+        for mark in record.marks:
+            yield line(mark_line(mark), bad=True)
+        yield CardGrid(
+            [self._card(row, found.pictures.get(row.slot)) for row in found.shown], self.app.size.width
+        )
+
+    def _card(self, row: SlotRow, media: Media | None) -> Card:
+        largest = "".join(f" {name} {value:.3g}" for name, value in row.largest.items())
+        substitute = f" substitute {row.attempt}" if row.attempt else ""
+        marks = [f"! {mark.text}" for one in row.shown for mark in one.marks]
+        fields = [f"{one.field} {one.lines[0] if one.lines else ''}" for one in row.shown]
+        bad = [f"! {clean(row.error, 100)}"] if row.error else []
+        lines = [f"{row.slot}{substitute}{largest}", *bad, *marks, *fields, clean(row.key, 80)]
+        if not marks and not bad:
+            lines = [lines[0], clean(row.key, 80), *fields]
+        return Card(
+            row.slot, row.version, row.key, lines, self.picture(media, CARD_COLUMNS - 1, PICTURE_ROWS)
+        )
+
+    def shown(self) -> None:
+        """Put the cursor onto the slot of the address."""
+        cards = self.query_one(CardGrid).cards
+        chosen = [card for card in cards if card.number == self.place.slot] or cards
+        (chosen[0] if chosen else self.query_one("#body")).focus(scroll_visible=self.place.slot is not None)
+
+    def chosen(self) -> tuple[str, str] | None:
+        """Return the sample of the card with the cursor."""
+        card = self.focused
+        return (card.version, card.key) if isinstance(card, Card) else None
+
+    def on_card_opened(self, event: Card.Opened) -> None:
+        """Open the slot."""
+        self._open_slot(event.card.number, explain=False)
+
+    def on_card_grid_beyond(self, event: CardGrid.Beyond) -> None:
+        """Open the page of slots before or after."""
+        numbers = [row.slot for row in self.record.record.slots]
+        shown = [row.slot for row in self.record.shown]
+        at = numbers.index(shown[0]) - 1 if event.by < 0 else numbers.index(shown[-1]) + 1
+        if 0 <= at < len(numbers):
+            self.viewer.open(self._part(self.place.step, slot=numbers[at]))
+
+    def action_explain(self) -> None:
+        """Open the slot with its way back."""
+        card = self.focused
+        if isinstance(card, Card):
+            self._open_slot(card.number, explain=True)
+
+    def _open_slot(self, slot: int, *, explain: bool) -> None:
+        self.viewer.open(SlotPlace(step=self._part(self.place.step), slot=slot, explain=explain))
+
+    def _part(self, step: int, *, by: int = 0, slot: int | None = None) -> StepPlace:
+        """Return the address of a part: of this rank, or one beside it."""
+        found = self.record.record
+        return StepPlace(
+            run=self.place.run, step=step, rank=found.rank + by, world_size=found.world_size, slot=slot
+        )
+
+    def action_walk_steps(self, by: int) -> None:
+        """Open the step before or after."""
+        if self.record is None:
+            self.viewer.open(StepPlace(run=self.place.run, step=max(0, self.place.step + by)))
+        elif self.place.step + by >= 0:
+            self.viewer.open(self._part(self.place.step + by))
+
+    def action_walk_ranks(self, by: int) -> None:
+        """Open the part of the rank before or after."""
+        if self.record is not None and 0 <= self.record.record.rank + by < self.record.record.world_size:
+            self.viewer.open(self._part(self.place.step, by=by))
+
+    def command(self) -> str:
+        """Return the verb that tells the same as text."""
+        more: list[Any] = []
+        if self.record is not None:
+            found = self.record.record
+            more = ["--world", found.world_size, "--rank", found.rank]
+        recipe = ["--recipe", self.data.recipe] if self.data.recipe else []
+        return self.viewer.command("batch", f"{self.place.run}@{self.place.step}", *more, *recipe)

@@ -1,0 +1,86 @@
+"""Pictures, tokens and charts in cells of a terminal."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from penstock.view.kinds.drawing.png import png
+from penstock.view.kinds.kind import TokenBox
+from penstock.view.terminal.note_chart import chart_line
+from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
+from penstock.view.terminal.slot_screen import tokens_text
+
+
+def cells(widget):
+    """(letter, colour, ground) of each cell, row by row."""
+    rows = [widget.render_line(y) for y in range(int(widget.styles.height.value))]
+    return [
+        [
+            (
+                one.text,
+                one.style and tuple(one.style.color.triplet),
+                one.style and tuple(one.style.bgcolor.triplet),
+            )
+            for one in row
+        ]
+        for row in rows
+    ]
+
+
+def test_a_cell_is_two_pixels() -> None:
+    pixels = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [9, 9, 9]]], np.uint8)
+    widget = picture_widget(png(pixels), "halves", 2, 1)
+    assert cells(widget) == [[("▀", (255, 0, 0), (0, 0, 255)), ("▀", (0, 255, 0), (9, 9, 9))]]
+
+
+def test_shades_need_no_colour() -> None:
+    pixels = np.array(
+        [[[level]] * 2 for level in (0, 60, 128, 180, 255) for _ in range(2)], np.uint8
+    ).reshape(10, 2, 1)
+    widget = picture_widget(png(pixels), "shades", 2, 5)
+    assert [widget.render_line(y).text for y in range(5)] == ["  ", "░░", "▒▒", "▓▓", "██"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "fitted"), [((100, 50), (10, 10)), ((50, 100), (20, 5)), ((1, 1000), (20, 1))]
+)
+def test_a_picture_keeps_its_shape(shape, fitted) -> None:
+    widget = picture_widget(png(np.zeros((*shape, 3), np.uint8)), "halves", 20, 10)
+    assert (widget.styles.width.value, widget.styles.height.value) == fitted
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode"),
+    [
+        ({"TMUX": "/tmp/tmux-0/default,1,0"}, "halves"),
+        ({"TERM": "screen-256color"}, "halves"),
+        ({"TERM": "xterm"}, "halves"),
+    ],
+)
+def test_inside_tmux_and_without_a_terminal_pictures_are_half_cells(monkeypatch, environment, mode) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.setattr(sys, "__stdout__", None)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert chosen_mode("auto", no_color=False) == mode
+    assert chosen_mode("auto", no_color=True) == "shades"
+    assert chosen_mode("kitty", no_color=True) == "kitty"
+
+
+def test_tokens_are_told_apart_without_colours() -> None:
+    def box(id, text, **more):
+        return TokenBox(
+            id=id, text=text, **{"special": False, "segment": None, "masked": False, "values": {}, **more}
+        )
+
+    text = tokens_text([box(1, "<bos>", special=True), box(7, "␣cat", masked=True), box(9, "", segment=1)])
+    assert text.plain == "<bos>␣cat9 "
+    assert [str(span.style) for span in text.spans] == ["bold", "dim reverse", "underline"]
+
+
+def test_a_chart_has_its_least_and_largest_value() -> None:
+    assert chart_line("loss", [3.0, None, 1.0, 2.0], 60) == "loss             1 to 3 █ ▁▅"
+    assert chart_line("loss", [2.0, 2.0], 60) == "loss             2 to 2 ▁▁"
+    assert chart_line("loss", [None], 60) == "loss             no finite value"
+    assert len(chart_line("loss", [float(i % 7) for i in range(10_000)], 60)) == 60

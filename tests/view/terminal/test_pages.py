@@ -1,0 +1,291 @@
+"""Pages in a terminal of 80 x 24: each says what its record says, and leads on by the keys of the web."""
+
+import numpy as np
+import pytest
+
+import loader
+from penstock.view.terminal.addresses import (
+    DifferencePlace,
+    RootPlace,
+    RunPlace,
+    SlotPlace,
+    StepPlace,
+    VersionPlace,
+)
+from tests.view.conftest import BATCH, train, write_photos
+from tests.view.recipes import plain
+
+STEP = StepPlace(run="one", step=3)
+RECIPE = "tests.view.recipes:recipe"
+
+
+def keys_of(root, run, step, world_size=1, rank=0):
+    """Keys of a rank's part of a step, as `explain` has them."""
+    with loader.Root(root) as opened:
+        return [
+            one.address.key for one in loader.explain(loader.plan_of(opened, run), step, rank, world_size)
+        ]
+
+
+def test_a_step_shows_proofs_and_every_slot(look, trained) -> None:
+    async def test(terminal) -> None:
+        assert terminal.lines[0].startswith("one step 3: rank 0 of 1, 6 of 6 slots, digest ")
+        assert [line.split()[:2] for line in terminal.lines[1:5]] == [
+            [name, "proved"] for name in ("planned", "bytes", "code", "tensors")
+        ]
+        assert [card.key for card in terminal.app.screen.query("Card")] == keys_of(trained, "one", 3)
+        for slot in range(4):
+            assert f"{slot} loss {slot}" in terminal.text
+        assert "▀" in terminal.text
+
+    look(test, STEP, recipe=RECIPE)
+
+
+def test_the_cursor_walks_and_enter_opens_the_slot(look, trained) -> None:
+    key = keys_of(trained, "one", 3)[5]
+
+    async def test(terminal) -> None:
+        await terminal.press("down", "right", "enter")
+        assert terminal.lines[0].startswith(f"one step 3 slot 5: {key}, photos@1 sample ")
+        assert "decoded: image" in terminal.text
+        assert "trained: image" in terminal.text
+        await terminal.press("left")
+        assert "slot 4" in terminal.lines[0]
+        await terminal.press("u")
+        assert terminal.lines[0].startswith("one step 3:")
+        assert terminal.app.focused.number == 4
+
+    look(test, STEP)
+
+
+def test_steps_and_ranks_are_walked(look, trained) -> None:
+    async def test(terminal) -> None:
+        assert "rank 0 of 3, 2 of 6 slots" in terminal.lines[0]
+        await terminal.press("}")
+        assert "step 2: rank 1 of 3" in terminal.lines[0]
+        assert [card.key for card in terminal.app.screen.query("Card")] == keys_of(trained, "three", 2, 3, 1)
+        await terminal.press("]")
+        assert "step 3: rank 1 of 3" in terminal.lines[0]
+        await terminal.press("[", "[", "{")
+        assert "step 1: rank 0 of 3" in terminal.lines[0]
+        await terminal.press("{")
+        assert "step 1: rank 0 of 3" in terminal.lines[0]
+
+    look(test, StepPlace(run="three", step=2))
+
+
+def test_one_stage_alone(look) -> None:
+    async def test(terminal) -> None:
+        await terminal.press("t")
+        assert "trained: image" in terminal.text
+        assert "decoded: image" not in terminal.text
+        await terminal.press("t")
+        assert "decoded: image" in terminal.text
+        assert "trained: image" not in terminal.text
+        await terminal.press("t")
+        assert "bytes of" in terminal.text
+        assert "CRC-32C" in terminal.text
+        await terminal.press("t")
+        assert "decoded: image" in terminal.text
+        assert "trained: image" in terminal.text
+
+    look(test, SlotPlace(step=STEP, slot=2))
+
+
+def test_e_explains_the_slot(look, trained) -> None:
+    key = keys_of(trained, "one", 3)[1]
+
+    async def test(terminal) -> None:
+        await terminal.press("right", "e")
+        assert f"sample      '{key}'" in terminal.text
+        assert f"s3://raw/{key.partition('/')[2]}.jpg" in terminal.text
+        await terminal.press("escape")
+        assert terminal.lines[0].startswith("one step 3 slot 1")
+
+    look(test, STEP)
+
+
+def test_y_copies_the_command(look, trained) -> None:
+    async def test(terminal) -> None:
+        await terminal.press("y")
+        command = f"penstock batch one@3 --world 1 --rank 0 --recipe {RECIPE} --root {trained}"
+        assert terminal.app.clipboard == command
+        assert terminal.lines[-1].startswith("penstock batch one@3")
+
+    look(test, STEP, recipe=RECIPE)
+
+
+def test_g_goes_to_a_step(look) -> None:
+    async def test(terminal) -> None:
+        await terminal.press("g", "enter")
+        await terminal.type("4")
+        await terminal.press("enter")
+        assert terminal.lines[0].startswith("one step 4:")
+        await terminal.press("g", "enter")
+        await terminal.type("x")
+        await terminal.press("enter")
+        assert "a whole number" in terminal.lines[-1]
+
+    look(test, RunPlace(run="one"))
+
+
+def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
+    async def test(terminal) -> None:
+        assert [one in terminal.text for one in ("one", "three", "floats", "photos@1")] == [True] * 4
+        await terminal.press("enter")
+        assert terminal.lines[0].startswith("floats: 6 steps recorded, 0 to 5")
+        assert "loss             1 to 1.05 ▁" in terminal.text
+        await terminal.press("u", "down", "down", "down", "enter")
+        assert terminal.lines[0].startswith("photos@1: 14 samples")
+
+    look(test, RootPlace())
+
+
+def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
+    async def test(terminal) -> None:
+        await terminal.press("/")
+        await terminal.type("width = 41")
+        await terminal.press("enter", "enter")
+        assert "2 found, 0 to 2 shown; where width = 41" in terminal.lines[1]
+        (first, _) = [card.key for card in terminal.app.screen.query("Card")]
+        await terminal.press("enter")
+        assert terminal.lines[0].rstrip().endswith(f": {first}")
+        assert "41 x 32 px, RGB" in terminal.text
+        await terminal.press("u")
+        assert "where width = 41" in terminal.lines[1]
+        await terminal.press("/")
+        await terminal.type(" nonsense (")
+        await terminal.press("enter", "enter")
+        assert terminal.lines[0].startswith("FieldNotFound")
+
+    look(test, VersionPlace(dataset="photos", number=1))
+
+
+def test_an_error_stands_in_the_place_of_its_page(look) -> None:
+    async def test(terminal) -> None:
+        assert "no-such-run" in terminal.text
+        await terminal.press("u", "u")
+        assert "photos@1" in terminal.text
+
+    look(test, StepPlace(run="no-such-run", step=0))
+
+
+def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
+    train(root, plan, "one", steps=2)
+    keys = keys_of(tmp_path / "root", "one", 1)[:2]
+
+    async def test(terminal) -> None:
+        await terminal.press("x")
+        assert "the basket is empty" in terminal.lines[-1]
+        await terminal.press("b", "right", "b", "right", "b", "b")
+        assert terminal.lines[-1].startswith("basket: 2 (- ")
+        await terminal.press("x")
+        assert "Exclude 2 samples" in terminal.text
+        await terminal.type("blurred")
+        await terminal.press("enter")
+        await terminal.type("ada")
+        await terminal.press("enter")
+        assert "photos@2 is without them" in terminal.lines[-1]
+        assert not terminal.app.basket
+
+    look(test, StepPlace(run="one", step=1), root=tmp_path / "root")
+    left = loader.Root(tmp_path / "root").open("photos@2")
+    assert set(left.samples().collect()["key"]).isdisjoint(keys)
+    assert len(left) == 12
+
+    async def difference(terminal) -> None:
+        assert "2 samples that only photos@1 has" in terminal.text
+        assert all(key in terminal.text for key in keys)
+
+    look(difference, DifferencePlace(dataset="photos", number=1, other=2), root=tmp_path / "root")
+
+
+def test_an_exclusion_without_a_reason_is_refused(look, root, plan, tmp_path) -> None:
+    train(root, plan, "one", steps=1)
+
+    async def test(terminal) -> None:
+        await terminal.press("b", "x", "enter")
+        await terminal.type("ada")
+        await terminal.press("enter")
+        assert terminal.lines[-1].startswith("InvalidRuntime: an exclusion needs a reason")
+        assert len(terminal.app.basket) == 1
+
+    look(test, StepPlace(run="one", step=0), root=tmp_path / "root")
+    assert loader.Root(tmp_path / "root").open("photos@latest").name == "photos@1"
+
+
+def test_frames_are_walked(look, root, tmp_path) -> None:
+    clip = np.stack([np.full((16, 16, 3), level, np.uint8) for level in (10, 120, 240)])
+    with root.write("clips") as writer:
+        for i in range(4):
+            writer.add(
+                f"c/{i}", {"clip.npy": clip, "caption.txt": "a\x1b[31mred\u202e <b>cap</b>tion [bold]x"}
+            )
+    made = loader.plan(
+        {"clips": root.open("clips@1").select("clip.npy", "caption.txt")}, seed=3, global_batch=2
+    )
+    train(root, made, "clips", recipe=plain, steps=1)
+
+    async def test(terminal) -> None:
+        assert r"a\x1b[31mred\u202e <b>cap</b>tion [bold]x" in terminal.text.replace("\n", "")
+        await terminal.press("t")
+        for key, frame, letter in ((".", 0, " "), (".", 1, "▒"), (".", 2, "█"), (".", 2, "█"), (",", 1, "▒")):
+            await terminal.press(key)
+            assert terminal.lines[-1].startswith(f"frame {frame} of 3")
+            row = next(i for i, line in enumerate(terminal.lines) if "trained: video" in line)
+            assert terminal.lines[row + 3][:20] == letter * 20
+
+    step = StepPlace(run="clips", step=0)
+    look(
+        test,
+        SlotPlace(step=step, slot=0),
+        root=tmp_path / "root",
+        recipe=None,
+        pictures="shades",
+        size=(100, 40),
+    )
+
+
+@pytest.mark.parametrize("pictures", ["none", "shades"])
+def test_a_batch_is_read_without_colours(look, monkeypatch, pictures) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def test(terminal) -> None:
+        assert terminal.app.pictures == pictures
+        assert "proved" in terminal.text
+        assert ("▒" in terminal.text) is (pictures == "shades")
+        strips = terminal.app.screen._compositor.render_strips()
+        colours = {
+            one.style.color.triplet for strip in strips for one in strip if one.style and one.style.color
+        }
+        assert all(red == green == blue for red, green, blue in colours)
+
+    look(test, STEP, pictures="auto" if pictures == "shades" else "none")
+
+
+def test_every_page_is_80_columns_wide(look) -> None:
+    async def test(terminal) -> None:
+        for keys in ("?", "escape", "enter", "e", "escape", "u", "u", "u"):
+            await terminal.press(keys)
+            assert [len(line) for line in terminal.lines] == [80] * 24
+
+    look(test, STEP)
+
+
+def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
+    made = loader.plan(
+        {"photos": write_photos(root, numbers=range(60)).select("jpg", "cls")}, seed=3, global_batch=30
+    )
+    train(root, made, "wide", steps=1)
+    keys = keys_of(tmp_path / "root", "wide", 0)
+    assert len(keys) == 30 > BATCH
+
+    async def test(terminal) -> None:
+        assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
+        await terminal.press(*["down"] * 5, *["right"] * 4)
+        assert [card.key for card in terminal.app.screen.query("Card")] == keys[24:]
+        assert terminal.app.focused.number == 24
+        await terminal.press("left")
+        assert terminal.app.focused.number == 23
+
+    look(test, StepPlace(run="wide", step=0), root=tmp_path / "root", pictures="none")

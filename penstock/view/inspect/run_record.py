@@ -16,6 +16,8 @@ from .marks import StepMark, note_marks
 
 MOST_POINTS = 1000
 """Places of a chart along its steps; each has the least and the greatest value there."""
+MOST_LARGEST = 12
+"""Samples that are listed of a note."""
 MOST_SPIKES = 20
 """Unusual steps that are listed."""
 
@@ -49,6 +51,20 @@ class Spike(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargestNote(Record):
+    """A sample with one of the largest values of a note per sample."""
+
+    note: str
+    """Name of the note."""
+    step: int
+    """Global step."""
+    slot: int
+    """Slot of the global batch."""
+    value: float
+    """Value, which is finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord(Record):
     """A run of a training."""
 
@@ -68,6 +84,8 @@ class RunRecord(Record):
     """Starts, by time."""
     spikes: tuple[Spike, ...]
     """Steps with unusual notes, the worst first."""
+    largest: tuple[LargestNote, ...]
+    """Samples with the largest notes, the largest of each note first."""
     chart: Mapping[str, tuple[float | None, ...]]
     """"step", and by name each note, `wait_ms` and `substituted`; null where a step has none."""
 
@@ -88,6 +106,7 @@ def run_record(training: Training) -> RunRecord:
         substituted=tuple(substituted.to_list()),
         starts=tuple(_start_row(training.root, one) for one in trail.starts),
         spikes=_spikes(training),
+        largest=_largest(training),
         chart=_chart(training),
     )
 
@@ -130,6 +149,19 @@ def _spikes(training: Training) -> tuple[Spike, ...]:
     ]
     return tuple(
         sorted(found, key=lambda one: (-one.marks[0].weight, -_distance(one), one.step))[:MOST_SPIKES]
+    )
+
+
+def _largest(training: Training) -> tuple[LargestNote, ...]:
+    assert training.trail is not None
+    rows = training.trail.steps.select("step", "largest").explode("largest").unnest("largest")
+    rows = rows.filter(rows["value"].is_finite().fill_null(False)).unique(
+        ["note", "step", "slot"], keep="last"
+    )
+    ordered = rows.sort("note", "value", "step", "slot", descending=[False, True, False, False])
+    return tuple(
+        LargestNote(**row)
+        for row in ordered.group_by("note", maintain_order=True).head(MOST_LARGEST).iter_rows(named=True)
     )
 
 

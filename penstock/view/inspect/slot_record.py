@@ -121,7 +121,7 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         provenance=explained.provenance,
         error=values.error,
     )
-    marks = list(ranked([faced]))
+    marks = [*ranked([faced]), *_marks_before(values.slot, fields)]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, StepMark(name="not_a_function", text=text, weight=90, slots=(values.slot,)))
@@ -151,6 +151,20 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         error=values.error,
         trouble=trouble,
     )
+
+
+def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
+    """Return marks of decoded values that the trained ones do not have."""
+    found = []
+    for row in fields:
+        known = {mark.name for mark in row.trained.marks} if row.trained is not None else set()
+        for mark in row.decoded.marks if row.decoded is not None else ():
+            if mark.name not in known:
+                text = f"before the transform: {mark.text}"
+                found.append(
+                    StepMark(name=mark.name, text=text, weight=mark.weight, slots=(slot,), field=row.field)
+                )
+    return sorted(found, key=lambda one: -one.weight)
 
 
 def _explained(training: Training, values: SlotValues) -> Explanation:

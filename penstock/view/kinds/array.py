@@ -55,7 +55,9 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     out = list(array_lines(value, array))
     if array.size:
         first = [told(one) for one in _magnitudes(array.flat[:MAX_VALUES]).tolist()]
-        out.append(" ".join(first) + (" …" if array.size > MAX_VALUES else ""))
+        # The first line stands alone in a grid: of one number it is the number.
+        place = len(out) if array.size > 1 else 0
+        out.insert(place, " ".join(first) + (" …" if array.size > MAX_VALUES else ""))
     if _is_drawn(array):
         n = int(np.prod(array.shape[:-2], dtype=np.int64))
         shown = f"{n} planes" if n <= MAX_PLANES else f"{MAX_PLANES} of {number(n)} planes"

@@ -11,7 +11,7 @@ from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_producer, commit
+from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_facts, check_producer, commit
 from .publishing.gate import check_verdict
 from .shards.part import Part
 from .tables.manifest import Change
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Producer = Mapping[str, Any] | None
+Facts = Mapping[str, Mapping[str, Any]] | None
 
 
 def publish_parts(
@@ -39,10 +40,11 @@ def publish_parts(
     supersede: Mapping[str, str],
     onto: str | None,
     verdict: str,
+    facts: Facts = None,
 ) -> Version:
     """Publish parts as `Root.publish`."""
     txn = check_parts(parts)
-    facts = check_producer(producer)
+    who, told = check_producer(producer), check_facts(facts)
     state = root.log.state
     if parent is not None and resolve(state, parent).dataset != dataset:
         raise Conflict(f"parent {parent} is not a version of {dataset!r}")
@@ -65,7 +67,13 @@ def publish_parts(
         superseded = find_superseded(base, supersede) if supersede else NOTHING_SUPERSEDED
         change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
         pending = Pending(
-            dataset=dataset, txn=txn, prefix=prefix, change=change, producer=facts, verdict=verdict
+            dataset=dataset,
+            txn=txn,
+            prefix=prefix,
+            change=change,
+            producer=who,
+            facts=told,
+            verdict=verdict,
         )
         checks += [superseded.still_live()] if supersede else []
         return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
@@ -78,15 +86,18 @@ def publish_group(
     compute: Mapping[str, Callable[[Mapping[str, Any]], Any]],
     inputs: Sequence[str] | None,
     producer: Producer,
+    facts: Facts = None,
 ) -> Version:
     """Publish a group as `Root.add_group`."""
     version = root.open(ref)
-    facts = check_producer(producer)
+    who, told = check_producer(producer), check_facts(facts)
     with _transaction(root, version) as txn:
         parts = write_group(version, txn, group, compute, inputs)
         prefix = _prefix(txn)
         change = write_group_run(root.store, prefix, parts)
-        pending = Pending(dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=facts)
+        pending = Pending(
+            dataset=version.dataset, txn=txn, prefix=prefix, change=change, producer=who, facts=told
+        )
         return commit(root.store, root.log, pending, FreeGroup(group, [part.id for part in parts], version))
 
 

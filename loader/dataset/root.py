@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the verbs that write import theirs, 100 ms, which a reader'
     from .shards.part import Part
     from .writer import Writer
 
+Facts = Mapping[str, Mapping[str, Any]]
 Mirror = str | os.PathLike[str] | tuple[str | os.PathLike[str], Mapping[str, Any]]
 """A mirror's URL, or that and the options of its store."""
 
@@ -104,8 +105,6 @@ class Root:
         """The history as it is now. Raises: NotARoot; FormatTooNew; Corrupt."""
         return self._log.state
 
-    # reading
-
     def open(self, ref: str, *, retired: bool = False) -> Version:
         """Return the version that `name@number`, `name@latest`, `name@alias`, `name@tag`, `name` or `v-<hash>` names.
 
@@ -144,8 +143,6 @@ class Root:
         with mirrors_named(self.store, self._marker, state):
             return resolve(state, ref, retired=retired)
 
-    # writing
-
     def create(self) -> None:
         """Make the place a root now, if it is empty; the first write does it too. Again is no change.
 
@@ -162,11 +159,12 @@ class Root:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
+        facts: Facts | None = None,
     ) -> "Writer":
         """Return a writer whose clean exit publishes the dataset's next version: the newest one's samples, and these.
 
         Samples are shuffled by the hash of their key and cut into parts of about `shard_bytes` or exactly
-        `part_samples`. Fields lie in `group`. groups: field -> another group for it.
+        `part_samples`. Fields lie in `group`. groups: field -> another group for it. facts: as for `publish`.
         """
         from .writer import Writer
 
@@ -178,6 +176,7 @@ class Root:
             shard_bytes=shard_bytes,
             part_samples=part_samples,
             producer=producer,
+            facts=facts,
         )
 
     def begin(
@@ -218,6 +217,7 @@ class Root:
         onto: str | None = None,
         verdict: str = "",
         producer: Mapping[str, Any] | None = None,
+        facts: Facts | None = None,
     ) -> Version:
         """Publish one version from parts that any number of workers wrote with one transaction.
 
@@ -230,7 +230,8 @@ class Root:
         entry does both, so that no version has both or neither.
         onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
         verdict: path of the stage record that let exactly these parts pass. Parts of a gated transaction need it.
-        producer: facts for the manifest (run id, code version).
+        producer: facts for the manifest (run id, code version). facts: field -> {"tokenizer", "tokenizer_sha256",
+        "unit", "dims", "labels" ...}, kept by later versions (docs/format.md).
 
         Raises: DuplicateKey; FieldMismatch; InvalidSample for parts whose files another transaction wrote;
         TransactionNotFound; Fenced; StageNotPublished for gated parts without a verdict, and for one of another
@@ -241,7 +242,7 @@ class Root:
 
         return self._verifying(
             publish_parts(
-                self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict
+                self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict, facts
             )
         )
 
@@ -253,6 +254,7 @@ class Root:
         *,
         inputs: Sequence[str] | None = None,
         producer: Mapping[str, Any] | None = None,
+        facts: Facts | None = None,
     ) -> Version:
         """Add fields to existing samples, in shards of their own: old shards are not touched.
 
@@ -263,7 +265,7 @@ class Root:
         """
         from .changes import publish_group
 
-        return self._verifying(publish_group(self, ref, group, compute, inputs, producer))
+        return self._verifying(publish_group(self, ref, group, compute, inputs, producer, facts))
 
     def annotate(
         self,
@@ -369,10 +371,7 @@ class Root:
         self.close()
 
     def renew_leases(self) -> None:
-        """Show a collector now that the versions opened here are still being read.
-
-        A thread does it every five minutes at most, as long as this root or one of them is there.
-        """
+        """Show a collector now that the versions opened here are still being read; a thread does it by itself."""
         self._lease.beat()
 
     def _verifying(self, version: Version) -> Version:

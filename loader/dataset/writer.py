@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EmptyVersion, InvalidSample, RootError
 from .changes import abort_after
-from .publishing.commit import check_producer
+from .publishing.commit import check_facts, check_producer
 from .shards.part import Part
 from .shards.shard import DEFAULT_SHARD_BYTES
 from .versions.version import Version
@@ -39,6 +39,7 @@ class Writer:
         shard_bytes: int = DEFAULT_SHARD_BYTES,
         part_samples: int | None = None,
         producer: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
             raise InvalidSample(
@@ -49,7 +50,7 @@ class Writer:
         self._root, self.dataset = root, dataset
         self._group_of = group_chooser(group, groups)
         self._shard_bytes, self._part_samples = shard_bytes, part_samples
-        self._producer = check_producer(producer)
+        self._producer, self._facts = check_producer(producer), check_facts(facts)
         self._spill: Spill | None = None
         self._txn = ""
         self._first: tuple[str, frozenset[str]] | None = None
@@ -120,7 +121,8 @@ class Writer:
     def _publish(self, spill: Spill) -> Version:
         if not spill.n_samples:
             raise EmptyVersion(f"no sample was added to {self.dataset!r}; a version needs at least one")
-        return self._root.publish(self.dataset, list(self._parts(spill)), producer=self._producer)
+        parts = list(self._parts(spill))
+        return self._root.publish(self.dataset, parts, producer=self._producer, facts=self._facts)
 
     def _parts(self, spill: Spill) -> Iterator[Part]:
         attempt, k = secrets.token_hex(8), 0

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,10 +49,16 @@ class Pending:
     """The change."""
     producer: Mapping[str, Any]
     """Facts about its maker."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Field -> facts about it."""
     complete: Callable[[Version | None, Change], Change] = lambda _, change: change
     """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
+
+
+TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
+"""Names of facts about fields whose meaning docs/format.md defines; others are the writer's own."""
 
 
 def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -64,6 +70,19 @@ def check_producer(producer: Mapping[str, Any] | None) -> dict[str, Any]:
             f"producer={producer!r}: {error}; use strings, integers, booleans, lists and objects"
         ) from error
     return dict(producer or {})
+
+
+def check_facts(facts: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    """Return facts about fields. Raises: InvalidSample for others than `Root.publish` takes."""
+    found = {name: dict(told) for name, told in (facts or {}).items()}
+    check_producer(found)
+    for name, told in found.items():
+        for fact, value in told.items():
+            is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+            if (fact in LIST_FACTS and not is_list) or (fact in TEXT_FACTS and not isinstance(value, str)):
+                kind = "a list of texts" if fact in LIST_FACTS else "a text"
+                raise InvalidSample(f"facts of {name!r}: {fact} = {value!r:.200}; {kind} is needed")
+    return found
 
 
 def commit(store: Store, log: Log, pending: Pending, *checks: Check) -> Version:
@@ -132,6 +151,7 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
             txn=pending.txn,
             denies=denies,
             producer={**pending.producer, **dropped},
+            facts=pending.facts,
         )
 
     under = parent.manifest if parent else None

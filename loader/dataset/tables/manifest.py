@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ...errors import Corrupt, FieldMismatch, FormatTooNew
+from ...errors import Corrupt, FieldMismatch, FieldNotFound, FormatTooNew
 from ...storage import Store
 from ...storage.shared.requests import retry_corrupt
 from ..log.entries import entry_key
@@ -100,15 +100,19 @@ def child(
     txn: str,
     denies: int,
     producer: Mapping[str, Any],
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
     created_us: int | None = None,
 ) -> dict[str, Any]:
     """Return the manifest of `change` laid on `parent`.
 
-    Raises: FieldMismatch when a group's fields or a column differ.
+    Raises: FieldMismatch when a group's fields, a column or a fact of a field differ; FieldNotFound for facts of a
+    field that is not there.
     """
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
+    groups = _groups(base["groups"], change.groups)
     return {
+        **_facts(base, facts or {}, groups),
         "format": NEWEST_FORMAT if any(map(is_annotation, samples)) else FORMAT,
         "dataset": dataset,
         "parent": parent_id,
@@ -119,7 +123,7 @@ def child(
         "n_parts": base["n_parts"] + change.n_parts,
         "n_rows": base["n_rows"] + change.n_rows,
         "n_live": base["n_live"] + change.n_rows - change.n_excluded,
-        "groups": _groups(base["groups"], change.groups),
+        "groups": groups,
         "columns": merged_columns(base["columns"], change.samples),
         "shards": [*base["shards"], *_json(change.shards)],
         "samples": samples,
@@ -180,6 +184,27 @@ def _groups(base: Mapping[str, Any], added: Mapping[str, GroupExtent]) -> dict[s
             "nbytes": old["nbytes"] + extent.nbytes,
         }
     return merged
+
+
+def _facts(
+    base: Mapping[str, Any], added: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return {"facts": field -> name -> value}, {} where no field has any."""
+    merged = {of: dict(known) for of, known in base.get("facts", {}).items()}
+    there = sorted(of for group in groups.values() for of in group["field_nbytes"])
+    for of, told in added.items():
+        if of not in there:
+            raise FieldNotFound(f"facts of field {of!r}, which the version does not have; it has {there}")
+        for name, value in told.items():
+            old = merged.setdefault(of, {}).setdefault(name, value)
+            grows = isinstance(old, list) and isinstance(value, list) and value[: len(old)] == old
+            if old != value and not grows:
+                raise FieldMismatch(
+                    f"field {of!r} has {name} {old!r:.200} in the dataset and {value!r:.200} in this change; a fact "
+                    "of a field does not change, but a list may get longer: write another field"
+                )
+            merged[of][name] = value
+    return {"facts": merged} if merged else {}
 
 
 def merged_columns(base: Mapping[str, Any], added: Sequence[SamplesFile]) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Version:
         )
 
     @property
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Field -> facts that writers told about it, such as {"unit": "dB"}; fields without any are left out."""
+        return {name: dict(told) for name, told in self.manifest.get("facts", {}).items()}
+
+    @property
     def parts(self) -> PartsTable:
         """The parts, read at first use. Raises: Corrupt when a table is not the one the manifest names."""
         with self._lock:

@@ -23,6 +23,13 @@ def photo(number, width=40, height=32):
     return sink.getvalue()
 
 
+def black():
+    """JPEG bytes of a black picture, of which every crop is black."""
+    sink = io.BytesIO()
+    Image.new("RGB", (40, 32)).save(sink, "JPEG")
+    return sink.getvalue()
+
+
 def write_photos(root, dataset="photos", numbers=range(14), **changed):
     """Publish a version of photos. changed: "p<number>" -> fields in place of the usual ones."""
     with root.write(dataset, part_samples=5, producer={"labels": LABELS}) as writer:
@@ -62,10 +69,11 @@ def plan(root):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """A root with the runs `one`, of one rank, and `three`, of three; only read."""
+    """A root with the runs `one`, of one rank, `three`, of three, and `floats`; only read. Sample p/0 is black."""
     folder = tmp_path_factory.mktemp("view") / "root"
     with loader.Root(folder) as root:
-        plan = loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=BATCH)
+        version = write_photos(root, p0={"jpg": black()})
+        plan = loader.plan({"photos": version.select("jpg", "cls")}, seed=3, global_batch=BATCH)
         train(root, plan, "one")
         train(root, plan, "three", world_size=3)
         train(root, plan, "floats", recipe=recipes.floats)

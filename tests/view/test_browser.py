@@ -183,7 +183,9 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
 
 
 def test_a_click_on_the_chart_opens_its_step(viewer: Viewer) -> None:
-    viewer.open("/r/one", "Starts", "loss")
+    viewer.open("/r/one", "Starts")
+    there = "document.querySelector('.u-over') !== null"
+    viewer.page.wait_until("the chart is drawn", lambda: viewer.page.value_of(there))
     place = viewer.page.value_of(
         "(() => { const box = document.querySelector('.u-over').getBoundingClientRect(); "
         "return [box.x, box.y, box.width, box.height]; })()"

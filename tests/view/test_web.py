@@ -199,8 +199,22 @@ def test_all_links_are_relative_and_lead_somewhere(serve, path, prefix):
 def test_the_step_page_shows_all_slots_their_labels_and_proofs(served):
     page = served.get("/r/one/2").text
     assert page.count(">proved<") == 4
-    assert page.count('class="card"') == BATCH
+    assert len(re.findall('class="card( bad)?"', page)) == BATCH
     assert all(label in page for label in LABELS)
+
+
+def test_a_marked_slot_stands_out_on_its_step_and_its_own_page(served):
+    with loader.Root(served.root.url) as root:
+        plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
+        step, slot = next(iter(plan.steps_of("photos", "p/0", before=6)))[:2]
+    page = served.get(f"/r/one/{step}").text
+    assert page.count('class="card bad"') == 1
+    record = served.get(f"/r/one/{step}.json").json()
+    assert record["marks"][0]["slots"] == [slot]
+    assert record["marks"][0]["name"] in ("black", "constant")
+    told = served.get(f"/r/one/{step}/{slot}.json").json()
+    assert told["key"] == "p/0"
+    assert {one["name"] for one in told["marks"]} & {"black", "constant"}
 
 
 def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):

@@ -4,11 +4,23 @@ import uPlot from "./uplot.js";
 const COLOURS = ["#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#ef4444", "#14b8a6", "#a3a3a3"];
 const HIDDEN = new Set(["wait_ms", "substituted"]);
 
+// A stroke at each unusual step: one without a finite value has no point on any line.
+function strike(plot, spikes) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.fillStyle = "#ef4444";
+  for (const { step } of spikes) {
+    const x = plot.valToPos(step, "x", true);
+    if (x >= bbox.left && x <= bbox.left + bbox.width) ctx.fillRect(x - 1, bbox.top + bbox.height - 14, 2, 14);
+  }
+  ctx.restore();
+}
+
 export async function chart(place, go) {
   if (!place) return;
   const answer = await fetch(place.dataset.from);
   if (!answer.ok) return;
-  const { chart: columns } = await answer.json();
+  const { chart: columns, spikes } = await answer.json();
   const { step, ...notes } = columns;
   if (!step.length) return;
   const names = Object.keys(notes), text = getComputedStyle(document.body).color;
@@ -18,6 +30,7 @@ export async function chart(place, go) {
   const drawn = new uPlot({
     width: place.clientWidth,
     height: 280,
+    hooks: { draw: [(plot) => strike(plot, spikes)] },
     scales: { x: { time: false }, ...Object.fromEntries(names.map((name) => [name, {}])) },
     axes: [{ ...axis }, { ...axis, scale: shownFirst, size: 70 }],
     series: [

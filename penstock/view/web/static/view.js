@@ -117,7 +117,7 @@ addEventListener("keydown", (event) => {
   act();
 });
 
-document.querySelector("#help-open").addEventListener("click", KEYS["?"]);
+for (const button of document.querySelectorAll("[data-press]")) button.addEventListener("click", () => KEYS[button.dataset.press]());
 document.querySelector("#open-step")?.addEventListener("submit", (event) => {
   event.preventDefault();
   const given = new FormData(event.target);

@@ -1,10 +1,11 @@
 """`penstock tui [WHERE]`: trainings and versions in a terminal."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import MissingDependency
+from loader.errors import InvalidRuntime, MissingDependency
 
 from .verb import Answer, Verb
 from .view import add_recipe
@@ -34,7 +35,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Show pages until q."""
+    """Show pages until q. Raises: InvalidRuntime without a terminal; MissingDependency."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
         from ..view.terminal.viewer_app import ViewerApp
     except ImportError as error:
@@ -47,13 +50,13 @@ def run(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     data = OpenData(root, arguments.recipe, quiet=True)
     try:
-        ViewerApp(data, _first(root, arguments.where, arguments.step), arguments.pictures).run()
+        ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures).run()
     finally:
         data.close()
     return {}, "", 0
 
 
-def _first(root: "loader.Root", given: str, step: int | None) -> "Place":
+def first_place(root: "loader.Root", given: str, step: int | None) -> "Place":
     """Return the first page."""
     from ..view.replays.training import where
     from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace

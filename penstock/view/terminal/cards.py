@@ -93,11 +93,11 @@ class CardGrid(Grid):
     def action_walk(self, by: int) -> None:
         """Move the cursor by cards; from the first and the last one out of the grid."""
         cards = self.cards
-        now = next((i for i, card in enumerate(cards) if card.has_focus), 0)
+        now = cards.index(self.screen.focused) if self.screen.focused in cards else 0
         if now + by < 0 or (now + by >= len(cards) and now == len(cards) - 1):
             self.post_message(self.Beyond(by))
             return
-        cards[min(now + by, len(cards) - 1)].focus()
+        self.screen.set_focus(cards[min(now + by, len(cards) - 1)])  # at once: the next key may open it
 
     def action_walk_rows(self, by: int) -> None:
         """Move the cursor by rows of cards."""

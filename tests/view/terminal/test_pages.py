@@ -58,6 +58,17 @@ def test_the_cursor_walks_and_enter_opens_the_slot(look, trained) -> None:
     look(test, STEP)
 
 
+def test_keys_that_come_at_once_are_heard_in_their_order(look) -> None:
+    async def test(terminal) -> None:
+        for letter in ("right", "right", "enter"):
+            terminal.app.simulate_key(letter)
+        await terminal.settle()
+        await terminal.settle()
+        assert terminal.lines[0].startswith("one step 3 slot 2:")
+
+    look(test, STEP, pictures="none")
+
+
 def test_steps_and_ranks_are_walked(look, trained) -> None:
     async def test(terminal) -> None:
         assert "rank 0 of 3, 2 of 6 slots" in terminal.lines[0]

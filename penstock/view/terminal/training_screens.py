@@ -15,7 +15,7 @@ from ..inspect.run_record import RunRecord, run_record
 from ..inspect.shown_values import facts_of
 from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record, version_of
 from ..kinds.kind import Media
-from .addresses import RunPlace, SlotPlace, StepPlace
+from .addresses import Place, RunPlace, SlotPlace, StepPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .note_chart import chart_line
 from .record_screen import RecordScreen, heading, line, paragraph
@@ -54,17 +54,29 @@ class RunScreen(RecordScreen):
         for name, values in record.chart.items():
             if name != "step":
                 yield line(chart_line(clean(name, 20), values, self.app.size.width - 4))
-        steps = [(one.step, "; ".join(mark.text for mark in one.marks)) for one in record.spikes]
-        steps += [(step, "got twice with different samples") for step in record.differing]
-        steps += [(step, "with substituted samples") for step in record.substituted]
-        yield heading("Unusual steps" if steps else "No unusual step; g opens any")
-        options = [Option(f"step {step}  {text}", id=f"{i} {step}") for i, (step, text) in enumerate(steps)]
-        if options:
+        self._places = list(self._pages(record))
+        yield heading("Unusual steps and samples" if self._places else "Nothing unusual; g opens any step")
+        if self._places:
+            options = (Option(text, id=str(i)) for i, (text, _) in enumerate(self._places))
             yield OptionList(*options, markup=False)
         yield heading("Starts")
         for one in record.starts:
             versions = ", ".join(one.versions) or "swept"
             yield line(f"{one.plan[:16]}  {one.world_size} ranks  {versions}  {clean(one.recipe, 60)}")
+
+    def _pages(self, record: RunRecord) -> Iterable[tuple[str, Place]]:
+        """Yield (text, page) of what is unusual."""
+        steps = [(one.step, "; ".join(mark.text for mark in one.marks)) for one in record.spikes]
+        steps += [(step, "got twice with different samples") for step in record.differing]
+        steps += [(step, "with substituted samples") for step in record.substituted]
+        for number, text in steps:
+            yield f"step {number}  {text}", StepPlace(run=self.place.run, step=number)
+        for one in record.largest:
+            step = StepPlace(run=self.place.run, step=one.step)
+            text = (
+                f"step {one.step} slot {one.slot}  {clean(one.note, 40)} {one.value:.4g}, one of the largest"
+            )
+            yield text, SlotPlace(step=step, slot=one.slot)
 
     def shown(self) -> None:
         """Put the cursor into the list of unusual steps."""
@@ -72,9 +84,8 @@ class RunScreen(RecordScreen):
         (lists.first() if lists else self.query_one("#body")).focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the step."""
-        step = str(event.option.id).partition(" ")[2]
-        self.viewer.open(StepPlace(run=self.place.run, step=int(step)))
+        """Open the step or slot."""
+        self.viewer.open(self._places[int(str(event.option.id))][1])
 
     def command(self) -> str:
         """Return the verb that verifies the trail."""

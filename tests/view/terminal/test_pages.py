@@ -152,6 +152,15 @@ def test_the_first_page_leads_to_runs_and_versions(look, trained) -> None:
     look(test, RootPlace())
 
 
+def test_a_run_leads_to_its_unusual_samples(look) -> None:
+    async def test(terminal) -> None:
+        assert "step 0 slot 5  loss 5, one of the largest" in terminal.text
+        await terminal.press("down", "enter")
+        assert terminal.lines[0].startswith("one step 1 slot 5: ")
+
+    look(test, RunPlace(run="one"), pictures="none")
+
+
 def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
     async def test(terminal) -> None:
         await terminal.press("/")

@@ -1,8 +1,9 @@
-"""`penstock seen PLAN SOURCE KEY --before STEP`: the steps of a saved plan whose batches hold a sample."""
+"""`penstock seen WHERE SOURCE KEY`: the steps of a run, or of a saved plan, whose batches hold a sample."""
 
 from argparse import ArgumentParser, Namespace
 
 import loader
+from loader.errors import InvalidRuntime
 
 from ..console.table import Table
 from .verb import Answer, Verb
@@ -12,21 +13,36 @@ FORM = ("{:>10}", "  {:>6}", "  {:>6}")
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("plan", help="hash of a plan that plan.save(root) stored, p-...")
+    parser.add_argument("where", help="run, run@step, plan hash or state file")
     parser.add_argument("source", help="name of a source of the plan")
     parser.add_argument("key", help="key of a sample")
-    parser.add_argument("--before", type=int, required=True, metavar="STEP", help="the training's next step")
+    parser.add_argument(
+        "--before",
+        type=int,
+        default=None,
+        metavar="STEP",
+        help="the training's next step (default: the one after WHERE's, or after the last on the run's trail)",
+    )
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return the slots that held the sample in the steps before the given one."""
-    plan = loader.open_plan(loader.Root(arguments.root), arguments.plan)
-    found = plan.steps_of(arguments.source, arguments.key, before=arguments.before)
+    """Return the slots that held the sample in the steps before the given one. Raises: InvalidRuntime without one."""
+    from ..view.replays.training import Training, where
+
+    root = loader.Root(arguments.root)
+    name, last = where(root, arguments.where)
+    before = arguments.before
+    if before is None:
+        before = (Training(root, name).last_step if last is None else last) + 1
+    if before < 1:
+        raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
+    plan = loader.plan_of(root, name, before - 1)
+    found = plan.steps_of(arguments.source, arguments.key, before=before)
     body = {
         "plan": plan.hash,
         "source": arguments.source,
         "key": arguments.key,
-        "before": arguments.before,
+        "before": before,
         "seen": [{"step": one.step, "slot": one.slot, "epoch": one.epoch} for one in found],
     }
     rows = [[one.step, one.slot, one.epoch] for one in found]

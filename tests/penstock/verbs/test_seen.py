@@ -1,5 +1,7 @@
 """`penstock seen`: the steps of a saved plan that held a sample."""
 
+import json
+
 import loader
 
 
@@ -23,5 +25,24 @@ def test_refusals(cli, filled):
     done = cli("seen", plan_hash, "d", "nobody", "--before", 8, root=path)
     assert (done.code, done.out) == (2, "")
     assert "key = 'nobody': no view of source 'd' has a sample of this key" in done.err
-    done = cli("seen", "p-0", "d", "k1", "--before", 8, root=path)
-    assert "has no plan 'p-0'" in done.err
+    done = cli("seen", "nope", "d", "k1", "--before", 8, root=path)
+    assert "no run 'nope' has left a trail" in done.err
+    done = cli("seen", plan_hash, "d", "k1", root=path)
+    assert "Pass --before STEP" in done.err
+
+
+def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
+    with loader.Root(own) as root:
+        plan = loader.plan({"d": root.open("d@4").select("cls")}, seed=3, global_batch=6)
+        trail = loader.Trail(root, "big-7")
+        with loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=8, trail=trail) as batches:
+            for _ in batches:
+                pass
+            (tmp_path / "state.json").write_text(json.dumps(batches.state_dict()))
+    _, key = plan.batch_ids(7)[2]
+    wanted = cli("seen", plan.hash, "d", key, "--before", 8, "--json", root=own).json
+    assert wanted["seen"][-1]["step"] == 7
+    for where in ("big-7", "big-7@7", str(tmp_path / "state.json")):
+        assert cli("seen", where, "d", key, "--json", root=own).json == wanted
+    earlier = cli("seen", "big-7@6", "d", key, "--json", root=own).json
+    assert earlier["seen"] == [one for one in wanted["seen"] if one["step"] < 7]

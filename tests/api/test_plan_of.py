@@ -79,6 +79,25 @@ def test_a_run_that_follows(root: loader.Root) -> None:
     assert loader.plan_of(root, json.loads(json.dumps(state))) == grown
 
 
+def test_a_run_that_follows_keeps_one_trail(root: loader.Root) -> None:
+    first, trail = planned(root), loader.Trail(root, "big")
+    with loader.follow(
+        root, first, run="big", every=4, rank=0, world_size=1, trail=trail, **OPTIONS
+    ) as batches:
+        for _ in range(3):
+            next(batches)
+        add(root, 60, 30)
+        for _ in range(3):
+            batches.note(loss=next(batches).step)
+        grown = batches.plan
+    found = loader.read_trail(root, "big")
+    assert found.steps["step"].to_list() == list(range(6))
+    assert found.steps["note.loss"].to_list() == [None, None, None, 3, 4, 5]
+    plans = {start.id: start.plan for start in found.starts}
+    assert [plans[start] for start in found.steps["start"]] == [first.hash] * 4 + [grown.hash] * 2
+    assert [loader.plan_of(root, "big", step) for step in (3, 4, 100)] == [first, grown, grown]
+
+
 def test_a_run_that_reported(root: loader.Root) -> None:
     first = planned(root)
     other = first.quarantined({"p": ["003"]}, 4)

@@ -448,3 +448,8 @@ def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
     store.put_if_absent(f"trails/worse/0-of-1/{0:019d}-{0:016x}.parquet", b"PAR1")
     with pytest.raises(Corrupt, match="not a readable Parquet"):
         loader.read_trail(memory_root, "worse")
+
+
+def test_a_dataset_of_torch_takes_no_trail(memory_root, plan):
+    with pytest.raises(InvalidRuntime, match="hand out steps before they are trained"):
+        loader.torch_dataset(plan, 0, 1, trail=loader.Trail(memory_root, "r"))

@@ -42,17 +42,20 @@ def facts_of(sample: Mapping[str, Any], field: str, version: "loader.Version | N
     """
     told: dict[str, Any] = {}
     if version is not None:
-        told = dict(version.manifest.get("facts", {}).get(field, {}))
+        told = dict(version.facts.get(field, {}))
         labels = version.manifest["producer"].get("labels")
         if field.rpartition(".")[2] == "cls" and isinstance(labels, list):
             told.setdefault("labels", labels)
+    # Facts of the writer's own may be anything that JSON holds: those of another type are none of ours.
+    vocabulary, rate, special = (told.get(name) for name in ("vocabulary", "rate", "special"))
+    named = special.items() if isinstance(special, dict) else ()
     return Facts(
         field=field,
         sample=sample,
         labels=told.get("labels"),
-        vocabulary=told.get("vocabulary"),
-        special={int(token): str(name) for token, name in told.get("special", {}).items()},
-        rate=told.get("rate"),
+        vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
+        special={int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19},
+        rate=float(rate) if type(rate) is int and rate > 0 else None,
     )
 
 

@@ -239,7 +239,7 @@ def test_frames_are_walked(look, root, tmp_path) -> None:
     with root.write("clips") as writer:
         for i in range(4):
             writer.add(
-                f"c/{i}", {"clip.npy": clip, "caption.txt": "a\x1b[31mred\u202e <b>cap</b>tion [bold]x"}
+                f"c/{i}", {"clip.npy": clip, "caption.txt": "[bold]x[/] a\x1b[31mred\u202e <b>cap</b>tion"}
             )
     made = loader.plan(
         {"clips": root.open("clips@1").select("clip.npy", "caption.txt")}, seed=3, global_batch=2
@@ -247,7 +247,7 @@ def test_frames_are_walked(look, root, tmp_path) -> None:
     train(root, made, "clips", recipe=plain, steps=1)
 
     async def test(terminal) -> None:
-        assert r"a\x1b[31mred\u202e <b>cap</b>tion [bold]x" in terminal.text.replace("\n", "")
+        assert r"[bold]x[/] a\x1b[31mred\u202e <b>cap</b>tion" in terminal.text.replace("\n", "")
         await terminal.press("t")
         for key, frame, letter in ((".", 0, " "), (".", 1, "▒"), (".", 2, "█"), (".", 2, "█"), (",", 1, "▒")):
             await terminal.press(key)
@@ -307,5 +307,6 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
         assert terminal.app.focused.number == 24
         await terminal.press("left")
         assert terminal.app.focused.number == 23
+        assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
 
     look(test, StepPlace(run="wide", step=0), root=tmp_path / "root", pictures="none")

@@ -1,4 +1,4 @@
-"""`penstock trail ls | verify | against`: the trails that trainings left under a root."""
+"""`penstock trail ls | show | verify | against`: the trails that trainings left under a root."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -234,11 +234,37 @@ def _keys(plan: "loader.Plan", slots: "Slots") -> dict[int, str]:
     return named
 
 
+def show_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `show`."""
+    parser.add_argument("run", help="name of the run")
+
+
+def show(arguments: Namespace) -> Answer:
+    """Show a run as the viewer's page of it does. Raises: RunNotFound without a trail."""
+    from ..view.inspect.plain_text import run_text
+    from ..view.inspect.run_record import run_record
+    from ..view.replays.training import Training
+
+    root = loader.Root(arguments.root)
+    loader.read_trail(root, arguments.run)
+    training = Training(root, arguments.run)
+    try:
+        record = run_record(training)
+    finally:
+        training.close()
+    return record.to_json(), run_text(record), 0
+
+
 VERB = Verb(
     text="trails of trainings: what each step delivered",
     verbs={
         "ls": Verb(
             text="runs and steps, and steps done twice that are not alike", run=ls, arguments=ls_arguments
+        ),
+        "show": Verb(
+            text="unusual steps of a run, and its samples with the largest notes",
+            run=show,
+            arguments=show_arguments,
         ),
         "verify": Verb(
             text="compute every recorded digest anew, without media", run=verify, arguments=verify_arguments

@@ -2,12 +2,30 @@
 
 from .marks import StepMark
 from .proofs import Proof
+from .run_record import RunRecord
 from .shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
 from .version_record import Facet
 
 _SIGNS = {True: "proved", False: "DIFFERS", None: "not tried"}
+
+
+def run_text(record: RunRecord) -> str:
+    """Return a run: its starts, its unusual steps, and the samples with the largest notes."""
+    lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
+    for one in record.starts:
+        versions = ", ".join(one.versions) or "swept"
+        lines.append(
+            f"  plan {one.plan} of {versions}, {one.world_size} ranks, recipe {one.recipe or 'none'}"
+        )
+    if record.differing:
+        lines.append(f"  ! got twice with different samples: steps {_listed(record.differing)}")
+    if record.substituted:
+        lines.append(f"  substituted samples at steps {_listed(record.substituted)}")
+    lines += [f"step {spike.step}{mark_line(mark)}" for spike in record.spikes for mark in spike.marks]
+    lines += [f"step {one.step} slot {one.slot}  {one.note} {one.value:.4g}" for one in record.largest]
+    return "\n".join(lines)
 
 
 def step_text(record: StepRecord) -> str:
@@ -58,6 +76,10 @@ def slot_text(record: SlotRecord) -> str:
     if record.seen:
         lines.append("seen at steps " + ", ".join(str(step) for step, _ in record.seen))
     return "\n".join(lines)
+
+
+def _listed(steps: tuple[int, ...], most: int = 20) -> str:
+    return ", ".join(map(str, steps[:most])) + (f" and {len(steps) - most} more" if len(steps) > most else "")
 
 
 def proof_line(proof: Proof) -> str:

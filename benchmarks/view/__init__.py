@@ -1,1 +1,0 @@
-"""How fast the viewer answers, and what it takes for it. `python -m benchmarks.view`."""

@@ -1,0 +1,106 @@
+"""`penstock batch`, `penstock trail show` and the first address of `penstock view`, without a browser."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import loader
+from penstock.cli import main
+from penstock.verbs.view import _first
+from tests.view.conftest import BATCH, STEPS
+
+RECIPE = "tests.view.recipes:recipe"
+
+
+def told(capsys, *arguments):
+    """Exit status and output of `penstock`."""
+    status = main([str(one) for one in arguments])
+    return status, capsys.readouterr().out
+
+
+def test_a_step_as_text_names_proofs_marks_and_slots(trained, capsys):
+    status, out = told(capsys, "batch", "one@2", "--root", trained, "--recipe", RECIPE)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0].startswith(f"one step 2: rank 0 of 1, {BATCH} of {BATCH} slots, digest ")
+    assert [line.split()[:2] for line in lines[1:5]] == [
+        [name, "proved"] for name in ("planned", "bytes", "code", "tensors")
+    ]
+    with loader.Root(trained) as root:
+        keys = [one.address.key for one in loader.explain(loader.plan_of(root, "one"), 2)]
+    assert [line.split()[2] for line in lines if line.startswith("slot ")] == keys
+
+
+def test_a_part_of_a_step_and_its_json(trained, capsys):
+    status, out = told(
+        capsys, "batch", "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained, "--json"
+    )
+    body = json.loads(out)
+    assert status == 0
+    assert (body["rank"], body["world_size"], body["step"]) == (2, 3, 1)
+    assert [one["slot"] for one in body["slots"]] == [4, 5]
+
+
+def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
+    folder = tmp_path / "out"
+    status, _ = told(
+        capsys, "batch", "one@2", "--slot", 3, "--root", trained, "--recipe", RECIPE, "--save", folder
+    )
+    assert status == 0
+    record = json.loads((folder / "record.json").read_text())
+    assert (record["step"], record["slot"]) == (2, 3)
+    saved = np.load(folder / "slot-00003-jpg.npy")
+    with (
+        loader.Root(trained) as root,
+        loader.Replay(loader.plan_of(root, "one"), framework="numpy") as replay,
+    ):
+        from tests.view.recipes import crop
+
+        seen = replay.slot(2, 3)
+        with loader.Replay(replay.plan, transform=crop, framework="numpy") as own:
+            np.testing.assert_array_equal(saved, own.slot(2, 3).trained["jpg"])
+    drawn = np.asarray(Image.open(folder / "slot-00003-jpg.png").convert("RGB"))
+    np.testing.assert_array_equal(drawn, saved.transpose(1, 2, 0))
+    assert json.loads((folder / "slot-00003-cls.json").read_text()) == seen.decoded["cls"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["batch", "one"], "which step of one"),
+        (["batch", "nobody@1"], "nobody"),
+        (["batch", "one@1", "--slot", "99"], "slot = 99"),
+        (["batch", "one@1", "--recipe", "train"], "module:function"),
+        (["trail", "show", "nobody"], "nobody"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(trained, capsys, arguments, message):
+    assert main([*arguments, "--root", str(trained)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_as_text_lists_the_largest_notes(trained, capsys):
+    status, out = told(capsys, "trail", "show", "one", "--root", trained)
+    lines = out.splitlines()
+    assert status == 0
+    assert lines[0] == f"one: {STEPS} steps, 0 to {STEPS - 1}"
+    assert lines[1].endswith("of photos@1, 1 ranks, recipe tests.view.recipes:recipe")
+    assert "step 0 slot 5  loss 5" in lines
+
+
+@pytest.mark.parametrize(
+    ("where", "step", "address"),
+    [
+        ("", None, ""),
+        ("photos", None, "v/photos/1"),
+        ("photos@1", None, "v/photos/1"),
+        ("one", None, "r/one"),
+        ("one@4", None, "r/one/4"),
+        ("one", 3, "r/one/3"),
+    ],
+)
+def test_the_first_page_is_that_of_its_place(trained, where, step, address):
+    with loader.Root(trained) as root:
+        assert _first(root, where, step) == address

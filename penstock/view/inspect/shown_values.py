@@ -1,7 +1,8 @@
 """Values of a sample's fields, each by its kind: in words, with its marks, and whether there is a picture of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import loader
@@ -9,6 +10,7 @@ from penstock.card.rendering.escape import clean
 
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Mark, TokenBox
+from ..replays.replayed_values import Texts
 from .json_record import Record
 
 MOST_LINES = 40
@@ -35,10 +37,12 @@ class Shown(Record):
     """Tokens one by one; empty for other kinds."""
 
 
-def facts_of(sample: Mapping[str, Any], field: str, version: "loader.Version | None") -> Facts:
+def facts_of(
+    sample: Mapping[str, Any], field: str, version: "loader.Version | None", texts: Texts | None = None
+) -> Facts:
     """Return the facts that are known of a field beside its value. version: of the sample, whose manifest names them.
 
-    A classification's labels are the producer's, for fields whose name ends in `cls`.
+    A classification's labels are the producer's, for fields whose name ends in `cls`. texts: of tokens.
     """
     told: dict[str, Any] = {}
     if version is not None:
@@ -56,7 +60,12 @@ def facts_of(sample: Mapping[str, Any], field: str, version: "loader.Version | N
         vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
         special={int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19},
         rate=float(rate) if type(rate) is int and rate > 0 else None,
+        decode=partial(_text, texts[field]) if texts and field in texts else None,
     )
+
+
+def _text(texts: Mapping[int, str], ids: Sequence[int]) -> str:
+    return "".join(texts.get(token, "") for token in ids)
 
 
 def shown(field: str, value: object, facts: Facts) -> Shown:
@@ -71,6 +80,8 @@ def shown(field: str, value: object, facts: Facts) -> Shown:
     )
 
 
-def shown_sample(sample: Mapping[str, Any], version: "loader.Version | None") -> tuple[Shown, ...]:
-    """Return every field of a sample, in its order: no field is left out."""
-    return tuple(shown(name, value, facts_of(sample, name, version)) for name, value in sample.items())
+def shown_sample(
+    sample: Mapping[str, Any], version: "loader.Version | None", texts: Texts | None = None
+) -> tuple[Shown, ...]:
+    """Return every field of a sample, in its order: no field is left out. texts: of tokens."""
+    return tuple(shown(name, value, facts_of(sample, name, version, texts)) for name, value in sample.items())

@@ -176,8 +176,8 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
 
 
 def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[FieldRow, ...]:
-    decoded = {one.field: one for one in shown_sample(values.decoded, version)}
-    trained = {one.field: one for one in shown_sample(values.trained, version)}
+    decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts)}
+    trained = {one.field: one for one in shown_sample(values.trained, version, values.texts)}
     stored = values.address.fields
     return tuple(
         FieldRow(

@@ -189,7 +189,7 @@ def _row(training: Training, values: BatchValues, i: int, explained: Explanation
         epoch=explained.epoch,
         attempt=explained.attempt,
         raw=clean(explained.provenance.get("raw_uri", ""), 400),
-        shown=shown_sample(values.slots[i], version),
+        shown=shown_sample(values.slots[i], version, values.texts),
         largest=training.largest(values.step, explained.slot),
         error=values.errors.get(explained.slot, ""),
     )

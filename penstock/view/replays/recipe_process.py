@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
@@ -140,6 +141,29 @@ def load_recipe(recipe: str) -> Mapping[str, Any]:
     return found
 
 
+def load_tokenizers(recipe: str) -> Mapping[str, Any]:
+    """Return field -> tokenizer, of the function `tokenizers` beside a recipe; nothing where there is none.
+
+    Raises: InvalidRuntime; TransformFailed where the user's code raises.
+    """
+    function = getattr(_imported(recipe.rpartition(":")[0]), "tokenizers", None)
+    if not callable(function):
+        return {}
+    try:
+        found = function()
+    except Exception as error:
+        raise TransformFailed(
+            f"tokenizers() of --recipe {recipe} raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, Mapping):
+        raise InvalidRuntime(
+            f"tokenizers() of --recipe {recipe} gave {type(found).__name__}; a dict of field -> tokenizer is needed, "
+            "such as {'tokens.npy': tokenizer}, which has decode(list of ids)"
+        )
+    return found
+
+
+@cache  # a file that is run again makes other classes of the same names
 def _imported(module: str) -> Any:
     if not module.endswith(".py"):
         sys.path.insert(0, "")  # as python -m does: a train.py beside the caller
@@ -162,7 +186,7 @@ def _serve(pipe: Connection, root: loader.Root, recipe: str, quiet: bool) -> Non
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
     try:
-        replays = Replays(root, load_recipe(recipe))
+        replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
     except PenstockError as error:
         pipe.send_bytes(_packed(False, error))
         return

@@ -8,6 +8,9 @@ from loader.dataset.shards.address import SampleAddress
 
 from .picture_placement import Placement
 
+Texts = Mapping[str, Mapping[int, str]]
+"""Field -> token -> its text, of the fields that the recipe has a tokenizer for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
@@ -51,6 +54,8 @@ class SlotValues:
     """The reason why `decoded` or `trained` is empty."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
+    texts: Texts = field(default_factory=dict)
+    """Texts of its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,3 +80,5 @@ class BatchValues:
     """Per slot, field -> its value after the transform; empty at padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
+    texts: Texts = field(default_factory=dict)
+    """Texts of its tokens."""

@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from loader.run.seen import Seen
 
 from .picture_placement import placements
 from .replayed_values import BatchValues, Setting, SlotValues
+from .token_texts import token_texts
 
 MOST_PLANS = 4
 """Plans that are held open; the one that was not asked for the longest goes."""
@@ -63,9 +64,17 @@ class _Open:
 class Replays:
     """A `Replayer` in this process: one question after the other."""
 
-    def __init__(self, root: loader.Root, recipe: Mapping[str, Any] | None = None) -> None:
-        """Take the result of a training's `recipe()`; None decodes by the fields' extensions, without a transform."""
-        self._root = root
+    def __init__(
+        self,
+        root: loader.Root,
+        recipe: Mapping[str, Any] | None = None,
+        tokenizers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the result of a training's `recipe()`; None decodes by the fields' extensions, without a transform.
+
+        tokenizers: field -> an object whose `decode` gives the text of a list of tokens, or such a function.
+        """
+        self._root, self._tokenizers = root, dict(tokenizers or {})
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _OURS}
         self._open: OrderedDict[Setting, _Open] = OrderedDict()
         self._lock = RLock()
@@ -73,13 +82,15 @@ class Replays:
     def slot(self, setting: Setting, step: int, slot: int) -> SlotValues:
         """Return one slot, with the places of its pictures."""
         with self._lock:
-            return _slot_values(self.replay(setting).slot(step, slot))
+            values = _slot_values(self.replay(setting).slot(step, slot))
+            return replace(values, texts=token_texts(self._tokenizers, [values.decoded, values.trained]))
 
     def batch(self, setting: Setting, step: int, rank: int, world_size: int) -> BatchValues:
         """Return a rank's part of a step."""
         with self._lock:
             replay = self.replay(setting)
-            return _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
+            values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
+            return replace(values, texts=token_texts(self._tokenizers, values.slots))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms."""

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from ...dataset.root import Root
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 AT_ONCE = 256
 """Objects that are held at once before they are parsed."""
 _ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
+_PLACE = ["step", "rank", "at_us", "world_size"]
 _START = re.compile(r"start-[0-9a-f]{16}\.json")
 
 
@@ -43,6 +45,8 @@ class RunTrail:
     largest: list of {note, slot, value}, slot of the global batch. `note.<name>`: Float64, for each note.
     `crc.<field>`: UInt32, for each field with checksums; null where a step has none.
     """
+    objects: frozenset[str]
+    """Names of the objects that it was read from, in the folder of the run."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,8 +81,13 @@ class RunTrail:
 
         Held against each other are the tries of one rank of as many, and global batches of all world sizes.
         """
+        places = self.steps.select(
+            "step", "rank"
+        ).to_numpy()  # in order: a rank's tries of a step are neighbours
+        twice = places[1:][(places[1:] == places[:-1]).all(axis=1), 0]
+        some = replace(self, steps=self.steps.filter(np.isin(places[:, 0], twice)))
         steps: set[int] = set()
-        for rows, place in ((self.steps, ["step", "rank", "world_size"]), (self.whole, ["step"])):
+        for rows, place in ((some.steps, ["step", "rank", "world_size"]), (some.whole, ["step"])):
             kinds = rows.select(*place, "digest").unique()
             steps.update(kinds.filter(kinds.select(place).is_duplicated())["step"].to_list())
         return tuple(sorted(steps))
@@ -88,8 +97,10 @@ class RunTrail:
         return {one.id: one for one in self.starts}[start_id]
 
 
-def read_trail(root: Root, run: str) -> RunTrail:
+def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     """Return the trail of a run.
+
+    known: the trail as it was read before, whose objects are not read again; it is returned where there is no other.
 
     Costs a listing and a read per object: one per recorded rank and minute. Of a root with mirrors the primary's, as
     a mirror has those of its last copy. Raises: RunNotFound; InvalidName; Corrupt; FormatTooNew; StoreError;
@@ -97,13 +108,19 @@ def read_trail(root: Root, run: str) -> RunTrail:
     """
     folder, store = trail_folder(check_run_name(run)), primary_of(root.store)
     keys = [info.key.removeprefix(folder) for info in store.list(folder)]
-    starts, rows = read_starts(store, run, keys), list(filter(_ROWS.fullmatch, keys))
-    if not starts and not rows:
+    objects = frozenset(key for key in keys if _ROWS.fullmatch(key) or _START.fullmatch(key))
+    if known is not None and known.objects == objects:
+        return known
+    if not objects:
         raise RunNotFound(
             f"{store.url} has no trail of run {run!r}; it has: {', '.join(trail_runs(store)) or 'none'}. A training "
             "keeps one with loader.Loader(plan, trail=loader.Trail(root, run=...))"
         )
-    return RunTrail(run=run, starts=starts, steps=_steps(store, folder, rows))
+    # Objects are immutable. One that is gone takes its rows with it.
+    kept = known if known is not None and known.objects <= objects else None
+    new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
+    steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
+    return RunTrail(run=run, starts=read_starts(store, run, keys), steps=steps, objects=objects)
 
 
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:
@@ -125,12 +142,13 @@ def trail_runs(store: Store) -> list[str]:
     return sorted({info.key.split("/")[1] for info in store.list("trails/")})
 
 
-def _steps(store: Store, folder: str, names: list[str]) -> "pl.DataFrame":
+def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":
+    """Return the rows of objects, and those that are known, in their order."""
     try:
         import polars as pl
     except ImportError as error:
         raise MissingDependency("a trail is read with polars: pip install 'penstock[tables]'") from error
-    parts = [_of_rank(SCHEMA.empty_table(), 0, 0)]
+    parts = [_of_rank(SCHEMA.empty_table(), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
         with Together(store, [folder + name for name in some]) as coming:
@@ -139,14 +157,29 @@ def _steps(store: Store, folder: str, names: list[str]) -> "pl.DataFrame":
                 place = _ROWS.fullmatch(name)
                 assert place is not None  # as listed
                 parts.append(_of_rank(table, int(place[1]), int(place[2])))
-    steps = pl.concat(parts, how="diagonal")
-    # A row lies in two objects where it got notes later, or the answer to the first write was lost.
-    told = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
-    steps = steps.sort(told, descending=True).unique(["step", "rank", "world_size", "at_us"], keep="first")
+    steps = _ordered(pl.concat(parts, how="diagonal"))
     notes, crcs = (sorted(name for name in steps.columns if name.startswith(one)) for one in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
     others = [name for name in SCHEMA.names if name not in first_columns]
-    return steps.select(*first_columns, *others, *notes, *crcs).sort("step", "rank", "at_us")
+    return steps.select(*first_columns, *others, *notes, *crcs)
+
+
+def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
+    """Return the rows by step, rank and time, each once. Rows in their order, as one rank's are, are not copied."""
+    import polars as pl
+
+    places = [steps[name].to_numpy() for name in _PLACE]
+    order = np.lexsort(places[::-1])
+    if not np.array_equal(order, np.arange(len(order))):
+        steps, places = steps[order], [column[order] for column in places]
+    same = np.logical_and.reduce([column[1:] == column[:-1] for column in places])
+    if not same.any():
+        return steps
+    # A row lies in two objects where it got notes later, or the answer to the first write was lost.
+    repeated = np.append(same, False) | np.insert(same, 0, False)
+    told = pl.sum_horizontal(pl.all().is_not_null()) + pl.col("largest").list.len()
+    most = steps.filter(repeated).sort(told, descending=True).unique(_PLACE, keep="first")
+    return pl.concat([steps.filter(~repeated), most]).sort(_PLACE)
 
 
 def _of_rank(table: pa.Table, rank: int, world_size: int) -> "pl.DataFrame":

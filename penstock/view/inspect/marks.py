@@ -14,6 +14,7 @@ from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 
 from ..kinds.kind import Mark
+from ..replays.note_spread import Spread
 from .json_record import Record
 
 SIGMAS = 4.0
@@ -21,8 +22,6 @@ SIGMAS = 4.0
 MIN_STEPS = 16
 """Steps with a note, below which nothing is said of its spread."""
 _MIN_BYTES = 64
-_MAD_PER_SIGMA = 0.6745
-"""Median absolute deviation of a normal distribution, in standard deviations (Rousseeuw and Croux 1993)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,10 @@ def ranked(slots: Sequence[Faced], notes: Iterable[StepMark] = ()) -> tuple[Step
     return tuple(sorted(found, key=lambda one: (-one.weight, one.slots, one.field)))
 
 
-def note_marks(
-    step: int, notes: Mapping[str, float], history: Mapping[str, Sequence[float]]
-) -> list[StepMark]:
+def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spread]) -> list[StepMark]:
     """Return a mark per note of a step that is not finite, or far from the run's other steps.
 
-    The spread is 1.4826 * median absolute deviation, which one spike does not widen. history: note -> its values.
+    spreads: note -> the spread of its values over the run.
     """
     found = []
     for name, value in notes.items():
@@ -87,14 +84,12 @@ def note_marks(
                 StepMark(name="note_not_finite", text=f"{label} = {value} at step {step}", weight=95)
             )
             continue
-        known = np.array([one for one in history.get(name, ()) if np.isfinite(one)], np.float64)
-        if len(known) < MIN_STEPS:
+        known = spreads.get(name)
+        if known is None or known.n < MIN_STEPS or not known.sigma > 0:
             continue
-        middle = float(np.median(known))
-        sigma = float(np.median(np.abs(known - middle))) / _MAD_PER_SIGMA
-        if sigma > 0 and abs(value - middle) > SIGMAS * sigma:
-            far = abs(value - middle) / sigma
-            text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {middle:.4g}"
+        far = abs(value - known.median) / known.sigma
+        if far > SIGMAS:
+            text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {known.median:.4g}"
             found.append(StepMark(name="note_far", text=text, weight=60))
     return found
 

@@ -158,7 +158,8 @@ def _tensors(
         return proof(
             True, f"CRC-32C of {', '.join(sorted(values.crc32c))} are the trail's: bit for bit the same"
         )
-    if functions is None and training.start(values.step).transforms:
+    start = training.start(values.step)
+    if functions is None and start is not None and start.transforms:
         return proof(None, "the transform is not run without --recipe")
     last = known[-1]
     differ = sorted(name for name in {*last, *values.crc32c} if last.get(name) != values.crc32c.get(name))

@@ -15,7 +15,9 @@ from .json_record import Record
 from .marks import StepMark, note_marks
 
 MOST_POINTS = 1000
-"""Places of a chart along its steps; each has the least and the greatest value there."""
+"""Places of a chart along its steps, over all notes; each has the least and the greatest value of a note there."""
+LEAST_POINTS = 100
+"""Places of a note, however many notes there are."""
 MOST_LARGEST = 12
 """Samples that are listed of a note."""
 MOST_SPIKES = 20
@@ -94,13 +96,12 @@ def run_record(training: Training) -> RunRecord:
     """Return the record of a run. Costs a pass over its steps."""
     trail = training.trail
     assert trail is not None
-    steps = trail.steps
-    numbers = steps["step"].unique().sort()
-    substituted = steps.filter(steps["substituted"] > 0)["step"].unique().sort()
+    steps = trail.steps["step"]
+    substituted = steps.filter(trail.steps["substituted"] > 0).unique().sort()
     return RunRecord(
         run=trail.run,
-        n_steps=len(numbers),
-        first_step=int(numbers[0]) if len(numbers) else -1,
+        n_steps=steps.n_unique(),
+        first_step=int(steps[0]) if len(steps) else -1,
         last_step=training.last_step,
         differing=trail.differing,
         substituted=tuple(substituted.to_list()),
@@ -136,16 +137,14 @@ def _spikes(training: Training) -> tuple[Spike, ...]:
     suspects: set[int] = set()
     for name in training.trail.notes:
         values = training.trail.steps[NOTE + name].to_numpy().astype(np.float64)
-        known = values[np.isfinite(values)]
         there = ~training.trail.steps[NOTE + name].is_null().to_numpy()
         suspects.update(steps[there & ~np.isfinite(values)].tolist()[:MOST_SPIKES])
-        if len(known):
-            far = np.abs(np.nan_to_num(values, nan=0.0) - np.median(known)) * np.isfinite(values)
-            suspects.update(steps[np.argsort(-far, kind="stable")[: 2 * MOST_SPIKES]].tolist())
+        far = np.nan_to_num(np.abs(values - training.spreads[name].median), nan=-1.0, posinf=-1.0)
+        suspects.update(steps[np.argsort(-far, kind="stable")[: 2 * MOST_SPIKES]].tolist())
     found = [
         Spike(step=step, marks=tuple(marks))
         for step in sorted(suspects)
-        if (marks := note_marks(step, training.notes(step), training.history))
+        if (marks := note_marks(step, training.notes(step), training.spreads))
     ]
     return tuple(
         sorted(found, key=lambda one: (-one.marks[0].weight, -_distance(one), one.step))[:MOST_SPIKES]
@@ -171,9 +170,12 @@ def _distance(spike: Spike) -> float:
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
-    """Return columns of at most 2 * MOST_POINTS steps: those of the least and greatest value of each stretch."""
+    """Return columns of some 2 * MOST_POINTS steps: those of the least and greatest value of each stretch."""
     assert training.trail is not None
-    frame = training.trail.steps.unique("step", keep="last", maintain_order=True).sort("step")
+    numbers = training.trail.steps["step"].to_numpy()  # ascending
+    last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
+    notes = [NOTE + name for name in training.trail.notes]
+    frame = training.trail.steps.select("step", "wait_us", "substituted", *notes).filter(last)
     columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {
         name: frame[NOTE + name].to_numpy().astype(np.float64) for name in training.trail.notes
     }
@@ -184,12 +186,11 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
     n = frame.height
     chosen = np.arange(n)
     if n > 2 * MOST_POINTS:
-        ends = np.linspace(0, n, MOST_POINTS + 1).astype(int)
+        ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(columns)) + 1).astype(int)
         kept = {0, n - 1}
         for values in columns.values():
             low, high = np.nan_to_num(values, nan=np.inf), np.nan_to_num(values, nan=-np.inf)
-            share = MOST_POINTS // len(columns)
-            for start, stop in pairwise(ends.tolist()) if share else ():
+            for start, stop in pairwise(ends.tolist()):
                 kept.update((start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())))
         chosen = np.array(sorted(kept))
     return {

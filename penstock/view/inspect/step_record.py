@@ -129,7 +129,7 @@ def step_record(
         digest=values.digest,
         bucket=_bucket(plan, explained),
         proofs=proofs(training, values, functions, trouble),
-        marks=ranked(faced, note_marks(step, notes, training.history)),
+        marks=ranked(faced, note_marks(step, notes, training.spreads)),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
         slots=tuple(rows),

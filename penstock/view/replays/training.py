@@ -2,17 +2,22 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import loader
 from loader.errors import InvalidRuntime, RunNotFound
 from loader.json_text import parse_json_object
+from loader.run.trail.start_record import Start
 from loader.run.trail.step_rows import CRC, NOTE
 
+from .note_spread import Spread, spread_of
 from .replayed_values import Setting
 from .replays import Replays
 
@@ -50,12 +55,12 @@ class Training:
         plain = not recipe and bool(start.transforms)
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
-    def start(self, step: int) -> Any:
+    def start(self, step: int) -> Start | None:
         """Return the start under which a step was trained, or the steps before it; None without a trail."""
         if self.trail is None or not self.trail.starts:
             return None
-        rows = self.recorded(step) or self._before(step)
-        return self.trail.start(rows[-1]["start"]) if rows else self.trail.starts[0]
+        stop = int(np.searchsorted(self._numbers, step + 1))
+        return self._starts[self.trail.steps["start"][stop - 1]] if stop else self.trail.starts[0]
 
     def plan(self, step: int) -> loader.Plan:
         """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
@@ -73,7 +78,8 @@ class Training:
 
     def recorded(self, step: int) -> list[Row]:
         """Return the rows of a step, by rank and time; none where nothing is recorded."""
-        return [] if self.trail is None else self._by_step.get(step, [])
+        first, stop = np.searchsorted(self._numbers, [step, step + 1]).tolist()
+        return [] if self.trail is None else self.trail.steps[first:stop].to_dicts()
 
     def notes(self, step: int) -> dict[str, float]:
         """Return the notes of a step, as its first recorded rank had them last."""
@@ -96,16 +102,16 @@ class Training:
         }
 
     @cached_property
-    def history(self) -> Mapping[str, Sequence[float]]:
-        """Note -> its values at all recorded steps."""
+    def spreads(self) -> Mapping[str, Spread]:
+        """Note -> the spread of its values over all recorded steps."""
         if self.trail is None:
             return {}
-        return {name: self.trail.steps[NOTE + name].drop_nulls().to_list() for name in self.trail.notes}
+        return {name: spread_of(self.trail.steps[NOTE + name].to_numpy()) for name in self.trail.notes}
 
     @property
     def last_step(self) -> int:
         """The last recorded step; -1 for none."""
-        return max(self._by_step, default=-1) if self.trail is not None else -1
+        return int(self._numbers[-1]) if len(self._numbers) else -1
 
     def missing(self, what: str) -> str:
         """Return the reason why something is not recorded, and the remedy."""
@@ -120,16 +126,14 @@ class Training:
         self._replays.close()
 
     @cached_property
-    def _by_step(self) -> dict[int, list[Row]]:
-        found: dict[int, list[Row]] = {}
-        assert self.trail is not None
-        for row in self.trail.steps.to_dicts():
-            found.setdefault(row["step"], []).append(row)
-        return found
+    def _numbers(self) -> NDArray[np.int64]:
+        """The step of each row of the trail, ascending."""
+        return np.empty(0, np.int64) if self.trail is None else self.trail.steps["step"].to_numpy()
 
-    def _before(self, step: int) -> list[Row]:
-        earlier = [one for one in self._by_step if one < step]
-        return self._by_step[max(earlier)] if earlier else []
+    @cached_property
+    def _starts(self) -> Mapping[str, Start]:
+        assert self.trail is not None
+        return {one.id: one for one in self.trail.starts}
 
     def _plan_hash(self, step: int) -> str:
         start = self.start(step)

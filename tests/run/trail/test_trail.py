@@ -15,6 +15,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, Forbidden, FormatTooNew, InvalidName, InvalidRuntime, RunNotFound
 from loader.run.trail import recorder
+from tests.dataset.stores import Counting
 
 
 @pytest.fixture
@@ -337,6 +338,42 @@ def test_notes_that_come_late_are_written_too(memory_root, plan, monkeypatch, wa
     assert found["note.loss"].to_list() == [3, None]
     assert found["note.norm"].to_list() == [1, None]
     assert found["largest"].list.len().to_list() == [8, 0]
+
+
+def test_a_trail_read_again_reads_the_new_objects_alone(memory_root, plan, monkeypatch, wait_for):
+    monkeypatch.setattr(recorder, "GAP_S", 0.005)
+    for rank in range(2):
+        train(plan, loader.Trail(memory_root, "r", ranks="all"), steps=3, rank=rank, world_size=2)
+    known = loader.read_trail(memory_root, "r")
+    store = Counting(memory_root.store)
+    memory_root._use(store)
+    assert loader.read_trail(memory_root, "r", known) is known
+    assert store.calls == {("list", "trails"): 1}
+
+    trail = loader.Trail(memory_root, "r")
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, trail=trail) as batches:
+        batches.seek(2)
+        next(batches)
+        batches.state_dict()
+        wait_for(lambda: any("0-of-1/" in info.key for info in memory_root.store.list("trails/")))
+        middle = loader.read_trail(memory_root, "r", known)
+        batches.note(loss=8, per_sample={"loss": range(8)})  # which writes the row anew
+        next(batches)
+    store.calls.clear()
+    found = loader.read_trail(memory_root, "r", middle)
+    new = found.objects - middle.objects
+    assert sum(n for (verb, _), n in store.calls.items() if verb.startswith("get")) == len(new) + 2  # starts
+    assert found.steps.equals(loader.read_trail(memory_root, "r").steps)
+    assert found.steps.filter(found.steps["world_size"] == 1)["note.loss"].to_list() == [8, None]
+    assert found.steps.select("step", "rank").rows() == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        *[(2, 0)] * 2,
+        (2, 1),
+        (3, 0),
+    ]
 
 
 KILLED = """

@@ -9,6 +9,7 @@ import numpy as np
 import loader
 from loader.api.explain import provenance
 from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
@@ -17,6 +18,7 @@ from .json_record import Record
 from .shown_values import Shown, facts_of, shown
 from .version_record import fields_of
 
+_MEDIA = ("image", "video", "audio")
 MAX_FIELD_BYTES = 256 * 2**20
 """A larger field is not read whole."""
 
@@ -112,23 +114,29 @@ def sample_record(version: "loader.Version", ordinal: int) -> SampleRecord:
         key=address.key,
         part=address.part,
         row=address.row,
-        fields=tuple(
-            SampleField(
-                field=name,
-                path=at.path,
-                offset=at.offset,
-                nbytes=at.nbytes,
-                crc32c=f"{at.crc32c:08x}",
-                decoded=shown(name, values[name], facts_of(values, name, version))
-                if name in values
-                else None,
-                error=errors.get(name, ""),
-            )
-            for name, at in address.fields.items()
-        ),
+        fields=_fields(version, address, values, errors),
         columns=_columns(version, ordinal),
         provenance=origin,
     )
+
+
+def _fields(
+    version: "loader.Version", address: SampleAddress, values: dict[str, Any], errors: dict[str, str]
+) -> tuple[SampleField, ...]:
+    """Return the fields, those that are looked at or listened to first."""
+    found = [
+        SampleField(
+            field=name,
+            path=at.path,
+            offset=at.offset,
+            nbytes=at.nbytes,
+            crc32c=f"{at.crc32c:08x}",
+            decoded=shown(name, values[name], facts_of(values, name, version)) if name in values else None,
+            error=errors.get(name, ""),
+        )
+        for name, at in address.fields.items()
+    ]
+    return tuple(sorted(found, key=lambda one: one.decoded is None or one.decoded.kind not in _MEDIA))
 
 
 def _columns(version: "loader.Version", ordinal: int) -> dict[str, str]:

@@ -3,7 +3,6 @@
 `guard` has admitted the request: JSON, of this server's own page, with its CSRF header.
 """
 
-import json
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -12,6 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from loader.errors import InvalidRuntime, PenstockError
+from loader.json_text import parse_json_object
 
 from ..basket import exclude_basket
 from .page import Site
@@ -43,7 +43,7 @@ def _exclude(site: Site, body: bytes) -> dict[str, Any]:
 def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
     """Return (version, key) of each sample, the reason, the person and the page. Raises: InvalidRuntime."""
     try:
-        given = json.loads(body)
+        given = parse_json_object(body)
         samples = [(str(one["version"]), str(one["key"])) for one in given["samples"]]
         reason, by, page = (str(given[name]) for name in ("reason", "by", "page"))
         known = all(version.partition("@")[2].isdecimal() for version, _ in samples)

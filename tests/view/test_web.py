@@ -280,6 +280,17 @@ def test_the_grid_is_filtered_and_sorted(served):
     assert widths == sorted(widths, reverse=True)
 
 
+def test_a_retired_version_is_shown_and_named_as_such(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+        write_photos(root, numbers=range(20, 24))
+        root.retire("photos@1", reason="too small")
+    served = serve(tmp_path / "root", recipe=None)
+    assert served.get("/v/photos/1.json").json()["n_samples"] == 14
+    assert served.get("/v/photos/1/diff/2").status_code == 200
+    assert served.get("/").text.count(">retired<") == 1
+
+
 def test_hostile_text_is_text(serve, tmp_path):
     bad = "<script>alert(1)</script>\u202e\x1b[2J\"'><img src=x onerror=alert(2)>"
     with loader.Root(tmp_path / "root") as root:

@@ -95,7 +95,11 @@ class OpenData:
         with self._lock:
             found = self._versions.pop(ref, None)
             # A root of its own, over the same store: its lease is given back with the last reference to the version.
-            version = root_over(self.root.store, self.root.verify).open(ref, retired=True) if found is None else found[0]
+            version = (
+                root_over(self.root.store, self.root.verify).open(ref, retired=True)
+                if found is None
+                else found[0]
+            )
             self._versions[ref] = version, time.monotonic()
             self._sweep()
             return version

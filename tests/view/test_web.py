@@ -139,10 +139,26 @@ def test_nobody_is_let_in_without_the_token(served, path):
 def test_the_token_becomes_a_cookie_and_leaves_the_address(served):
     answer = served.ask("GET", f"/r/three/2?world=3&token={TOKEN}&rank=1")
     assert answer.status_code == 303
-    assert answer.headers["location"] == "?world=3&rank=1"
+    assert answer.headers["location"] == "./2?world=3&rank=1"
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith(f"penstock-8497={TOKEN};")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/", "./"),
+        ("/v/photos/1", "./1"),
+        ("//evil.example", "./evil.example"),
+        ("/javascript:alert(1)", "./javascript%3Aalert%281%29"),
+        ("/%5C%5Cevil.example", "./%5C%5Cevil.example"),
+        ("/a%0d%0aset-cookie:%20b", "./a%0D%0Aset-cookie%3A%20b"),
+    ],
+)
+def test_the_first_address_leads_nowhere_else(served, path, location):
+    answer = served.ask("GET", f"{path}?token={TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example", ""])

@@ -8,7 +8,7 @@ import hmac
 import secrets
 from collections.abc import Collection
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -107,10 +107,9 @@ class Guard:
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return _without_token()
         rest = urlencode([(key, value) for key, value in query if key != "token"])
-        # A relative address: whatever a proxy put before the path stays.
-        answer = RedirectResponse(
-            f"?{rest}" if rest else scope["path"].rpartition("/")[2] or "./", status_code=303
-        )
+        # A relative address: whatever a proxy put before the path stays. "./" keeps "a:b" from being a scheme.
+        last = quote(scope["path"].rpartition("/")[2])
+        answer = RedirectResponse(f"./{last}" + (f"?{rest}" if rest else ""), status_code=303)
         answer.set_cookie(
             self._cookie, self._token, httponly=True, samesite="strict", path=f"{self._prefix}/"
         )

@@ -58,6 +58,11 @@ class Faced:
     """The reason why it cannot be read; "" where it can."""
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def ranked(slots: Sequence[Faced], notes: Iterable[StepMark] = ()) -> tuple[StepMark, ...]:
     """Return every mark of a batch, the worst first."""
     found = [
@@ -112,7 +117,9 @@ def _of_kinds(slots: Sequence[Faced]) -> list[StepMark]:
     return [
         StepMark(
             name=name,
-            text=of[0][1].text if len(of) == 1 else f"{of[0][1].text} (and {len(of) - 1} more slots)",
+            text=of[0][1].text
+            if len(of) == 1
+            else f"{of[0][1].text} (and {counted(len(of) - 1, 'more slot')})",
             weight=max(mark.weight for _, mark in of),
             slots=tuple(slot for slot, _ in of),
             field=field,
@@ -197,7 +204,7 @@ def _splits(slots: Sequence[Faced]) -> list[StepMark]:
     return [
         StepMark(
             name="other_split",
-            text=f"{len(numbers)} slots hold samples of the split {clean(split, 80)}, not of train",
+            text=f"{counted(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
             weight=80,
             slots=tuple(numbers),
         )

@@ -89,7 +89,8 @@ def proof_line(proof: Proof) -> str:
 
 def mark_line(mark: StepMark) -> str:
     """Return a mark with its slots in one line."""
-    slots = f"  (slots {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
+    noun = "slot" if len(mark.slots) == 1 else "slots"
+    slots = f"  ({noun} {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
 
 

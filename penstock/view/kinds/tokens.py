@@ -173,7 +173,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
     top = np.inf if facts.vocabulary is None else facts.vocabulary
     outside = ids[((ids < 0) & (ids != IGNORED)) | (ids >= top)]
     if outside.size:
-        text = f"{outside.size:,} tokens lie outside the vocabulary of {top:,}, such as {int(outside[0])}"
+        text = f"tokens outside the vocabulary of {top:,}: {outside.size:,}, such as {int(outside[0])}"
         out.append(mark("out_of_vocabulary", text))
     if _masked(ids, facts).all():
         out.append(mark("no_target", f"the loss counts none of the {ids.size:,} tokens"))

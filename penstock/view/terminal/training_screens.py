@@ -10,6 +10,7 @@ from textual.widgets.option_list import Option
 
 from penstock.card.rendering.escape import clean
 
+from ..inspect.marks import counted
 from ..inspect.plain_text import mark_line, proof_line
 from ..inspect.run_record import RunRecord, run_record
 from ..inspect.shown_values import facts_of
@@ -50,7 +51,9 @@ class RunScreen(RecordScreen):
             yield paragraph("\n".join(clean(one, 300) for one in record))
             return
         if record.differing:
-            yield line(f"! {len(record.differing)} steps were got twice with different samples", bad=True)
+            yield line(
+                f"! {counted(len(record.differing), 'step')} got twice with different samples", bad=True
+            )
         for name, values in record.chart.items():
             if name != "step":
                 yield line(chart_line(clean(name, 20), values, self.app.size.width - 4))

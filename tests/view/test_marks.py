@@ -1,0 +1,31 @@
+"""Marks of a batch in words: one slot, and several."""
+
+import pytest
+
+from penstock.view.inspect.marks import Faced, ranked
+from penstock.view.inspect.plain_text import mark_line
+from penstock.view.kinds.kind import Mark
+
+
+def faced(slot, split="train", marks=()):
+    marked = {"jpg": [Mark(name=name, text=f"it is {name}", weight=50) for name in marks]}
+    return Faced(slot=slot, key=f"k{slot}", values={}, marks=marked, provenance={"split": split})
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        (["train", "test"], "  ! 1 sample of the split test, not of train  (slot 1)"),
+        (["test", "test"], "  ! 2 samples of the split test, not of train  (slots 0, 1)"),
+    ],
+)
+def test_samples_of_another_split_are_counted(splits, said):
+    (mark,) = ranked([faced(i, split) for i, split in enumerate(splits)])
+    assert mark_line(mark) == said
+
+
+@pytest.mark.parametrize(("n", "said"), [(1, ""), (2, " (and 1 more slot)"), (3, " (and 2 more slots)")])
+def test_marks_of_one_name_stand_together(n, said):
+    (mark,) = ranked([faced(i, marks=["black"]) for i in range(n)])
+    assert mark.text == f"it is black{said}"
+    assert mark.slots == tuple(range(n))

@@ -205,7 +205,12 @@ def _close(into: Path, report: Report) -> None:
     line("")
     line("next:  make ui                                  lineage, runs and checks at http://127.0.0.1:3000")
     line(f"       penstock ls --root {root}")
-    line(f"       penstock trail ls --root {root}")
+    line(
+        f"       penstock view whole --root {root} --recipe examples.train:recipe      the training, step by step"
+    )
+    line(
+        "       python -m examples.planted               three faults to find in the viewer (docs/viewer.md)"
+    )
     line(f"       penstock card {DATASET} --root {root} --html card.html")
     line("       make demo SOURCE=<folder or URL>         the same with your own files")
     line("       examples/train.py                        the training, yours to change")

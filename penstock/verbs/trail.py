@@ -13,7 +13,6 @@ from ..progress import progress
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
-    from loader.order.steps.slots import Slots
     from loader.run.trail.read_trail import RunTrail
 
 Row = dict[str, Any]
@@ -113,6 +112,8 @@ def verify(arguments: Namespace) -> Answer:
 
 def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> Iterator[Row]:
     """Yield each row of a trail, with the reason why its digest is not that of the stored bytes, or ""."""
+    from ..view.replays.index_replay import index_replay
+
     rows = found.steps.sort("start", "world_size", "rank", "step")
     for (start_id,), mine in rows.group_by("start", maintain_order=True):
         named = mine.select(*KEPT).iter_rows(named=True)
@@ -123,7 +124,10 @@ def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> 
             yield from ({**row, "problem": str(error)} for row in named)
             continue
         # A ledger lists the substitutions of all runs of a plan: rows without any must not get another run's.
-        with _replay(plan, None, start.epochs) as planned, _replay(plan, ledger, start.epochs) as recorded:
+        with (
+            index_replay(plan, None, start.epochs) as planned,
+            index_replay(plan, ledger, start.epochs) as recorded,
+        ):
             for row in named:
                 yield {**row, "problem": _problem(recorded if row["substituted"] else planned, row)}
 
@@ -138,20 +142,6 @@ def _problem(replay: "loader.Replay", row: Row) -> str:
     return f"the training got digest {row['digest']:016x}, the stored bytes have {now:016x}"
 
 
-def _replay(plan: "loader.Plan", ledger: "loader.Root | None", epochs: int | None) -> "loader.Replay":
-    """Return a replay that reads no media: a packed plan alone needs decoders, which are not called.
-
-    ledger: Root of the ledger; None lays no substitutes in.
-    """
-    return loader.Replay(
-        plan,
-        () if ledger is None else loader.read_ledger(ledger, plan),
-        decode=plan.pack is not None,
-        framework="numpy",
-        epochs=epochs,
-    )
-
-
 def against_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `against`."""
     parser.add_argument("run")
@@ -160,78 +150,16 @@ def against_arguments(parser: ArgumentParser) -> None:
 
 def against(arguments: Namespace) -> Answer:
     """Find the first step whose digests differ between two runs, and its slots. Exit status 1 where there is one."""
+    from ..view.inspect.plain_text import compared_sample
+    from ..view.inspect.runs.run_comparison import run_comparison
+
     root = loader.Root(arguments.root)
-    runs = [loader.read_trail(root, run) for run in (arguments.run, arguments.other)]
-    one, two = map(_by_place, runs)
-    common = sorted(one.keys() & two.keys())
-    body: Row = {"runs": [arguments.run, arguments.other], "compared": len({step for step, *_ in common})}
-    if not common:
-        return (
-            body,
-            f"{arguments.run} and {arguments.other} have no step in common, whole or by one rank of as many",
-            1,
-        )
-    place = next((place for place in common if one[place]["digest"] != two[place]["digest"]), None)
-    if place is None:
-        return body, f"{body['compared']} steps are alike", 0
-    step, world_size, rank = place
-    body |= {
-        "step": step,
-        "rank": rank,
-        "world_size": world_size,
-        "digests": [one[place]["digest"], two[place]["digest"]],
-    }
-    line = f"step {step}, rank {rank} of {world_size}, is the first that differs"
-    try:
-        named = [_named(root, found, rows[place]) for found, rows in zip(runs, (one, two), strict=True)]
-    except PenstockError as error:
-        return {**body, "problem": str(error)}, f"{line}; its slots are not to be had: {error}", 1
-    body["slots"] = [
-        {"slot": slot, "samples": [names.get(slot) for names in named]}
-        for slot in sorted({slot for names in named for slot in names})
-        if named[0].get(slot) != named[1].get(slot)
-    ]
-    if not body["slots"]:
-        return (
-            body,
-            f"{line}: the same samples on record; their bytes differ, or substitutes that no ledger has",
-            1,
-        )
-    rows = [
-        (row["slot"], *(name or "padding" for name in row["samples"])) for row in body["slots"][:MAX_SLOTS]
-    ]
-    told = f"{line}, in {len(body['slots'])} slots"
-    return body, [told, Table(form=SLOTS_FORM, header=SLOTS, rows=rows)], 1
-
-
-def _by_place(found: "RunTrail") -> dict[tuple[int, int, int], Row]:
-    """Return (step, world size, rank) -> the last row of it; of a whole batch as if one rank had got it."""
-    columns = found.steps.select(*KEPT, "start", "at_us").sort("at_us")
-    rows = {(row["step"], row["world_size"], row["rank"]): row for row in columns.iter_rows(named=True)}
-    whole = ({**row, "rank": 0, "world_size": 1} for row in found.whole.sort("at_us").iter_rows(named=True))
-    return rows | {(row["step"], 1, 0): row for row in whole}
-
-
-def _named(root: "loader.Root", found: "RunTrail", row: Row) -> dict[int, str]:
-    """Return slot -> "source key" of a row's step, recorded substitutes laid in."""
-    from loader.order.steps.slots import rank_slice
-
-    start = found.start(row["start"])
-    plan = loader.open_plan(root, start.plan, retired=True)
-    first = rank_slice(plan.batch_size(row["step"]), row["rank"], row["world_size"]).start
-    with _replay(plan, root if row["substituted"] else None, start.epochs) as replay:
-        slots = replay.slots(row["step"], row["rank"], row["world_size"])
-    return {first + slot: name for slot, name in _keys(plan, slots).items()}
-
-
-def _keys(plan: "loader.Plan", slots: "Slots") -> dict[int, str]:
-    named: dict[int, str] = {}
-    for index, (source, one) in enumerate(plan.sources.items()):
-        mine = ((slots.source == index) & slots.valid).nonzero()[0]
-        if len(mine):
-            keys = one.view.keys(slots.ordinal[mine])
-            named |= {slot: f"{source} {key}" for slot, key in zip(mine.tolist(), keys, strict=True)}
-    return named
+    found = run_comparison(root, *(loader.read_trail(root, run) for run in (arguments.run, arguments.other)))
+    text: list[str | Table] = ["\n".join(found.lines)]
+    if found.slots:
+        rows = [(one.slot, *map(compared_sample, one.samples)) for one in found.slots[:MAX_SLOTS]]
+        text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
+    return found.to_json(), text, 0 if found.compared and found.step < 0 else 1
 
 
 def show_arguments(parser: ArgumentParser) -> None:

@@ -20,6 +20,7 @@ PAGES = {
     "/r/one": "Starts",
     "/r/one/2": "digest",
     "/r/one/2/3": "The way back",
+    "/r/one/against/one": "alike",
     "/v/photos/1": "Columns",
     "/v/photos/1/s/3": "The way back",
     "/v/photos/1/diff/2": "Samples",

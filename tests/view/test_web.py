@@ -16,7 +16,7 @@ import loader
 from penstock.view.open_data import OpenData
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
-from tests.view.conftest import BATCH, LABELS, train, write_photos
+from tests.view.conftest import BATCH, LABELS, STEPS, train, write_photos
 
 TOKEN = "t0ken-" * 8
 
@@ -122,6 +122,8 @@ PAGES = [
     "/r/one/2",
     "/r/three/2?world=3&rank=1",
     "/r/one/2/3",
+    "/r/one/against/three",
+    "/r/one/against/floats",
     "/v/photos/1",
     "/v/photos/1/s/3",
 ]
@@ -233,6 +235,31 @@ def test_a_marked_slot_stands_out_on_its_step_and_its_own_page(served):
     assert {one["name"] for one in told["marks"]} & {"black", "constant"}
 
 
+def test_runs_are_held_against_each_other(served, plan):
+    assert served.get("/r/one/against/three.json").json()["step"] == -1
+    assert f"{STEPS} steps are alike" in served.get("/r/one/against/three").text
+    answer = served.get("/r/one/against?run=a%2Fb%3F")
+    assert (answer.status_code, answer.headers["location"]) == (303, "against/a%2Fb%3F")
+
+
+def test_the_first_step_that_differs_is_shown_with_both_samples(serve, root, plan):
+    train(root, plan, "one")
+    other = loader.plan({"pictures": plan.sources["photos"].view}, seed=4, global_batch=BATCH)
+    train(root, other, "seeded")
+    served = serve(root.url)
+    record = served.get("/r/one/against/seeded.json").json()
+    ids = [one.batch_ids(0) for one in (plan, other)]
+    told = {
+        one["slot"]: tuple((sample["source"], sample["key"]) for sample in one["samples"])
+        for one in record["slots"]
+    }
+    keys = {slot: (a, b) for slot, (a, b) in enumerate(zip(*ids, strict=True)) if a[1] != b[1]}
+    assert told == keys
+    assert (record["step"], record["n_slots"], record["problem"]) == (0, len(keys), "")
+    page = served.get("/r/one/against/seeded").text
+    assert all(f">{key}</a>" in page for pair in keys.values() for _, key in pair)
+
+
 def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
     with loader.Root(served.root.url) as root:
         version = root.open("photos@1")
@@ -262,6 +289,9 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
     ("path", "status", "text"),
     [
         ("/r/nobody", 404, "nobody"),
+        ("/r/one/against/nobody", 404, "nobody"),
+        ("/r/nobody/against/one", 404, "nobody"),
+        ("/r/one/against/..%2fone", 404, ""),
         ("/r/one/2/99", 404, "slot = 99"),
         ("/r/one/2?world=0", 404, "world_size = 0"),
         ("/r/one/2?world=2&amp;rank=x", 200, "Step 2"),
@@ -317,6 +347,8 @@ def test_hostile_text_is_text(serve, tmp_path):
         from tests.view import recipes
 
         train(root, plan, "odd", recipe=recipes.plain, code=bad)
+        other = loader.plan({bad[8:16]: version.select()}, seed=2, global_batch=2, allow_repeats=True)
+        train(root, other, "other", recipe=recipes.plain)
     served = serve(tmp_path / "root", recipe=None)
     for path in (
         "/",
@@ -325,6 +357,7 @@ def test_hostile_text_is_text(serve, tmp_path):
         "/r/odd",
         "/r/odd/0",
         "/r/odd/0/0",
+        "/r/odd/against/other",
         "/v/odd/1?where=label+%3D+%27<b>%27",
     ):
         page = served.get(path)

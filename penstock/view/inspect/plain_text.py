@@ -1,8 +1,11 @@
 """Records of a step and of a slot as plain text, for a terminal or a log."""
 
+from penstock.card.rendering.escape import clean
+
 from .marks import StepMark
 from .proofs import Proof
 from .run_record import RunRecord
+from .runs.run_comparison import ComparedSample, ComparedSlot
 from .shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
@@ -92,6 +95,20 @@ def mark_line(mark: StepMark) -> str:
     noun = "slot" if len(mark.slots) == 1 else "slots"
     slots = f"  ({noun} {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
+
+
+def compared_line(slot: ComparedSlot) -> str:
+    """Return a slot of two runs in one line."""
+    one, two = map(compared_sample, slot.samples)
+    return f"slot {slot.slot:<6} {one:<34}  {two}"
+
+
+def compared_sample(one: ComparedSample | None) -> str:
+    """Return the sample of a run in a slot: source, key, version, and the number of a substitute."""
+    if one is None:
+        return "padding"
+    substitute = f" substitute {one.attempt}" if one.attempt else ""
+    return clean(f"{one.source} {one.key} {one.version}{substitute}", 200)
 
 
 def facet_line(facet: Facet) -> str:

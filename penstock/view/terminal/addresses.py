@@ -27,6 +27,21 @@ class RunPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgainstPlace:
+    """A training held against another."""
+
+    run: str
+    """First run."""
+    other: str
+    """Second run."""
+
+    @property
+    def parent(self) -> "Place | None":
+        """The first run."""
+        return RunPlace(run=self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlace:
     """A rank's part of a step."""
 
@@ -118,4 +133,6 @@ class DifferencePlace:
         return VersionPlace(dataset=self.dataset, number=self.other)
 
 
-Place = RootPlace | RunPlace | StepPlace | SlotPlace | VersionPlace | SamplePlace | DifferencePlace
+Place = (
+    RootPlace | RunPlace | AgainstPlace | StepPlace | SlotPlace | VersionPlace | SamplePlace | DifferencePlace
+)

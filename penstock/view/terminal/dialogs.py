@@ -22,6 +22,7 @@ KEYS = (
     ("x", "exclude the basket"),
     ("e", "explain: the way back to the raw object"),
     ("y", "copy as a command"),
+    ("a", "hold a run against another"),
     ("u", "up one page"),
     ("q", "leave"),
 )

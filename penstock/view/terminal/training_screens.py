@@ -1,6 +1,6 @@
 """Pages of a training in a terminal: the run, and a step with its slots."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding
@@ -16,8 +16,9 @@ from ..inspect.run_record import RunRecord, run_record
 from ..inspect.shown_values import facts_of
 from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record, version_of
 from ..kinds.kind import Media
-from .addresses import Place, RunPlace, SlotPlace, StepPlace
+from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
+from .dialogs import Asking
 from .note_chart import chart_line
 from .record_screen import RecordScreen, heading, line, paragraph
 
@@ -31,6 +32,7 @@ class RunScreen(RecordScreen):
     """A run, or a plan without a trail."""
 
     place: RunPlace
+    BINDINGS: ClassVar[list[Any]] = [Binding("a", "ask_other", "against a run")]
 
     def asked(self) -> RunRecord | list[str]:
         """Return the run's record; of a plan its description."""
@@ -89,6 +91,14 @@ class RunScreen(RecordScreen):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Open the step or slot."""
         self.viewer.open(self._places[int(str(event.option.id))][1])
+
+    def action_ask_other(self) -> None:
+        """Ask for the run that this one is held against."""
+        self.app.push_screen(Asking("Against which run?", {"run": ""}), self._against)
+
+    def _against(self, given: Mapping[str, str] | None) -> None:
+        if given is not None and given["run"].strip():
+            self.viewer.open(AgainstPlace(run=self.place.run, other=given["run"].strip()))
 
     def command(self) -> str:
         """Return the verb that verifies the trail."""

@@ -11,6 +11,7 @@ from textual.binding import Binding
 from ..basket import exclude_basket
 from ..open_data import OpenData
 from .addresses import (
+    AgainstPlace,
     DifferencePlace,
     Place,
     RootPlace,
@@ -24,12 +25,14 @@ from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen, Version
 from .dialogs import Reading
 from .picture_cells import chosen_mode
 from .record_screen import RecordScreen
+from .run_text_screens import AgainstScreen
 from .slot_screen import SlotScreen
 from .training_screens import RunScreen, StepScreen
 
 SCREENS_OF: dict[type, type[RecordScreen]] = {
     RootPlace: RootScreen,
     RunPlace: RunScreen,
+    AgainstPlace: AgainstScreen,
     StepPlace: StepScreen,
     SlotPlace: SlotScreen,
     VersionPlace: VersionScreen,

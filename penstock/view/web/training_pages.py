@@ -1,15 +1,18 @@
 """Pages of trainings: a run, a step, a slot, and their pictures."""
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+import loader
+
 from ..inspect.run_record import run_record
+from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.slot_record import slot_record
 from ..inspect.step_record import default_part, step_record
 from ..replays.training import Training
 from .media import PICTURED, batch_thumbnail, media_response, media_route, slot_media
-from .page import Page, Site, number, page_routes
+from .page import Page, Site, address, number, page_routes
 
 
 def routes(site: Site) -> list[Route]:
@@ -19,6 +22,8 @@ def routes(site: Site) -> list[Route]:
         media_route(site, "/r/{run}/{step:int}/{slot:int}/{stage}/{field}/{n:int}", _slot_media),
         *page_routes(site, "/r/{run}/{step:int}/{slot:int}", _slot),
         *page_routes(site, "/r/{run}/{step:int}", _step),
+        Route("/r/{run}/against", _to_comparison),
+        *page_routes(site, "/r/{run}/against/{other}", _against),
         *page_routes(site, "/r/{run}", _run),
     ]
 
@@ -32,6 +37,17 @@ def _run(site: Site, request: Request) -> Page:
         more = {"name": name, "lines": record["describe"].splitlines()}
         return Page(template="plan", record=record, title=name[:14], more=more)
     return Page(template="run", record=run_record(training), title=name)
+
+
+async def _to_comparison(request: Request) -> Response:
+    """Lead a form's run, which is in the query, to the address of the comparison."""
+    return RedirectResponse(address("against", request.query_params.get("run", "")), 303)
+
+
+def _against(site: Site, request: Request) -> Page:
+    runs = request.path_params["run"], request.path_params["other"]
+    record = run_comparison(site.opened.root, *(loader.read_trail(site.opened.root, run) for run in runs))
+    return Page(template="against", record=record, title=" against ".join(runs))
 
 
 def _step(site: Site, request: Request) -> Page:

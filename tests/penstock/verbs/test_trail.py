@@ -177,12 +177,17 @@ def test_two_runs_are_compared(cli, root):
     assert done.code == 1
     assert (done.json["step"], done.json["rank"], done.json["world_size"]) == (held[0][0], 0, 1)
     (differs,) = done.json["slots"]
-    assert (differs["slot"], differs["samples"][0]) == (held[0][1], f"d {key}")
-    assert differs["samples"][1] != f"d {key}"
+    planned, came = differs["samples"]
+    assert (differs["slot"], planned["source"], planned["key"]) == (held[0][1], "d", key)
+    assert (planned["version"], planned["attempt"]) == ("d@1", 0)
+    assert came["key"] != key
+    assert came["attempt"] > 0
+    assert done.json["n_differing"] == len({step for step, _ in held})
     train(root, "seeded", seed=4)
     done = cli("trail", "against", "one", "seeded", root=root.url)
-    first, header, row, *_ = done.out.splitlines()
+    first, count, header, row, *_ = done.out.splitlines()
     assert first.startswith("step 0, rank 0 of 1, is the first that differs, in ")
+    assert count == f"{STEPS} of {STEPS} steps in common differ"
     assert header.split() == ["slot", "first", "run", "second", "run"]
     assert row.split()[1:3] == ["d", plan.batch_ids(0)[int(row.split()[0])][1]]
     train(root, "two", world_size=2)  # all ranks together are the same batch

@@ -283,6 +283,22 @@ def test_a_batch_is_read_without_colours(look, monkeypatch, pictures) -> None:
     look(test, STEP, pictures="auto" if pictures == "shades" else "none")
 
 
+def test_a_run_is_held_against_another(look, root, plan, tmp_path) -> None:
+    train(root, plan, "one")
+    train(root, loader.plan({"photos": plan.sources["photos"].view}, seed=4, global_batch=BATCH), "seeded")
+
+    async def test(terminal) -> None:
+        await terminal.press("a")
+        await terminal.type("seeded")
+        await terminal.press("enter")
+        assert "one against seeded" in terminal.lines[0]
+        assert "step 0, rank 0 of 1, is the first that differs" in terminal.text
+        await terminal.press("down", "enter")
+        assert "seeded step 0: rank 0 of 1" in terminal.lines[0]
+
+    look(test, RunPlace(run="one"), root=tmp_path / "root")
+
+
 def test_every_page_is_80_columns_wide(look) -> None:
     async def test(terminal) -> None:
         for keys in ("?", "escape", "enter", "e", "escape", "u", "u", "u"):

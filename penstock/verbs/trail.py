@@ -1,4 +1,4 @@
-"""`penstock trail ls | show | verify | against`: the trails that trainings left under a root."""
+"""`penstock trail ls | show | verify | against | window`: the trails that trainings left under a root."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -162,6 +162,27 @@ def against(arguments: Namespace) -> Answer:
     return found.to_json(), text, 0 if found.compared and found.step < 0 else 1
 
 
+def window_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of `window`."""
+    parser.add_argument("run", help="run, or hash of a plan")
+    parser.add_argument("--from", dest="first", type=int, metavar="STEP", help="first step")
+    parser.add_argument("--to", dest="last", type=int, metavar="STEP", help="last step, at most 2,000 in all")
+
+
+def window(arguments: Namespace) -> Answer:
+    """Tell the repeated samples, mixture, buckets and substitutes of some steps; without ends of the last 100."""
+    from ..view.inspect.plain_text import window_text
+    from ..view.inspect.runs.step_window import step_window
+    from ..view.replays.training import Training
+
+    training = Training(loader.Root(arguments.root), arguments.run)
+    try:
+        record = step_window(training, arguments.first, arguments.last)
+    finally:
+        training.close()
+    return record.to_json(), window_text(record), 0
+
+
 def show_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `show`."""
     parser.add_argument("run", help="name of the run")
@@ -199,6 +220,11 @@ VERB = Verb(
         ),
         "against": Verb(
             text="the first step that differs between two runs", run=against, arguments=against_arguments
+        ),
+        "window": Verb(
+            text="some steps together: repeated samples, mixture, buckets, substitutes",
+            run=window,
+            arguments=window_arguments,
         ),
     },
 )

@@ -21,6 +21,7 @@ PAGES = {
     "/r/one/2": "digest",
     "/r/one/2/3": "The way back",
     "/r/one/against/one": "alike",
+    "/r/one/window?from=1&to=4": "Mixture",
     "/v/photos/1": "Columns",
     "/v/photos/1/s/3": "The way back",
     "/v/photos/1/diff/2": "Samples",

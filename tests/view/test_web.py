@@ -124,6 +124,8 @@ PAGES = [
     "/r/one/2/3",
     "/r/one/against/three",
     "/r/one/against/floats",
+    "/r/one/window",
+    "/r/one/window?from=1&to=4",
     "/v/photos/1",
     "/v/photos/1/s/3",
 ]
@@ -291,6 +293,10 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("/r/nobody", 404, "nobody"),
         ("/r/one/against/nobody", 404, "nobody"),
         ("/r/nobody/against/one", 404, "nobody"),
+        ("/r/nobody/window", 404, "nobody"),
+        ("/r/one/window?from=5&to=2", 404, "from = 5, to = 2"),
+        ("/r/one/window?from=0&to=2000", 404, "1 to 2,000 steps"),
+        ("/r/one/window?from=-1&to=2", 404, "whole number from 0"),
         ("/r/one/against/..%2fone", 404, ""),
         ("/r/one/2/99", 404, "slot = 99"),
         ("/r/one/2?world=0", 404, "world_size = 0"),
@@ -358,6 +364,7 @@ def test_hostile_text_is_text(serve, tmp_path):
         "/r/odd/0",
         "/r/odd/0/0",
         "/r/odd/against/other",
+        "/r/odd/window",
         "/v/odd/1?where=label+%3D+%27<b>%27",
     ):
         page = served.get(path)

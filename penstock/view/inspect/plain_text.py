@@ -6,6 +6,7 @@ from .marks import StepMark
 from .proofs import Proof
 from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
+from .runs.step_window import StepWindow, WindowSample
 from .shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
@@ -109,6 +110,31 @@ def compared_sample(one: ComparedSample | None) -> str:
         return "padding"
     substitute = f" substitute {one.attempt}" if one.attempt else ""
     return clean(f"{one.source} {one.key} {one.version}{substitute}", 200)
+
+
+def window_text(record: StepWindow) -> str:
+    """Return a window of steps: its mixture, buckets, repeated samples and substitutes."""
+    lines = [
+        f"{clean(record.training, 80)} steps {record.first} to {record.last}: {record.n_slots:,} slots, "
+        f"{record.n_samples:,} different samples, {record.n_padding:,} padding",
+        *(
+            f"source {clean(one.source, 40):<24} {one.planned:>14,.1f} slots by the weights, "
+            f"{one.delivered:>12,} delivered"
+            for one in record.sources
+        ),
+        *(f"bucket {clean(name, 40):<24} {n:>14,} steps" for name, n in record.buckets.items()),
+        f"samples that came more than once: {record.n_repeated:,}",
+        *map(_window_line, record.repeated),
+        f"substitutes: {record.n_substituted:,}",
+        *map(_window_line, record.substituted),
+    ]
+    return "\n".join(lines)
+
+
+def _window_line(one: WindowSample) -> str:
+    places = ", ".join(f"{step}.{slot}" for step, slot in one.places)
+    more = f" and {one.n_slots - len(one.places)} more" if one.n_slots > len(one.places) else ""
+    return f"  {clean(f'{one.source} {one.key} {one.version}', 200)}  at step.slot {places}{more}"
 
 
 def facet_line(facet: Facet) -> str:

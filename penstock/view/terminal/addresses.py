@@ -42,6 +42,23 @@ class AgainstPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlace:
+    """Consecutive steps of a training."""
+
+    run: str
+    """Run, or hash of a plan."""
+    first: int | None = None
+    """First step; None for the last 100 steps."""
+    last: int | None = None
+    """Last step."""
+
+    @property
+    def parent(self) -> "Place | None":
+        """The run."""
+        return RunPlace(run=self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlace:
     """A rank's part of a step."""
 
@@ -133,6 +150,5 @@ class DifferencePlace:
         return VersionPlace(dataset=self.dataset, number=self.other)
 
 
-Place = (
-    RootPlace | RunPlace | AgainstPlace | StepPlace | SlotPlace | VersionPlace | SamplePlace | DifferencePlace
-)
+RunPages = RunPlace | AgainstPlace | WindowPlace | StepPlace | SlotPlace
+Place = RootPlace | RunPages | VersionPlace | SamplePlace | DifferencePlace

@@ -23,6 +23,7 @@ KEYS = (
     ("e", "explain: the way back to the raw object"),
     ("y", "copy as a command"),
     ("a", "hold a run against another"),
+    ("w", "look at several steps of a run together"),
     ("u", "up one page"),
     ("q", "leave"),
 )

@@ -1,4 +1,4 @@
-"""Pages of a run in words: the run held against another."""
+"""Pages of a run in words: the run held against another, and a window of its steps."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,10 @@ from textual.widgets.option_list import Option
 import loader
 from penstock.card.rendering.escape import clean
 
-from ..inspect.plain_text import compared_line
+from ..inspect.plain_text import compared_line, window_text
 from ..inspect.runs.run_comparison import RunComparison, run_comparison
-from .addresses import AgainstPlace, StepPlace
+from ..inspect.runs.step_window import StepWindow, step_window
+from .addresses import AgainstPlace, StepPlace, WindowPlace
 from .record_screen import RecordScreen, heading, line, paragraph
 
 
@@ -62,3 +63,28 @@ class AgainstScreen(RecordScreen):
     def command(self) -> str:
         """Return the verb that tells the same."""
         return self.viewer.command("trail", "against", *self._runs)
+
+
+class WindowScreen(RecordScreen):
+    """A window of a run's steps."""
+
+    place: WindowPlace
+
+    def asked(self) -> StepWindow:
+        """Return the window."""
+        at = self.place
+        return step_window(self.data.training(at.run), at.first, at.last)
+
+    def title_of(self, record: StepWindow) -> str:
+        """Return run and steps."""
+        return f"{record.training} steps {record.first} to {record.last}"
+
+    def widgets(self, record: StepWindow) -> Iterable[Widget]:
+        """Yield mixture, buckets, repeated samples and substitutes."""
+        yield paragraph(window_text(record))
+
+    def command(self) -> str:
+        """Return the verb that tells the same."""
+        ends = (("--from", self.place.first), ("--to", self.place.last))
+        given = [word for name, step in ends if step is not None for word in (name, step)]
+        return self.viewer.command("trail", "window", self.place.run, *given)

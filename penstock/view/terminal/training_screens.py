@@ -16,7 +16,7 @@ from ..inspect.run_record import RunRecord, run_record
 from ..inspect.shown_values import facts_of
 from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record, version_of
 from ..kinds.kind import Media
-from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace
+from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
 from .note_chart import chart_line
@@ -32,7 +32,10 @@ class RunScreen(RecordScreen):
     """A run, or a plan without a trail."""
 
     place: RunPlace
-    BINDINGS: ClassVar[list[Any]] = [Binding("a", "ask_other", "against a run")]
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("a", "ask_other", "against a run"),
+        Binding("w", "ask_window", "window"),
+    ]
 
     def asked(self) -> RunRecord | list[str]:
         """Return the run's record; of a plan its description."""
@@ -99,6 +102,20 @@ class RunScreen(RecordScreen):
     def _against(self, given: Mapping[str, str] | None) -> None:
         if given is not None and given["run"].strip():
             self.viewer.open(AgainstPlace(run=self.place.run, other=given["run"].strip()))
+
+    def action_ask_window(self) -> None:
+        """Ask which steps are looked at together."""
+        self.app.push_screen(Asking("Steps together", {"from": "", "to": ""}), self._window)
+
+    def _window(self, given: Mapping[str, str] | None) -> None:
+        if given is None:
+            return
+        ends = [given[name].strip() for name in ("from", "to")]
+        if not all(one.isdecimal() and len(one) <= 18 for one in ends if one):
+            self.say(f"whole numbers are needed, got {ends[0]!r} and {ends[1]!r}")
+            return
+        first, last = (int(one) if one else None for one in ends)
+        self.viewer.open(WindowPlace(run=self.place.run, first=first, last=last))
 
     def command(self) -> str:
         """Return the verb that verifies the trail."""

@@ -20,12 +20,13 @@ from .addresses import (
     SlotPlace,
     StepPlace,
     VersionPlace,
+    WindowPlace,
 )
 from .dataset_screens import DifferenceScreen, RootScreen, SampleScreen, VersionScreen
 from .dialogs import Reading
 from .picture_cells import chosen_mode
 from .record_screen import RecordScreen
-from .run_text_screens import AgainstScreen
+from .run_text_screens import AgainstScreen, WindowScreen
 from .slot_screen import SlotScreen
 from .training_screens import RunScreen, StepScreen
 
@@ -33,6 +34,7 @@ SCREENS_OF: dict[type, type[RecordScreen]] = {
     RootPlace: RootScreen,
     RunPlace: RunScreen,
     AgainstPlace: AgainstScreen,
+    WindowPlace: WindowScreen,
     StepPlace: StepScreen,
     SlotPlace: SlotScreen,
     VersionPlace: VersionScreen,

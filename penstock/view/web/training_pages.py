@@ -8,6 +8,7 @@ import loader
 
 from ..inspect.run_record import run_record
 from ..inspect.runs.run_comparison import run_comparison
+from ..inspect.runs.step_window import MOST_STEPS, step_window
 from ..inspect.slot_record import slot_record
 from ..inspect.step_record import default_part, step_record
 from ..replays.training import Training
@@ -24,6 +25,7 @@ def routes(site: Site) -> list[Route]:
         *page_routes(site, "/r/{run}/{step:int}", _step),
         Route("/r/{run}/against", _to_comparison),
         *page_routes(site, "/r/{run}/against/{other}", _against),
+        *page_routes(site, "/r/{run}/window", _window),
         *page_routes(site, "/r/{run}", _run),
     ]
 
@@ -48,6 +50,16 @@ def _against(site: Site, request: Request) -> Page:
     runs = request.path_params["run"], request.path_params["other"]
     record = run_comparison(site.opened.root, *(loader.read_trail(site.opened.root, run) for run in runs))
     return Page(template="against", record=record, title=" against ".join(runs))
+
+
+def _window(site: Site, request: Request) -> Page:
+    training = _training(site, request)
+    first, last = (
+        number(request, name) if request.query_params.get(name) else None for name in ("from", "to")
+    )
+    record = step_window(training, first, last)
+    title = f"{training.name} steps {record.first} to {record.last}"
+    return Page(template="window", record=record, title=title, more={"most_steps": MOST_STEPS})
 
 
 def _step(site: Site, request: Request) -> Page:

@@ -161,6 +161,17 @@ def test_a_check_of_the_root_finds_an_edited_trail(root):
     assert (problem.address, "its content has sha256" in problem.what) == (rows, True)
 
 
+def test_steps_are_looked_at_together(cli, root):
+    plan = train(root, "one")
+    told = cli("trail", "window", "one", "--from", "1", "--to", "2", "--json", root=root.url).json
+    held = {key for step in (1, 2) for _, key in plan.batch_ids(step)}
+    assert (told["first"], told["last"], told["n_slots"], told["n_samples"]) == (1, 2, 16, len(held))
+    assert told["sources"] == [{"source": "d", "planned": 16.0, "delivered": 16}]
+    text = cli("trail", "window", "one", root=root.url).out
+    assert text.startswith(f"one steps 0 to {STEPS - 1}: 40 slots, 40 different samples, 0 padding")
+    assert cli("trail", "window", "one", "--to", "-1", root=root.url).code != 0
+
+
 def test_two_runs_are_compared(cli, root):
     plan = train(root, "one")
     train(root, "same")

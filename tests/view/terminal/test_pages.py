@@ -283,6 +283,22 @@ def test_a_batch_is_read_without_colours(look, monkeypatch, pictures) -> None:
     look(test, STEP, pictures="auto" if pictures == "shades" else "none")
 
 
+def test_steps_are_looked_at_together(look) -> None:
+    async def test(terminal) -> None:
+        await terminal.press("w")
+        await terminal.type("1")
+        await terminal.press("enter")
+        await terminal.type("4")
+        await terminal.press("enter")
+        assert "one steps 1 to 4" in terminal.lines[0]
+        assert "24 slots, 14 different samples" in terminal.text
+        assert "24.0 slots by the weights" in terminal.text
+        await terminal.press("y")
+        assert "penstock trail window one --from 1 --to 4" in terminal.lines[-1]
+
+    look(test, RunPlace(run="one"))
+
+
 def test_a_run_is_held_against_another(look, root, plan, tmp_path) -> None:
     train(root, plan, "one")
     train(root, loader.plan({"photos": plan.sources["photos"].view}, seed=4, global_batch=BATCH), "seeded")

@@ -36,6 +36,9 @@ def arguments(parser: ArgumentParser) -> None:
         "--prefix", default="", metavar="/p", help="path before every address, behind a proxy"
     )
     parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, for links to runs")
+    parser.add_argument(
+        "--raw", default="", metavar="URL", help="place below which raw objects may be fetched and shown"
+    )
     parser.add_argument("--allow-writes", action="store_true", help="let the page exclude samples")
 
 
@@ -51,6 +54,7 @@ def add_recipe(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Serve until Ctrl-C."""
+    from ..view.raw_source import RawSource
     from ..view.web.serve import serve
 
     root = loader.Root(arguments.root)
@@ -64,6 +68,7 @@ def run(arguments: Namespace) -> Answer:
         prefix=arguments.prefix,
         allow_hosts=arguments.allow_host,
         ui=arguments.ui,
+        raw=RawSource(root, arguments.raw) if arguments.raw else None,
         writes=arguments.allow_writes,
         tell=lambda line: print(line, flush=True),
     )

@@ -150,11 +150,11 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
     viewer.press("Enter")
     viewer.at("/r/one/2/1?world=1&rank=0")
     shown = "[...document.querySelectorAll('.stage')].filter((one) => !one.hidden).map((one) => one.dataset.stage)"
-    for stage in ("trained", "decoded", "stored"):
+    for stage in ("trained", "decoded", "stored", "raw"):
         viewer.press("t")
         assert set(viewer.page.value_of(shown)) == {stage}
     viewer.press("t")
-    assert set(viewer.page.value_of(shown)) == {"trained", "decoded", "stored"}
+    assert set(viewer.page.value_of(shown)) == {"trained", "decoded", "stored", "raw"}
     viewer.press("ArrowRight")
     viewer.at("/r/one/2/2?world=1&rank=0")
     viewer.press("ArrowLeft")

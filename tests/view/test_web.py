@@ -14,6 +14,7 @@ import uvicorn
 
 import loader
 from penstock.view.open_data import OpenData
+from penstock.view.raw_source import RawSource
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
 from tests.view.conftest import BATCH, LABELS, STEPS, train, write_photos
@@ -39,7 +40,7 @@ class Answer(NamedTuple):
 class Served:
     """A server on a port of its own, with a client. `get` and `post` bring the cookie."""
 
-    def __init__(self, folder, writes=False, prefix="", recipe="tests.view.recipes:recipe"):
+    def __init__(self, folder, writes=False, prefix="", recipe="tests.view.recipes:recipe", raw=None):
         self.root = loader.Root(folder)
         self.opened = OpenData(self.root, recipe)
         listening = socket.create_server(("127.0.0.1", 0))
@@ -53,6 +54,7 @@ class Served:
             prefix=prefix,
             writes=writes,
             ui="http://d",
+            raw=RawSource(self.root, raw) if raw else None,
         )
         config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off")
         self.server = uvicorn.Server(config)
@@ -298,6 +300,7 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("/r/one/window?from=0&to=2000", 404, "1 to 2,000 steps"),
         ("/r/one/window?from=-1&to=2", 404, "whole number from 0"),
         ("/r/one/against/..%2fone", 404, ""),
+        ("/r/one/2/3/raw", 404, "--raw URL"),
         ("/r/one/2/99", 404, "slot = 99"),
         ("/r/one/2?world=0", 404, "world_size = 0"),
         ("/r/one/2?world=2&amp;rank=x", 200, "Step 2"),

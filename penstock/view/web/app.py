@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from loader.errors import InvalidRuntime
 
 from ..open_data import OpenData
+from ..raw_source import RawSource
 from . import actions, training_pages, version_pages
 from .guard import Guard, csrf
 from .page import Site, error_response
@@ -28,7 +29,7 @@ def application(
     cookie: str,
     prefix: str = "",
     ui: str = "",
-    raw: str = "",
+    raw: RawSource | None = None,
     writes: bool = False,
 ) -> ASGIApp:
     """Return the viewer as an ASGI application; arguments as of `Guard` and `Site`."""

@@ -135,11 +135,18 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 
 def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
     """Return a field's stored bytes, verified whole; a Range of them where one is asked for."""
-    data = stored(version, ordinal, field)
-    media_type = STORED_TYPES.get(field.rpartition(".")[2].lower(), "application/octet-stream")
+    return bytes_response(stored(version, ordinal, field), field, f"{ordinal}.bin", request)
+
+
+def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
+    """Return bytes, or a Range of them, with a media type of the fixed list by the last word of a name.
+
+    Others are a download of the name `saved_as`.
+    """
+    media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
     headers = {"accept-ranges": "bytes", "cache-control": "private, max-age=300"}
     if media_type == "application/octet-stream":
-        headers["content-disposition"] = f'attachment; filename="{ordinal}.bin"'
+        headers["content-disposition"] = f'attachment; filename="{saved_as}"'
     asked = _range(request.headers.get("range", ""), len(data))
     if asked is None:
         return Response(data, media_type=media_type, headers=headers)

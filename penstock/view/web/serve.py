@@ -4,9 +4,13 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import loader
 from loader.errors import InvalidRuntime, MissingDependency
+
+if TYPE_CHECKING:
+    from ..raw_source import RawSource
 
 PORT = 8497
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -23,7 +27,7 @@ def serve(
     prefix: str = "",
     allow_hosts: Sequence[str] = (),
     ui: str = "",
-    raw: str = "",
+    raw: "RawSource | None" = None,
     writes: bool = False,
     tell: Callable[[str], object] = print,
 ) -> None:

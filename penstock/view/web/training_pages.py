@@ -1,18 +1,30 @@
 """Pages of trainings: a run, a step, a slot, and their pictures."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 import loader
+from loader.api.explain import provenance
+from loader.errors import InvalidRuntime, PenstockError
 
 from ..inspect.run_record import run_record
 from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.runs.step_window import MOST_STEPS, step_window
 from ..inspect.slot_record import slot_record
-from ..inspect.step_record import default_part, step_record
+from ..inspect.step_record import default_part, step_record, version_of
 from ..replays.training import Training
-from .media import PICTURED, batch_thumbnail, media_response, media_route, slot_media
+from .media import (
+    PICTURED,
+    STORED_TYPES,
+    batch_thumbnail,
+    bytes_response,
+    media_response,
+    media_route,
+    slot_media,
+)
 from .page import Page, Site, address, number, page_routes
 
 
@@ -21,6 +33,7 @@ def routes(site: Site) -> list[Route]:
     return [
         media_route(site, "/r/{run}/{step:int}/thumb/{slot:int}/{field}", _step_thumbnail),
         media_route(site, "/r/{run}/{step:int}/{slot:int}/{stage}/{field}/{n:int}", _slot_media),
+        media_route(site, "/r/{run}/{step:int}/{slot:int}/raw", _raw),
         *page_routes(site, "/r/{run}/{step:int}/{slot:int}", _slot),
         *page_routes(site, "/r/{run}/{step:int}", _step),
         Route("/r/{run}/against", _to_comparison),
@@ -88,10 +101,35 @@ def _slot(site: Site, request: Request) -> Page:
         for name, value in values.decoded.items()
         if getattr(value, "ndim", 0) == 3
     }
-    more = {"pictures": pictures, "sizes": sizes, "rank": rank, "world_size": world_size}
+    raw = _raw_shown(site, record.provenance.get("raw_uri", ""))
+    more = {"pictures": pictures, "sizes": sizes, "rank": rank, "world_size": world_size, "raw": raw}
     return Page(
         template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
     )
+
+
+def _raw_shown(site: Site, uri: str) -> dict[str, Any]:
+    """Return the type and size of a slot's raw object, or the reason why it is not shown; nothing without a URI."""
+    if not uri:
+        return {}
+    if site.raw is None:
+        return {"uri": uri, "reason": "raw objects are fetched with --raw URL, from below that URL alone"}
+    try:
+        nbytes = site.raw.nbytes(uri)
+    except PenstockError as error:
+        return {"uri": uri, "reason": str(error)}
+    return {"uri": uri, "type": STORED_TYPES.get(uri.rpartition(".")[2].lower(), ""), "nbytes": nbytes}
+
+
+def _raw(site: Site, request: Request) -> Response:
+    run, step = request.path_params["run"], int(request.path_params["step"])
+    values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
+    version = version_of(site.opened.training(run).plan(step), values.source)
+    told = provenance(version, [values.address])[0] if version is not None else {}
+    uri = told.get("raw_uri", "")
+    if site.raw is None or not uri:
+        raise InvalidRuntime("no raw object is on record" if site.raw else "raw objects need --raw URL")
+    return bytes_response(site.raw.read(uri), uri, f"raw-{step}-{values.slot}.bin", request)
 
 
 def _step_thumbnail(site: Site, request: Request) -> Response:

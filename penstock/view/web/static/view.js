@@ -48,7 +48,8 @@ function across() {
 
 // Shows one stage of all fields after the other, then all of them again.
 function nextStage() {
-  const stages = ["trained", "decoded", "stored", ""];
+  const raw = document.querySelector(".stage[data-stage=raw]") ? ["raw"] : [];
+  const stages = ["trained", "decoded", "stored", ...raw, ""];
   const next = stages[(stages.indexOf(at.stage ?? "") + 1) % stages.length];
   at.stage = next;
   for (const one of document.querySelectorAll(".stage")) one.hidden = next !== "" && one.dataset.stage !== next;

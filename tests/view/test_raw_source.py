@@ -1,0 +1,121 @@
+"""Raw objects: those below --raw are shown with a fixed media type, and no address leads out of it."""
+
+import pytest
+
+import loader
+from loader.errors import InvalidRuntime, ObjectNotFound
+from penstock.view.raw_source import MOST_BYTES, RawSource
+from tests.view import recipes
+from tests.view.conftest import photo, train
+from tests.view.test_web import Served
+
+
+@pytest.fixture
+def landing(tmp_path):
+    """A folder of raw objects, beside one that is nobody's business."""
+    folder = tmp_path / "landing"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "1.jpg").write_bytes(photo(1))
+    (folder / "page.html").write_bytes(b"<script>alert(1)</script>")
+    (folder / "empty.bin").touch()
+    (tmp_path / "secret.txt").write_bytes(b"secret")
+    (tmp_path / "landing-2").mkdir()
+    (tmp_path / "landing-2" / "x.jpg").write_bytes(b"secret")
+    (folder / "link.jpg").symlink_to(tmp_path / "secret.txt")
+    (folder / "out").symlink_to(tmp_path / "landing-2")
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_objects_below_the_place_are_read(root, landing, prefix, end):
+    source = RawSource(root, f"{prefix}{landing}{end}")
+    for spelled in ("", "file://"):
+        assert source.read(f"{spelled}{landing}/a/1.jpg") == photo(1)
+    assert source.read(f"{landing}/empty.bin") == b""
+    assert source.nbytes(f"{landing}/page.html") == 25
+    with pytest.raises(ObjectNotFound):
+        source.read(f"{landing}/a/2.jpg")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "{0}/../secret.txt",
+        "{0}/a/../../secret.txt",
+        "{0}/./a/1.jpg",
+        "{0}//a/1.jpg",
+        "{0}-2/x.jpg",
+        "{0}/link.jpg",
+        "{0}/out/x.jpg",
+        "{0}",
+        "{0}/",
+        "FILE://{0}/a/1.jpg",
+        "http://127.0.0.1:1/x",
+        "s3://bucket/{0}/a/1.jpg",
+        "memory://landing/x",
+        "/etc/passwd",
+        "file:///etc/passwd",
+        "a/1.jpg",
+        "",
+        "{0}/a\0/1.jpg",
+    ],
+)
+def test_no_address_leads_out_of_the_place(root, landing, uri):
+    with pytest.raises(InvalidRuntime):
+        RawSource(root, str(landing)).read(uri.format(landing))
+
+
+def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
+    with root.write("d") as writer:
+        writer.add("k", {"cls": 1})
+    with pytest.raises(InvalidRuntime, match="root"):
+        RawSource(root, str(tmp_path)).read(f"{tmp_path}/root/penstock.json")
+
+
+def test_large_objects_are_not_fetched(root, landing):
+    with (landing / "film.mp4").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(InvalidRuntime, match="67,108,865 bytes"):
+        RawSource(root, str(landing)).read(f"{landing}/film.mp4")
+
+
+@pytest.mark.parametrize("url", ["landing", "../landing", "/data/../etc"])
+def test_the_place_is_written_in_full(root, url):
+    with pytest.raises(InvalidRuntime, match="in full"):
+        RawSource(root, url)
+
+
+def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
+    with root.write("photos", part_samples=5) as writer:
+        uris = [f"{landing}/a/1.jpg", f"{landing}/page.html", f"file://{landing}/../secret.txt", ""]
+        for i, uri in enumerate(uris):
+            writer.add(f"p/{i}", {"jpg": photo(i), "cls": i}, source={"raw_uri": uri} if uri else {})
+    plan = loader.plan({"photos": root.open("photos@1").select()}, seed=1, global_batch=4)
+    train(root, plan, "one", recipe=recipes.plain, steps=1)
+    slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
+    for raw in (None, str(landing)):
+        served = Served(tmp_path / "root", recipe=None, raw=raw)
+        answers = [served.get(f"/r/one/0/{slots[f'p/{i}']}/raw") for i in range(4)]
+        pages = [served.get(f"/r/one/0/{slots[f'p/{i}']}").text for i in range(4)]
+        served.close()
+        if raw is None:
+            assert [one.status_code for one in answers] == [404] * 4
+            assert all("--raw URL" in page for page in pages[:3])
+            continue
+        picture, page, outside, nothing = answers
+        assert (picture.content, picture.headers["content-type"]) == (photo(1), "image/jpeg")
+        assert page.headers["content-type"] == "application/octet-stream"
+        assert page.headers["content-disposition"].startswith("attachment")
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert [outside.status_code, nothing.status_code] == [404, 404]
+        assert b"secret" not in outside.content.replace(b"secret.txt", b"")
+        assert '/raw"></span>' in pages[0]
+        assert [f'/{slots[f"p/{i}"]}/raw"' in text for i, text in enumerate(pages)] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert "is not fetched: its address can be read in two ways" in pages[2]
+        assert "Raw object" not in pages[3]

@@ -26,6 +26,7 @@ from torch.nn import functional
 
 import loader
 from penstock.checkpoints import Checkpoints, TrainingState
+from penstock.class_names import class_names_of
 
 CROP_PX = 128
 
@@ -102,8 +103,8 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with loader.Root(options.root) as root:
         plan = open_plan(root, options)
-        labels = root.open(options.ref).manifest["producer"].get("labels", [])
-        model = build_model(len(labels) or options.classes).to(device_of_this_rank())
+        labels = class_names_of(root.open(options.ref))
+        model = build_model(len(labels or ()) or options.classes).to(device_of_this_rank())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         state = {"train": TrainingState(model, optimizer)}
         trail = loader.Trail(root, options.run, recipe="examples.train:recipe", ranks="all", tensors_every=10)

@@ -346,6 +346,18 @@ def test_a_retired_version_is_shown_and_named_as_such(serve, tmp_path):
     assert served.get("/").text.count(">retired<") == 1
 
 
+def test_class_names_hold_after_an_exclusion(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+    served = serve(tmp_path / "root", writes=True, recipe=None)
+    samples = [{"version": "photos@1", "key": "p/1"}]
+    assert served.post({"samples": samples, "reason": "r", "by": "ada", "page": "/"}).status_code == 200
+    for number in (1, 2):
+        record = served.get(f"/v/photos/{number}/s/3.json").json()
+        (cls,) = [one for one in record["fields"] if one["field"] == "cls"]
+        assert cls["decoded"]["lines"][0].partition(": ")[2] in LABELS
+
+
 def test_hostile_text_is_text(serve, tmp_path):
     bad = "<script>alert(1)</script>\u202e\x1b[2J\"'><img src=x onerror=alert(2)>"
     with loader.Root(tmp_path / "root") as root:

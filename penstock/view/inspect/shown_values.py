@@ -7,6 +7,7 @@ from typing import Any
 
 import loader
 from penstock.card.rendering.escape import clean
+from penstock.class_names import class_names_of
 
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Mark, TokenBox
@@ -42,13 +43,12 @@ def facts_of(
 ) -> Facts:
     """Return the facts that are known of a field beside its value. version: of the sample, whose manifest names them.
 
-    A classification's labels are the producer's, for fields whose name ends in `cls`. texts: of tokens.
+    A classification's labels are the dataset's, for fields whose name ends in `cls`. texts: of tokens.
     """
     told: dict[str, Any] = {}
     if version is not None:
         told = dict(version.facts.get(field, {}))
-        labels = version.manifest["producer"].get("labels")
-        if field.rpartition(".")[2] == "cls" and isinstance(labels, list):
+        if field.rpartition(".")[2] == "cls" and (labels := class_names_of(version)):
             told.setdefault("labels", labels)
     # Facts of the writer's own may be anything that JSON holds: those of another type are none of ours.
     vocabulary, rate, special = (told.get(name) for name in ("vocabulary", "rate", "special"))

@@ -30,9 +30,11 @@ def arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot of it."""
     from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.shown.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import default_part, step_record, step_values
     from ..view.replays.recipe_process import RecipeProcess
+    from ..view.replays.replayed_values import itself
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
 
@@ -46,18 +48,20 @@ def run(arguments: Namespace) -> Answer:
     replayers = Replayers(plain=Replays(root), recipe=recipe)
     try:
         if arguments.slot is not None:
-            values, trouble = slot_values(training, replayers, step, arguments.slot)
+            values, trouble = slot_values(training, replayers, step, arguments.slot, itself)
             shown: Any = slot_record(training, values, trouble)
             text = slot_text(shown)
             saved = {values.slot: values.trained or values.decoded}
         else:
             rank, world_size = default_part(training, step)
             world_size = world_size if arguments.world is None else arguments.world
-            batch, trouble = step_values(training, replayers, step, arguments.rank or rank, world_size)
+            rank = arguments.rank or rank
+            batch, trouble = step_values(training, replayers, step, rank, world_size, itself)
             functions = (
                 recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
             )
-            shown = step_record(training, batch, functions, trouble)
+            seen = shown_batch(training.plan(step), batch, pictures=False)
+            shown = step_record(training, seen, functions, trouble)
             text = step_text(shown)
             saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
     finally:

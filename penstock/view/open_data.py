@@ -3,40 +3,47 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from threading import Lock, RLock
+from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
 from loader.dataset.root import root_over
 from loader.run.replay import Functions
 
+from .inspect.shown.shown_batch import ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
 from .replays.recipe_process import RecipeProcess
-from .replays.replayed_values import BatchValues, SlotValues
+from .replays.replayed_values import SlotValues, itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
 
 MOST_OPEN = 8
-"""Versions, and trainings, that are held open; each has a lease."""
+"""Versions, and trainings, that are held open; each version has a lease."""
 IDLE_S = 600.0
 """Seconds after which a version that nobody looked at is given back."""
+SWEEP_S = 60.0
+"""Seconds between looks for such versions."""
 FRESH_S = 10.0
-"""Seconds after which a run's trail is read again: it may be training."""
-VALUES_BYTES = 192 * 2**20
-"""Values of steps and slots that are kept."""
+"""Seconds after which a run's trail is looked at again: it may be training."""
+VALUES_BYTES = 96 * 2**20
+"""Steps and slots that are kept."""
 MEDIA_BYTES = 48 * 2**20
 """Pictures and sounds that are kept."""
 
 T = TypeVar("T")
 
 
-class ByBytes(Generic[T]):
-    """The last made values, up to a number of bytes. Two requests for one key make it once. Thread-safe."""
+class Kept(Generic[T]):
+    """The last made values, up to a limit. Thread-safe.
 
-    def __init__(self, limit: int, nbytes: Callable[[T], int]) -> None:
-        self._limit, self._nbytes = limit, nbytes
-        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+    Two requests for one key make its value once, and do not hold up those for another.
+    """
+
+    def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:
+        """limit: of all sizes; without `size` of the number of values."""
+        self._limit, self._size = limit, size
+        self._kept: OrderedDict[Hashable, tuple[T, int, float]] = OrderedDict()
         self._total = 0
         self._lock, self._making = Lock(), dict[Hashable, RLock]()
 
@@ -44,13 +51,12 @@ class ByBytes(Generic[T]):
         """Return the value of a key, made where it is not kept."""
         with self._lock:
             if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
+                return self._used(key)
             mine = self._making.setdefault(key, RLock())
         with mine:
             with self._lock:
                 if key in self._kept:
-                    return self._kept[key][0]
+                    return self._used(key)
             try:
                 made = make()
                 self._keep(key, made)
@@ -59,17 +65,53 @@ class ByBytes(Generic[T]):
                     self._making.pop(key, None)
             return made
 
-    def _keep(self, key: Hashable, made: T) -> None:
-        n = self._nbytes(made)
+    def drop_idle(self, seconds: float) -> None:
+        """Forget the values that nobody asked for in so many seconds."""
         with self._lock:
-            self._kept[key] = made, n
+            since = time.monotonic() - seconds
+            while self._kept and next(iter(self._kept.values()))[2] < since:
+                self._total -= self._kept.popitem(last=False)[1][1]
+
+    def clear(self) -> None:
+        """Forget every value."""
+        with self._lock:
+            self._kept.clear()
+            self._total = 0
+
+    def _used(self, key: Hashable) -> T:
+        value, n, _ = self._kept.pop(key)
+        self._kept[key] = value, n, time.monotonic()
+        return value
+
+    def _keep(self, key: Hashable, made: T) -> None:
+        n = self._size(made)
+        with self._lock:
+            self._kept[key] = made, n, time.monotonic()
             self._total += n
             while self._total > self._limit and self._kept:
                 self._total -= self._kept.popitem(last=False)[1][1]
 
 
+class _Run:
+    """A training, read again when its trail may be longer."""
+
+    def __init__(self, training: Training) -> None:
+        self.training, self._read_at = training, time.monotonic()
+        self._lock = Lock()
+
+    def fresh(self) -> Training:
+        """Return the training. While somebody reads its trail again, others have it as it was."""
+        if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
+            try:
+                self.training = self.training.refreshed()
+                self._read_at = time.monotonic()
+            finally:
+                self._lock.release()
+        return self.training
+
+
 class OpenData:
-    """Open versions and trainings of a viewer, and values made of them. Thread-safe."""
+    """Open versions and trainings of a viewer, and pages made of them. Thread-safe."""
 
     def __init__(self, root: loader.Root, recipe: str | None = None, *, quiet: bool = False) -> None:
         """recipe: the training's function, "module:function"; None shows decoded values.
@@ -80,49 +122,34 @@ class OpenData:
         self.replayers = Replayers(
             plain=Replays(root), recipe=RecipeProcess(root, recipe, quiet=quiet) if recipe else None
         )
-        self._versions: OrderedDict[str, tuple[loader.Version, float]] = OrderedDict()
-        self._trainings: OrderedDict[str, tuple[Training, float]] = OrderedDict()
-        self._lock = RLock()
-        self._batches = ByBytes[tuple[BatchValues, str]](VALUES_BYTES, lambda one: nbytes(one[0].slots))
-        self._slots = ByBytes[tuple[SlotValues, str]](
+        self._plans = Replays(root)
+        self._versions = Kept[loader.Version](MOST_OPEN)
+        self._runs = Kept[_Run](MOST_OPEN)
+        self._batches = Kept[tuple[ShownBatch, str]](VALUES_BYTES, lambda one: one[0].nbytes)
+        self._slots = Kept[tuple[SlotValues, str]](
             VALUES_BYTES, lambda one: nbytes([one[0].decoded, one[0].trained])
         )
-        self.media = ByBytes[Any](MEDIA_BYTES, nbytes)
+        self.media = Kept[Any](MEDIA_BYTES, nbytes)
+        self._closed = Event()
+        Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
 
     def version(self, dataset: str, number: int) -> loader.Version:
         """Return a version, also a retired one. Raises: VersionNotFound; errors of opening."""
         ref = f"{dataset}@{number}"
-        with self._lock:
-            found = self._versions.pop(ref, None)
-            # A root of its own, over the same store: its lease is given back with the last reference to the version.
-            version = (
-                root_over(self.root.store, self.root.verify).open(ref, retired=True)
-                if found is None
-                else found[0]
-            )
-            self._versions[ref] = version, time.monotonic()
-            self._sweep()
-            return version
+        # A root of its own, over the same store: its lease is given back with the last reference to the version.
+        root = root_over(self.root.store, self.root.verify)
+        return self._versions.get(ref, lambda: root.open(ref, retired=True))
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""
-        with self._lock:
-            found = self._trainings.pop(name, None)
-            if found is None or (time.monotonic() - found[1] > FRESH_S and not name.startswith("p-")):
-                if found is not None:
-                    found[0].close()
-                found = Training(self.root, name), time.monotonic()
-            self._trainings[name] = found
-            while len(self._trainings) > MOST_OPEN:
-                self._trainings.popitem(last=False)[1][0].close()
-            return found[0]
+        return self._runs.get(name, lambda: _Run(Training(self.root, name, self._plans))).fresh()
 
-    def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[BatchValues, str]:
+    def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return a rank's part of a step, and the reason why it is without the recipe."""
         training = self.training(name)
         return self._batches.get(
             (name, training.plan(step).hash, step, rank, world_size),
-            lambda: step_values(training, self.replayers, step, rank, world_size),
+            lambda: step_values(training, self.replayers, step, rank, world_size, shown_batch),
         )
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
@@ -130,7 +157,7 @@ class OpenData:
         training = self.training(name)
         return self._slots.get(
             (name, training.plan(step).hash, step, slot),
-            lambda: slot_values(training, self.replayers, step, slot),
+            lambda: slot_values(training, self.replayers, step, slot, itself),
         )
 
     def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
@@ -140,18 +167,15 @@ class OpenData:
 
     def close(self) -> None:
         """Give everything back."""
-        with self._lock:
-            for training, _ in self._trainings.values():
-                training.close()
-            self._trainings.clear()
-            self._versions.clear()
-            self.replayers.close()
+        self._closed.set()
+        self._runs.clear()
+        self._versions.clear()
+        self._plans.close()
+        self.replayers.close()
 
     def _sweep(self) -> None:
-        now = time.monotonic()
-        for ref, (_, used) in list(self._versions.items()):
-            if len(self._versions) > MOST_OPEN or now - used > IDLE_S:
-                del self._versions[ref]
+        while not self._closed.wait(SWEEP_S):
+            self._versions.drop_idle(IDLE_S)
 
 
 def nbytes(value: Any) -> int:

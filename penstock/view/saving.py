@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .inspect.json_record import plain
-from .inspect.shown_values import facts_of
+from .inspect.shown.shown_values import facts_of
 from .kinds import kind_of
 
 _ENDINGS = {

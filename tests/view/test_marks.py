@@ -9,7 +9,7 @@ from penstock.view.kinds.kind import Mark
 
 def faced(slot, split="train", marks=()):
     marked = {"jpg": [Mark(name=name, text=f"it is {name}", weight=50) for name in marks]}
-    return Faced(slot=slot, key=f"k{slot}", values={}, marks=marked, provenance={"split": split})
+    return Faced(slot=slot, key=f"k{slot}", hashes={}, marks=marked, provenance={"split": split})
 
 
 @pytest.mark.parametrize(

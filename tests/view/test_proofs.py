@@ -12,10 +12,12 @@ from PIL import Image
 
 import loader
 from loader.errors import InvalidRuntime
-from penstock.view.inspect.shown_values import facts_of
+from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.shown.shown_values import facts_of
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import default_part, step_record, step_values
 from penstock.view.kinds import kind_of
+from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training, where
 from tests.view import recipes
@@ -31,13 +33,14 @@ class Viewed:
         self.replayers = Replayers(plain=Replays(root), recipe=own)
 
     def step(self, step, rank, world_size):
-        values, trouble = step_values(self.training, self.replayers, step, rank, world_size)
+        values, trouble = step_values(self.training, self.replayers, step, rank, world_size, itself)
         setting = self.training.setting(step, recipe=True)
         own = self.replayers.recipe
-        return values, step_record(self.training, values, own and own.functions(setting), trouble)
+        shown = shown_batch(self.training.plan(step), values)
+        return values, step_record(self.training, shown, own and own.functions(setting), trouble)
 
     def slot(self, step, slot):
-        values, trouble = slot_values(self.training, self.replayers, step, slot)
+        values, trouble = slot_values(self.training, self.replayers, step, slot, itself)
         return values, slot_record(self.training, values, trouble)
 
     def __enter__(self):

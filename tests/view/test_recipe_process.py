@@ -8,9 +8,11 @@ import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
+from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
+from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
 
@@ -40,9 +42,9 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
     setting = training.setting(2, recipe=True)
     with loader.Root(trained) as root:
         here = Replays(root, recipes.recipe())
-        a, b = process.batch(setting, 2, 0, 1), here.batch(setting, 2, 0, 1)
+        a, b = process.batch(setting, 2, 0, 1, itself), here.batch(setting, 2, 0, 1, itself)
         assert (a.digest, a.crc32c, a.ids) == (b.digest, b.crc32c, b.ids)
-        one, two = process.slot(setting, 2, 3), here.slot(setting, 2, 3)
+        one, two = process.slot(setting, 2, 3, itself), here.slot(setting, 2, 3, itself)
         np.testing.assert_array_equal(one.trained["jpg"], two.trained["jpg"])
         assert (one.draws, one.placements, one.address) == (two.draws, two.placements, two.address)
         assert {name: fact.sha256 for name, fact in process.functions(setting).transforms.items()} == {
@@ -54,10 +56,10 @@ def test_values_of_the_process_are_those_of_this_one(asked, trained):
 def test_a_transform_that_hangs_is_ended_and_decoded_values_are_shown(asked, trained):
     process, training = asked("tests.view.recipes:hanging", limit_s=2.0)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
-    values, trouble = step_values(training, replayers, 1, 0, 1)
+    values, trouble = step_values(training, replayers, 1, 0, 1, itself)
     assert "gave no answer in 2 s" in trouble
     assert all(one["jpg"].ndim == 3 for one in values.slots)
-    record = step_record(training, values, None, trouble)
+    record = step_record(training, shown_batch(training.plan(1), values), None, trouble)
     assert {one.name: one.proved for one in record.proofs} == {
         "planned": True,
         "bytes": True,
@@ -72,16 +74,16 @@ def test_a_process_that_dies_is_told_and_replaced(asked):
     setting = training.setting(1, recipe=True)
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="died"):
-            process.batch(setting, 1, 0, 1)
+            process.batch(setting, 1, 0, 1, itself)
     assert process.functions(setting).transforms
 
 
 def test_a_value_that_cannot_leave_its_process_is_told(asked):
     process, training = asked("tests.view.recipes:unsendable")
     with pytest.raises(TransformFailed):
-        process.slot(training.setting(1, recipe=True), 1, 0)
+        process.slot(training.setting(1, recipe=True), 1, 0, itself)
     replayers = Replayers(plain=Replays(training.root), recipe=process)
-    values, trouble = slot_values(training, replayers, 1, 0)
+    values, trouble = slot_values(training, replayers, 1, 0, itself)
     assert "generator" in trouble
     assert set(values.decoded) == {"jpg", "cls"}
     replayers.plain.close()
@@ -115,8 +117,8 @@ def test_a_name_of_a_trail_is_never_imported(trained):
     with loader.Root(trained) as root:
         training = Training(root, "one")
         replayers = Replayers(plain=Replays(root))
-        values, _ = step_values(training, replayers, 1, 0, 1)
-        assert step_record(training, values, None).slots
+        values, _ = step_values(training, replayers, 1, 0, 1, itself)
+        assert step_record(training, shown_batch(training.plan(1), values), None).slots
         assert "tests.view.recipes" not in sys.modules
         replayers.close()
         training.close()

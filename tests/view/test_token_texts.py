@@ -6,9 +6,11 @@ import torch
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
+from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
+from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.token_texts import token_texts
 from penstock.view.replays.training import Training
@@ -68,12 +70,12 @@ def asked(root, tmp_path):
 
 def test_a_step_and_a_slot_show_text(asked) -> None:
     training, replayers = asked(RECIPE)
-    values, trouble = step_values(training, replayers, 1, 0, 1)
-    record = step_record(training, values, None, trouble)
+    values, trouble = step_values(training, replayers, 1, 0, 1, itself)
+    record = step_record(training, shown_batch(training.plan(1), values), None, trouble)
     texts = ["<s>", "The", "␣cat", "⏎", ""]
     assert [[box.text for box in row.shown[0].boxes] for row in record.slots] == [texts] * 2
     assert record.slots[0].shown[0].lines[-1] == "<s>|The|␣cat|⏎|99"
-    slot, trouble = slot_values(training, replayers, 1, 0)
+    slot, trouble = slot_values(training, replayers, 1, 0, itself)
     row = slot_record(training, slot, trouble).fields[0]
     assert [box.text for box in row.decoded.boxes] == [box.text for box in row.trained.boxes] == texts
 
@@ -96,11 +98,14 @@ def test_a_step_and_a_slot_show_text(asked) -> None:
 def test_tokenizers_that_are_none_are_said(asked, text, error, told) -> None:
     training, replayers = asked(text)
     with pytest.raises(error, match=told):
-        replayers.recipe.batch(training.setting(0, recipe=True), 0, 0, 1)
+        replayers.recipe.batch(training.setting(0, recipe=True), 0, 0, 1, itself)
 
 
 def test_without_tokenizers_numbers_are_shown(asked) -> None:
     training, replayers = asked("def recipe(): return {}")
-    values, trouble = step_values(training, replayers, 0, 0, 1)
+    values, trouble = step_values(training, replayers, 0, 0, 1, itself)
     assert (trouble, values.texts) == ("", {})
-    assert step_record(training, values, None).slots[0].shown[0].lines[-1] == "0|1|2|3|99"
+    assert (
+        step_record(training, shown_batch(training.plan(0), values), None).slots[0].shown[0].lines[-1]
+        == "0|1|2|3|99"
+    )

@@ -6,11 +6,9 @@ Marks of single values come from their kinds; `ranked` puts all of a step togeth
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 
 from ..kinds.kind import Mark
@@ -21,7 +19,6 @@ SIGMAS = 4.0
 """A note this many standard deviations from the run's middle is marked."""
 MIN_STEPS = 16
 """Steps with a note, below which nothing is said of its spread."""
-_MIN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +45,8 @@ class Faced:
     """Number of the slot in the global batch."""
     key: str
     """Key of its sample."""
-    values: Mapping[str, Any]
-    """Field -> value as trained."""
+    hashes: Mapping[str, bytes]
+    """Field -> hash of its value as trained; none for small values."""
     marks: Mapping[str, Sequence[Mark]]
     """Field -> marks of its kind."""
     provenance: Mapping[str, str]
@@ -130,12 +127,10 @@ def _of_kinds(slots: Sequence[Faced]) -> list[StepMark]:
 
 def _equal(slots: Sequence[Faced]) -> list[StepMark]:
     """Return a mark per value, bit for bit the same, that different samples brought. Small values are often equal."""
-    same: dict[tuple[str, int], list[Faced]] = defaultdict(list)
+    same: dict[tuple[str, bytes], list[Faced]] = defaultdict(list)
     for one in slots:
-        for field, value in one.values.items():
-            data = _bytes_of(value)
-            if len(data) >= _MIN_BYTES:
-                same[field, hash(data)].append(one)
+        for field, found_hash in one.hashes.items():
+            same[field, found_hash].append(one)
     found = []
     for (field, _), ones in same.items():
         keys = {one.key for one in ones}
@@ -156,20 +151,6 @@ def _equal(slots: Sequence[Faced]) -> list[StepMark]:
                 )
             )
     return found
-
-
-def _bytes_of(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    if hasattr(value, "__array__"):
-        try:
-            found = np.asarray(value)
-        except (TypeError, RuntimeError, PenstockError):  # a dtype that numpy does not have
-            return b""
-        return b"" if found.dtype.hasobject else found.tobytes() + str(found.shape).encode()
-    return b""
 
 
 def _repeated(slots: Sequence[Faced]) -> list[StepMark]:

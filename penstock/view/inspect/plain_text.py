@@ -7,7 +7,7 @@ from .proofs import Proof
 from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
 from .runs.step_window import StepWindow, WindowSample
-from .shown_values import Shown
+from .shown.shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
 from .version_record import Facet

@@ -10,9 +10,9 @@ from typing import Any
 from loader.run.replay import Functions
 from loader.run.trail.code_facts import CodeFacts
 
-from ..replays.replayed_values import BatchValues
 from ..replays.training import Row, Training, crcs
 from .json_record import Record
+from .shown.shown_batch import ShownBatch
 
 WHOLE = 2**64
 
@@ -30,47 +30,47 @@ class Proof(Record):
 
 
 def proofs(
-    training: Training, values: BatchValues, functions: Functions | None, trouble: str = ""
+    training: Training, batch: ShownBatch, functions: Functions | None, trouble: str = ""
 ) -> tuple[Proof, ...]:
     """Return the four proofs of a batch. functions: facts of the recipe; None where none was given.
 
-    trouble: the reason why `values` are not of the recipe.
+    trouble: the reason why `batch` is not of the recipe.
     """
-    recorded = training.recorded(values.step)
+    recorded = training.recorded(batch.step)
     return (
-        _planned(training, values),
-        _bytes(training, values, recorded),
-        _code(training, values.step, functions, trouble),
-        _tensors(training, values, recorded, functions, trouble),
+        _planned(training, batch),
+        _bytes(training, batch, recorded),
+        _code(training, batch.step, functions, trouble),
+        _tensors(training, batch, recorded, functions, trouble),
     )
 
 
-def _planned(training: Training, values: BatchValues) -> Proof:
-    plan = training.plan(values.step)
-    text = f"plan {plan.hash[:14]} puts these samples into step {values.step}"
+def _planned(training: Training, batch: ShownBatch) -> Proof:
+    plan = training.plan(batch.step)
+    text = f"plan {plan.hash[:14]} puts these samples into step {batch.step}"
     if training.trail is None:
         text += "; no trail says that a training ran it"
     return Proof(name="planned", proved=True, text=text)
 
 
-def _bytes(training: Training, values: BatchValues, recorded: list[Row]) -> Proof:
+def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
     def proof(proved: bool | None, text: str) -> Proof:
         return Proof(name="bytes", proved=proved, text=text)
 
-    if values.errors:
-        slots = ", ".join(map(str, list(values.errors)[:8]))
+    if batch.errors:
+        slots = ", ".join(map(str, list(batch.errors)[:8]))
         return proof(False, f"samples cannot be read any more: slots {slots}")
     if not recorded:
-        return proof(None, training.missing(f"step {values.step}"))
-    mine = [row for row in recorded if (row["rank"], row["world_size"]) == (values.rank, values.world_size)]
+        return proof(None, training.missing(f"step {batch.step}"))
+    mine = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     if mine:
         wanted = {int(row["digest"]) for row in mine}
-        return _compared(proof, {values.digest}, wanted, f"rank {values.rank} of {values.world_size}")
+        return _compared(proof, {batch.digest}, wanted, f"rank {batch.rank} of {batch.world_size}")
     # A digest is a sum over ranks: those that are recorded are made anew, from indexes alone.
     world = recorded[-1]["world_size"]
     ranks = {row["rank"]: int(row["digest"]) for row in recorded if row["world_size"] == world}
-    now = {rank: training.digest(values.step, rank, world) for rank in ranks}
-    if len(ranks) == world and training.digest(values.step, 0, 1) != sum(now.values()) % WHOLE:
+    now = {rank: training.digest(batch.step, rank, world) for rank in ranks}
+    if len(ranks) == world and training.digest(batch.step, 0, 1) != sum(now.values()) % WHOLE:
         return proof(False, f"the digests of {world} ranks do not add up to the step's")
     if now != ranks:
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
@@ -108,7 +108,7 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
                 None, f"the transform is not run without --recipe {start.recipe or 'module:function'}"
             )
     then = Functions(transforms=start.transforms, decoders=start.decoders, libraries=start.libraries)
-    now = functions or training.replay(step).functions()
+    now = functions or training.functions(step)
     for what in Functions._fields:
         was, found = _facts(getattr(then, what)), _facts(getattr(now, what))
         differ = [key for key in sorted({*was, *found}) if was.get(key) != found.get(key)]
@@ -136,14 +136,14 @@ def _facts(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _tensors(
-    training: Training, values: BatchValues, recorded: list[Row], functions: Functions | None, trouble: str
+    training: Training, batch: ShownBatch, recorded: list[Row], functions: Functions | None, trouble: str
 ) -> Proof:
     def proof(proved: bool | None, text: str) -> Proof:
         return Proof(name="tensors", proved=proved, text=text)
 
     if not recorded:
         return proof(None, "nothing is recorded of this step")
-    own = [row for row in recorded if (row["rank"], row["world_size"]) == (values.rank, values.world_size)]
+    own = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     known = [found for row in own if (found := crcs(row))]
     if not known:
         ranks = sorted({(row["rank"], row["world_size"]) for row in recorded if crcs(row)})
@@ -154,13 +154,13 @@ def _tensors(
         return proof(None, "no checksums of this step: Trail(tensors_every=1) takes them at every step")
     if trouble:
         return proof(None, trouble)
-    if any(one == dict(values.crc32c) for one in known):
+    if any(one == dict(batch.crc32c) for one in known):
         return proof(
-            True, f"CRC-32C of {', '.join(sorted(values.crc32c))} are the trail's: bit for bit the same"
+            True, f"CRC-32C of {', '.join(sorted(batch.crc32c))} are the trail's: bit for bit the same"
         )
-    start = training.start(values.step)
+    start = training.start(batch.step)
     if functions is None and start is not None and start.transforms:
         return proof(None, "the transform is not run without --recipe")
     last = known[-1]
-    differ = sorted(name for name in {*last, *values.crc32c} if last.get(name) != values.crc32c.get(name))
+    differ = sorted(name for name in {*last, *batch.crc32c} if last.get(name) != batch.crc32c.get(name))
     return proof(False, f"CRC-32C of {', '.join(differ)} differ from the trail's")

@@ -15,7 +15,7 @@ from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
 
 from .json_record import Record
-from .shown_values import Shown, facts_of, shown
+from .shown.shown_values import Shown, facts_of, shown
 from .version_record import fields_of
 
 _MEDIA = ("image", "video", "audio")

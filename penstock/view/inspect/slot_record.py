@@ -11,13 +11,12 @@ from loader.errors import TransformFailed, WorkerFailed
 from penstock.lineage import StageRun, made_by
 
 from ..replays.picture_placement import Placement
-from ..replays.replayed_values import SlotValues
+from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked
-from .shown_values import Shown, shown_sample
-from .step_record import version_of
+from .shown.shown_values import Shown, shown_sample, version_of
 
 MOST_SEEN = 200
 """Earlier steps that are told."""
@@ -97,14 +96,18 @@ class SlotRecord(Record):
     """The reason why values are decoded ones without the transform; "" where they are as trained."""
 
 
-def slot_values(training: Training, replayers: Replayers, step: int, slot: int) -> tuple[SlotValues, str]:
-    """Return a slot, and the reason why it is without the recipe; "" with it."""
-    if replayers.recipe is None:
-        return replayers.plain.slot(training.setting(step, recipe=False), step, slot), ""
-    try:
-        return replayers.recipe.slot(training.setting(step, recipe=True), step, slot), ""
-    except (TransformFailed, WorkerFailed) as error:
-        return replayers.plain.slot(training.setting(step, recipe=False), step, slot), str(error)
+def slot_values(
+    training: Training, replayers: Replayers, step: int, slot: int, take: Take[SlotValues, T]
+) -> tuple[T, str]:
+    """Return what `take` makes of a slot, and the reason why it is without the recipe; "" with it."""
+    plain, own = replayers.plain, replayers.recipe
+    trouble = ""
+    if own is not None:
+        try:
+            return own.slot(training.setting(step, recipe=True), step, slot, take), ""
+        except (TransformFailed, WorkerFailed) as error:
+            trouble = str(error)
+    return plain.slot(training.setting(step, recipe=False), step, slot, take), trouble
 
 
 def slot_record(training: Training, values: SlotValues, trouble: str = "") -> SlotRecord:
@@ -116,7 +119,7 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
     faced = Faced(
         slot=values.slot,
         key=values.address.key,
-        values=values.trained,
+        hashes={},
         marks={one.field: one.trained.marks for one in fields if one.trained is not None},
         provenance=explained.provenance,
         error=values.error,
@@ -143,7 +146,7 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         draws=values.draws,
         repeats=values.repeats,
         marks=tuple(marks),
-        largest=training.largest(values.step, values.slot),
+        largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
         seen=_seen(training, plan, values),
@@ -170,7 +173,7 @@ def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
 def _explained(training: Training, values: SlotValues) -> Explanation:
     plan = training.plan(values.step)
     n = plan.batch_size(values.step)
-    slots = training.replay(values.step).slots(values.step, values.slot, n)
+    slots = training.slots(values.step, values.slot, n)
     (found,) = explain_slots(plan, values.step, slots, np.arange(1), values.slot)
     return found
 

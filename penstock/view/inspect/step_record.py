@@ -10,17 +10,17 @@ import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.steps.slots import rank_slice
-from loader.run.recipe.recipe import stored_view
 from loader.run.replay import Functions
 from penstock.card.rendering.escape import clean
 
-from ..replays.replayed_values import BatchValues
+from ..replays.replayed_values import BatchValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, note_marks, ranked
 from .proofs import Proof, proofs
-from .shown_values import Shown, shown_sample
+from .shown.shown_batch import ShownBatch, ShownSlot
+from .shown.shown_values import Shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,32 +86,43 @@ class StepRecord(Record):
 
 
 def step_values(
-    training: Training, replayers: Replayers, step: int, rank: int, world_size: int
-) -> tuple[BatchValues, str]:
-    """Return a rank's part of a step, and the reason why it is without the recipe; "" with it."""
-    if replayers.recipe is None:
-        return replayers.plain.batch(training.setting(step, recipe=False), step, rank, world_size), ""
-    try:
-        return replayers.recipe.batch(training.setting(step, recipe=True), step, rank, world_size), ""
-    except (TransformFailed, WorkerFailed) as error:
-        return replayers.plain.batch(training.setting(step, recipe=False), step, rank, world_size), str(error)
+    training: Training,
+    replayers: Replayers,
+    step: int,
+    rank: int,
+    world_size: int,
+    take: Take[BatchValues, T],
+) -> tuple[T, str]:
+    """Return what `take` makes of a rank's part, and the reason why it is without the recipe; "" with it."""
+    plain, own = replayers.plain, replayers.recipe
+    trouble = ""
+    if own is not None:
+        try:
+            return own.batch(training.setting(step, recipe=True), step, rank, world_size, take), ""
+        except (TransformFailed, WorkerFailed) as error:
+            trouble = str(error)
+    return plain.batch(training.setting(step, recipe=False), step, rank, world_size, take), trouble
 
 
 def step_record(
     training: Training,
-    values: BatchValues,
+    batch: ShownBatch,
     functions: Functions | None,
     trouble: str = "",
 ) -> StepRecord:
     """Return the record of a part of a step. functions: facts of the recipe; None without one."""
-    plan, step = training.plan(values.step), values.step
-    explained = {one.slot: one for one in explained_part(training, values)}
-    rows = [_row(training, values, i, one) for i, one in _numbered(values, explained)]
+    plan, step = training.plan(batch.step), batch.step
+    explained = {one.slot: one for one in explained_part(training, plan, batch)}
+    largest = training.largest(step)
+    rows = [
+        _row(one, batch.slots[slot - batch.first_slot], largest.get(slot, {}), batch.errors.get(slot, ""))
+        for slot, one in explained.items()
+    ]
     faced = [
         Faced(
             slot=row.slot,
             key=row.key,
-            values=values.slots[row.slot - values.first_slot],
+            hashes=batch.slots[row.slot - batch.first_slot].hashes,
             marks={one.field: one.marks for one in row.shown},
             provenance=explained[row.slot].provenance,
             error=row.error,
@@ -123,12 +134,12 @@ def step_record(
         training=training.name,
         plan=plan.hash,
         step=step,
-        rank=values.rank,
-        world_size=values.world_size,
+        rank=batch.rank,
+        world_size=batch.world_size,
         batch_size=plan.batch_size(step),
-        digest=values.digest,
+        digest=batch.digest,
         bucket=_bucket(plan, explained),
-        proofs=proofs(training, values, functions, trouble),
+        proofs=proofs(training, batch, functions, trouble),
         marks=ranked(faced, note_marks(step, notes, training.spreads)),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
@@ -137,11 +148,10 @@ def step_record(
     )
 
 
-def explained_part(training: Training, values: BatchValues) -> list[Explanation]:
+def explained_part(training: Training, plan: "loader.Plan", batch: ShownBatch) -> list[Explanation]:
     """Return the way back of each slot of a part, substitutes on record included."""
-    plan = training.plan(values.step)
-    slots = training.replay(values.step).slots(values.step, values.rank, values.world_size)
-    return explain_slots(plan, values.step, slots, np.arange(len(slots)), values.first_slot)
+    slots = training.slots(batch.step, batch.rank, batch.world_size)
+    return explain_slots(plan, batch.step, slots, np.arange(len(slots)), batch.first_slot)
 
 
 def default_part(training: Training, step: int) -> tuple[int, int]:
@@ -164,22 +174,7 @@ def rank_of_slot(training: Training, step: int, slot: int, world_size: int) -> i
     return next(rank for rank in range(world_size) if slot < rank_slice(n, rank, world_size).stop)
 
 
-def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
-    """Return the version that a source of a plan reads; None for one without bytes."""
-    view = stored_view(plan.sources[source].view)
-    return None if view is None else view.version
-
-
-def _numbered(values: BatchValues, explained: Mapping[int, Explanation]) -> list[tuple[int, Explanation]]:
-    return [
-        (i, explained[values.first_slot + i])
-        for i in range(len(values.ids))
-        if values.first_slot + i in explained
-    ]
-
-
-def _row(training: Training, values: BatchValues, i: int, explained: Explanation) -> SlotRow:
-    version = version_of(training.plan(values.step), explained.source)
+def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float], error: str) -> SlotRow:
     return SlotRow(
         slot=explained.slot,
         source=explained.source,
@@ -189,9 +184,9 @@ def _row(training: Training, values: BatchValues, i: int, explained: Explanation
         epoch=explained.epoch,
         attempt=explained.attempt,
         raw=clean(explained.provenance.get("raw_uri", ""), 400),
-        shown=shown_sample(values.slots[i], version, values.texts),
-        largest=training.largest(values.step, explained.slot),
-        error=values.errors.get(explained.slot, ""),
+        shown=shown.fields,
+        largest=largest,
+        error=error,
     )
 
 

@@ -22,7 +22,7 @@ import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
 
-from .replayed_values import BatchValues, Setting, SlotValues
+from .replayed_values import BatchValues, Setting, SlotValues, T, Take
 from .replays import Replays
 
 LIMIT_S = 30.0
@@ -48,20 +48,24 @@ class RecipeProcess:
         self.recipe = recipe
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._lock = Lock()
+        self._functions: dict[Setting, Functions] = {}
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def slot(self, setting: Setting, step: int, slot: int) -> SlotValues:
-        """Return one slot."""
-        return cast(SlotValues, self._ask("slot", setting, step, slot))
+    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
+        """Return what `take` makes of a slot, in the process."""
+        return cast(T, self._ask("slot", setting, step, slot, take))
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int) -> BatchValues:
-        """Return a rank's part of a step."""
-        return cast(BatchValues, self._ask("batch", setting, step, rank, world_size))
+    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
+        """Return what `take` makes of a rank's part of a step, in the process."""
+        return cast(T, self._ask("batch", setting, step, rank, world_size, take))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the recipe's decoders and transforms."""
-        return cast(Functions, self._ask("functions", setting))
+        found = self._functions.get(setting)
+        if found is None:  # of the process's life: its modules are imported once
+            found = self._functions[setting] = cast(Functions, self._ask("functions", setting))
+        return found
 
     def close(self) -> None:
         """End the process."""
@@ -87,6 +91,7 @@ class RecipeProcess:
 
     def _start(self) -> Connection:
         self._end()
+        self._functions.clear()
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(

@@ -1,13 +1,18 @@
-"""Values of one slot and of a rank's batch, which cross from the recipe's process to the viewer."""
+"""Values of one slot and of a rank's batch, and functions that are carried out where they are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import loader
 from loader.dataset.shards.address import SampleAddress
 
 from .picture_placement import Placement
 
+V = TypeVar("V")
+T = TypeVar("T")
+Take = Callable[["loader.Plan", V], T]
+"""Function of a plan and of values, for the part of them that is wanted. One for a `RecipeProcess` can be pickled."""
 Texts = Mapping[str, Mapping[int, str]]
 """Field -> token -> its text, of the fields that the recipe has a tokenizer for."""
 
@@ -82,3 +87,8 @@ class BatchValues:
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
+
+
+def itself(plan: "loader.Plan", values: V) -> V:
+    """Return the values: a `Take` of everything."""
+    return values

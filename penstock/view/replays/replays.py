@@ -2,8 +2,10 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from threading import RLock
 from typing import Any, Protocol
 
@@ -13,10 +15,10 @@ from loader.run.replay import Functions
 from loader.run.seen import Seen
 
 from .picture_placement import placements
-from .replayed_values import BatchValues, Setting, SlotValues
+from .replayed_values import BatchValues, Setting, SlotValues, T, Take
 from .token_texts import token_texts
 
-MOST_PLANS = 4
+MOST_PLANS = 8
 """Plans that are held open; the one that was not asked for the longest goes."""
 LEDGER_S = 30.0
 """Seconds after which a plan's ledger is read again: a training may be running."""
@@ -26,11 +28,17 @@ _OURS = ("decode", "transform")
 class Replayer(Protocol):
     """Something that makes values as the training had them. Thread-safe."""
 
-    def slot(self, setting: Setting, step: int, slot: int) -> SlotValues:
-        """Return one slot. Raises: InvalidRuntime for padding, or no slot of the step; errors of reading."""
+    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
+        """Return what `take` makes of a slot.
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int) -> BatchValues:
-        """Return a rank's part of a step. Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading."""
+        Raises: InvalidRuntime for padding, or no slot of the step; errors of reading.
+        """
+
+    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
+        """Return what `take` makes of a rank's part of a step.
+
+        Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading.
+        """
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms, as a trail's start record has them."""
@@ -55,14 +63,17 @@ class Replayers:
             self.recipe.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
-    replay: loader.Replay
+    lock: RLock
     until: float
+    replay: loader.Replay | None = None
+    users: int = 0
+    dropped: bool = False
 
 
 class Replays:
-    """A `Replayer` in this process: one question after the other."""
+    """A `Replayer` in this process: of each setting one question after the other."""
 
     def __init__(
         self,
@@ -79,54 +90,70 @@ class Replays:
         self._open: OrderedDict[Setting, _Open] = OrderedDict()
         self._lock = RLock()
 
-    def slot(self, setting: Setting, step: int, slot: int) -> SlotValues:
-        """Return one slot, with the places of its pictures."""
-        with self._lock:
-            values = _slot_values(self.replay(setting).slot(step, slot))
-            return replace(values, texts=token_texts(self._tokenizers, [values.decoded, values.trained]))
+    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
+        """Return what `take` makes of a slot, with the places of its pictures."""
+        with self.using(setting) as replay:
+            values = _slot_values(replay.slot(step, slot))
+            texts = token_texts(self._tokenizers, [values.decoded, values.trained])
+            return take(replay.plan, dataclass_replace(values, texts=texts))
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int) -> BatchValues:
-        """Return a rank's part of a step."""
-        with self._lock:
-            replay = self.replay(setting)
+    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
+        """Return what `take` makes of a rank's part of a step."""
+        with self.using(setting) as replay:
             values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
-            return replace(values, texts=token_texts(self._tokenizers, values.slots))
+            texts = token_texts(self._tokenizers, values.slots)
+            return take(replay.plan, dataclass_replace(values, texts=texts))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms."""
-        with self._lock:
-            return self.replay(setting).functions()
+        with self.using(setting) as replay:
+            return replay.functions()
 
     def close(self) -> None:
-        """Give all leases back, and end all threads."""
+        """Give all leases back, and end all threads. What is in use is closed by its user."""
         with self._lock:
             while self._open:
-                self._open.popitem()[1].replay.close()
+                self._drop(self._open.popitem()[1])
 
-    def replay(self, setting: Setting) -> loader.Replay:
-        """Return the replay of a setting, which stays this object's. Raises: errors of opening a plan."""
+    @contextmanager
+    def using(self, setting: Setting) -> Iterator[loader.Replay]:
+        """Hold the replay of a setting, which nobody else has meanwhile. Raises: errors of opening a plan."""
         with self._lock:
-            return self._opened(setting)
+            found = self._open.pop(setting, None)
+            if found is not None and time.monotonic() > found.until:
+                self._drop(found)
+                found = None
+            found = found or _Open(RLock(), time.monotonic() + LEDGER_S)
+            self._open[setting] = found
+            found.users += 1
+            while len(self._open) > MOST_PLANS:
+                self._drop(self._open.popitem(last=False)[1])
+        try:
+            with found.lock:
+                found.replay = found.replay or self._opened(setting)
+                yield found.replay
+        finally:
+            with self._lock:
+                found.users -= 1
+                if found.dropped:
+                    self._drop(found)
 
     def _opened(self, setting: Setting) -> loader.Replay:
-        found = self._open.pop(setting, None)
-        if found is not None and time.monotonic() > found.until:
-            found.replay.close()
-            found = None
-        if found is None:
-            plan = loader.open_plan(self._root, setting.plan, retired=True)
-            replay = loader.Replay(
-                plan,
-                loader.read_ledger(self._root, plan),
-                framework=setting.framework,
-                epochs=setting.epochs,
-                **self._recipe,
-            )
-            found = _Open(replay, time.monotonic() + LEDGER_S)
-        self._open[setting] = found
-        while len(self._open) > MOST_PLANS:
-            self._open.popitem(last=False)[1].replay.close()
-        return found.replay
+        plan = loader.open_plan(self._root, setting.plan, retired=True)
+        return loader.Replay(
+            plan,
+            loader.read_ledger(self._root, plan),
+            framework=setting.framework,
+            epochs=setting.epochs,
+            **self._recipe,
+        )
+
+    def _drop(self, one: _Open) -> None:
+        """Close a replay that is not kept any more, unless somebody uses it: then the last user does."""
+        one.dropped = True
+        if not one.users and one.replay is not None:
+            one.replay.close()
+            one.replay = None
 
 
 def _slot_values(one: Seen) -> SlotValues:

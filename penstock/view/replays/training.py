@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 import loader
 from loader.errors import InvalidRuntime, RunNotFound
 from loader.json_text import parse_json_object
+from loader.order.steps.slots import Slots
+from loader.run.replay import Functions
 from loader.run.trail.start_record import Start
 from loader.run.trail.step_rows import CRC, NOTE
 
@@ -35,14 +38,32 @@ class Training:
     trail: "loader.RunTrail | None"
     """Trail of the run; None without one."""
 
-    def __init__(self, root: loader.Root, name: str) -> None:
-        """Open a run by what it left, or a plan by its hash. Raises: InvalidName; errors of reading."""
+    def __init__(self, root: loader.Root, name: str, replays: Replays | None = None) -> None:
+        """Open a run by what it left, or a plan by its hash. Raises: InvalidName; errors of reading.
+
+        replays: shared with other trainings, and closed by their owner; None makes some of its own.
+        """
         self.root, self.name = root, name
-        self.trail = None
-        if not _PLAN.fullmatch(name):
+        self.trail = self._read(None)
+        self._own = Replays(root) if replays is None else None
+        self._replays: Replays = replays or self._own  # type: ignore[assignment]
+
+    def refreshed(self) -> "Training":
+        """Return this training, or one with the steps that were recorded since."""
+        trail = self._read(self.trail)
+        if trail is self.trail:
+            return self
+        made = copy(self)
+        made.trail = trail
+        for name in ("spreads", "_numbers", "_starts"):
+            made.__dict__.pop(name, None)
+        return made
+
+    def _read(self, known: "loader.RunTrail | None") -> "loader.RunTrail | None":
+        if not _PLAN.fullmatch(self.name):
             with suppress(RunNotFound):  # without a trail, reports and checkpoints name the plan
-                self.trail = loader.read_trail(root, name)
-        self._replays = Replays(root)
+                return loader.read_trail(self.root, self.name, known)
+        return None
 
     def setting(self, step: int, *, recipe: bool) -> Setting:
         """Return the plan and the options under which a step was trained.
@@ -62,19 +83,31 @@ class Training:
         stop = int(np.searchsorted(self._numbers, step + 1))
         return self._starts[self.trail.steps["start"][stop - 1]] if stop else self.trail.starts[0]
 
-    def plan(self, step: int) -> loader.Plan:
-        """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
-        return self.replay(step).plan
-
-    def replay(self, step: int) -> loader.Replay:
-        """Return a replay of the plan of a step, for its slots and digests."""
+    def using(self, step: int) -> AbstractContextManager[loader.Replay]:
+        """Hold a replay of the plan of a step, for its slots and digests. Raises: errors of opening."""
         start = self.start(step)
         epochs = None if start is None else start.epochs
-        return self._replays.replay(Setting(plan=self._plan_hash(step), epochs=epochs))
+        return self._replays.using(Setting(plan=self._plan_hash(step), epochs=epochs))
+
+    def plan(self, step: int) -> loader.Plan:
+        """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
+        with self.using(step) as replay:
+            return replay.plan
+
+    def slots(self, step: int, rank: int, world_size: int) -> Slots:
+        """Return the slots of a rank's part, substitutes on record laid in."""
+        with self.using(step) as replay:
+            return replay.slots(step, rank, world_size)
 
     def digest(self, step: int, rank: int, world_size: int) -> int:
         """Return the digest of a rank's part, made anew from indexes."""
-        return self.replay(step).digest(step, rank, world_size)
+        with self.using(step) as replay:
+            return replay.digest(step, rank, world_size)
+
+    def functions(self, step: int) -> Functions:
+        """Return facts of the decoders, without a recipe."""
+        with self.using(step) as replay:
+            return replay.functions()
 
     def recorded(self, step: int) -> list[Row]:
         """Return the rows of a step, by rank and time; none where nothing is recorded."""
@@ -92,14 +125,13 @@ class Training:
             if name.startswith(NOTE) and value is not None
         }
 
-    def largest(self, step: int, slot: int) -> dict[str, float]:
-        """Return the notes per sample in which a slot is among the step's largest."""
-        return {
-            one["note"]: float(one["value"])
-            for row in self.recorded(step)
-            for one in row["largest"] or ()
-            if one["slot"] == slot
-        }
+    def largest(self, step: int) -> dict[int, dict[str, float]]:
+        """Return slot -> note per sample -> value, of the slots that are among the step's largest."""
+        found: dict[int, dict[str, float]] = {}
+        for row in self.recorded(step):
+            for one in row["largest"] or ():
+                found.setdefault(one["slot"], {})[one["note"]] = float(one["value"])
+        return found
 
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
@@ -122,8 +154,9 @@ class Training:
         return f"the trail of {self.name} has no record of {what}"
 
     def close(self) -> None:
-        """Give all leases back."""
-        self._replays.close()
+        """Give all leases back, but those of shared replays."""
+        if self._own is not None:
+            self._own.close()
 
     @cached_property
     def _numbers(self) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from ..inspect.difference import Difference, difference
 from ..inspect.plain_text import facet_line
 from ..inspect.root_record import RootRecord, root_record
 from ..inspect.sample_record import SampleRecord, sample_record, stored
-from ..inspect.shown_values import facts_of
+from ..inspect.shown.shown_values import facts_of
 from ..inspect.version_record import GridRow, VersionRecord, version_record
 from ..kinds.kind import Media
 from .addresses import DifferencePlace, Place, RootPlace, RunPlace, SamplePlace, VersionPlace

@@ -15,9 +15,8 @@ from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 
 from ..inspect.plain_text import mark_line, slot_text
-from ..inspect.shown_values import Shown, facts_of
+from ..inspect.shown.shown_values import Shown, facts_of, version_of
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
-from ..inspect.step_record import version_of
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
 from .addresses import SlotPlace

@@ -13,8 +13,7 @@ from penstock.card.rendering.escape import clean
 from ..inspect.marks import counted
 from ..inspect.plain_text import mark_line, proof_line
 from ..inspect.run_record import RunRecord, run_record
-from ..inspect.shown_values import facts_of
-from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record, version_of
+from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record
 from ..kinds.kind import Media
 from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
@@ -24,8 +23,6 @@ from .record_screen import RecordScreen, heading, line, paragraph
 
 CARDS = 24
 """Slots of a page."""
-PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds of which a card shows a picture."""
 
 
 class RunScreen(RecordScreen):
@@ -151,18 +148,15 @@ class StepScreen(RecordScreen):
         rank, world_size = default_part(training, at.step)
         if at.world_size is not None:
             rank, world_size = 0, at.world_size
-        values, trouble = self.data.batch(at.run, at.step, rank if at.rank is None else at.rank, world_size)
-        record = step_record(training, values, self.data.functions(training, at.step, trouble), trouble)
+        batch, trouble = self.data.batch(at.run, at.step, rank if at.rank is None else at.rank, world_size)
+        record = step_record(training, batch, self.data.functions(training, at.step, trouble), trouble)
         numbers = [row.slot for row in record.slots]
         first = numbers.index(at.slot) // CARDS * CARDS if at.slot in numbers else 0
         shown = list(record.slots[first : first + CARDS])
-        pictures = {}
-        for row in shown:
-            sample = values.slots[row.slot - values.first_slot]
-            fields = [one.field for one in row.shown if one.kind in PICTURED]
-            if fields:
-                facts = facts_of(sample, fields[0], version_of(training.plan(at.step), row.source))
-                pictures[row.slot] = self.thumbnail(sample[fields[0]], facts, CARD_COLUMNS - 1, PICTURE_ROWS)
+        pictures = {
+            row.slot: next(iter(batch.slots[row.slot - batch.first_slot].thumbnails.values()), None)
+            for row in shown
+        }
         return _Step(record, shown, pictures)
 
     def title_of(self, found: _Step) -> str:

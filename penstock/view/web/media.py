@@ -1,7 +1,6 @@
 """Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
@@ -14,12 +13,12 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
 
 from ..inspect.sample_record import decoded, stored
-from ..inspect.shown_values import facts_of
-from ..inspect.step_record import version_of
+from ..inspect.shown.shown_batch import ShownBatch
+from ..inspect.shown.shown_values import facts_of, version_of
 from ..kinds import kind_of
 from ..kinds.kind import Media
 from ..replays.picture_placement import channels_last
-from ..replays.replayed_values import BatchValues, SlotValues
+from ..replays.replayed_values import SlotValues
 from .page import Site
 
 STORED_TYPES = {
@@ -37,9 +36,6 @@ STORED_TYPES = {
     "webm": "video/webm",
 }
 """Last word of a field -> media type of its stored bytes. Any other field is a download."""
-
-PICTURED = frozenset(("image", "video", "audio", "array"))
-"""Kinds of which the grid of a step shows a thumbnail."""
 
 Answer = Callable[[Site, Request], Response]
 
@@ -66,19 +62,15 @@ def media_response(media: Media | None) -> Response:
     return Response(media.data, media_type=media.type, headers={"cache-control": "private, max-age=300"})
 
 
-def batch_thumbnail(site: Site, run: str, values: BatchValues, slot: int, field: str) -> Media | None:
-    """Return a thumbnail of a field of a slot, as trained. Raises: InvalidRuntime for no such slot."""
-    row = slot - values.first_slot
-    if not 0 <= row < len(values.slots):
+def batch_thumbnail(batch: ShownBatch, slot: int, field: str) -> Media | None:
+    """Return the thumbnail of a slot; None for a field that has none. Raises: InvalidRuntime for no such slot."""
+    row = slot - batch.first_slot
+    if not 0 <= row < len(batch.slots):
         raise InvalidRuntime(
-            f"slot = {slot}; rank {values.rank} of {values.world_size} has slots {values.first_slot} to "
-            f"{values.first_slot + len(values.slots) - 1}"
+            f"slot = {slot}; rank {batch.rank} of {batch.world_size} has slots {batch.first_slot} to "
+            f"{batch.first_slot + len(batch.slots) - 1}"
         )
-    sample, who = values.slots[row], values.ids[row]
-    if field not in sample or who is None:
-        return None
-    version = version_of(site.opened.training(run).plan(values.step), who[0])
-    return _thumbnail(site, ("batch", run, values.step, slot, field), sample, field, version)
+    return batch.slots[row].thumbnails.get(field)
 
 
 def slot_media(site: Site, run: str, values: SlotValues, stage: str, field: str) -> tuple[Media, ...]:
@@ -162,16 +154,6 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
             if STORED_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
                 return field
     return ""
-
-
-def _thumbnail(
-    site: Site, key: tuple[Any, ...], sample: Any, field: str, version: "loader.Version | None"
-) -> Media | None:
-    facts = facts_of(sample, field, version)
-    found: Media | None = site.opened.media.get(
-        key, lambda: kind_of(sample[field], facts).thumbnail(sample[field], facts)
-    )
-    return found
 
 
 def _range(given: str, n: int) -> tuple[int, int] | None:

@@ -13,11 +13,12 @@ from loader.errors import InvalidRuntime, PenstockError
 from ..inspect.run_record import run_record
 from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.runs.step_window import MOST_STEPS, step_window
+from ..inspect.shown.shown_batch import PICTURED
+from ..inspect.shown.shown_values import version_of
 from ..inspect.slot_record import slot_record
-from ..inspect.step_record import default_part, step_record, version_of
+from ..inspect.step_record import default_part, step_record
 from ..replays.training import Training
 from .media import (
-    PICTURED,
     STORED_TYPES,
     batch_thumbnail,
     bytes_response,
@@ -78,8 +79,8 @@ def _window(site: Site, request: Request) -> Page:
 def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
     rank, world_size = _part(training, request, step)
-    values, trouble = site.opened.batch(training.name, step, rank, world_size)
-    record = step_record(training, values, site.opened.functions(training, step, trouble), trouble)
+    batch, trouble = site.opened.batch(training.name, step, rank, world_size)
+    record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
     more = {"recipe": site.opened.recipe or "", "pictured": PICTURED}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 
@@ -136,8 +137,8 @@ def _step_thumbnail(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     slot, field = int(request.path_params["slot"]), request.path_params["field"]
     rank, world_size = _part(site.opened.training(run), request, step)
-    values, _ = site.opened.batch(run, step, rank, world_size)
-    return media_response(batch_thumbnail(site, run, values, slot, field))
+    batch, _ = site.opened.batch(run, step, rank, world_size)
+    return media_response(batch_thumbnail(batch, slot, field))
 
 
 def _slot_media(site: Site, request: Request) -> Response:

@@ -11,7 +11,7 @@ from loader.run.trail.read_trail import RunTrail
 from ...replays.index_replay import index_replay
 from ..json_record import Record
 from ..marks import counted
-from ..step_record import version_of
+from ..shown.shown_values import version_of
 
 if TYPE_CHECKING:
     import polars as pl

@@ -14,7 +14,7 @@ from loader.order.steps.slots import Slots, slot_identities
 
 from ...replays.training import Training
 from ..json_record import Record
-from ..step_record import version_of
+from ..shown.shown_values import version_of
 
 MOST_STEPS = 2000
 """Steps of a window."""
@@ -104,8 +104,8 @@ def step_window(training: Training, first: int | None = None, last: int | None =
     looked = _Looked()
     for step in range(first, last + 1):
         # Without a trail each step's plan is asked of reports and checkpoints: the first step's stands for all.
-        replay = training.replay(step if training.trail is not None else first)
-        looked.add(replay.plan, step, replay.slots(step))
+        with training.using(step if training.trail is not None else first) as replay:
+            looked.add(replay.plan, step, replay.slots(step))
     return looked.record(training.name, first, last)
 
 

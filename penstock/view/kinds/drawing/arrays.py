@@ -11,8 +11,8 @@ from penstock.units import number
 
 from ..kind import Mark, mark
 
-CHUNK_VALUES = 2**20
-"""Values that are looked at together."""
+CHUNK_VALUES = 2**16
+"""Values that are looked at together: few enough to stay in a core's cache."""
 MAX_EXAMINED = 2**24
 """Values whose range is told; of a larger array the first."""
 MAX_CONVERTED = 2**28
@@ -112,7 +112,7 @@ def range_of(array: Array) -> Range:
         finite += chunk.size
         with np.errstate(over="ignore", invalid="ignore"):
             wide -= first  # squares of numbers near one another, far from 0, would cancel out
-            total, squares = total + float(wide.sum()), squares + float(np.vdot(wide, wide))
+            total, squares = total + float(wide.sum()), squares + float(np.einsum("i,i", wide, wide))
     shift, square = (total / finite, squares / finite) if finite else (np.nan, np.nan)
     return Range(
         low=low if finite else np.nan,

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 import loader
+from loader.run.recipe.recipe import stored_view
 from penstock.card.rendering.escape import clean
 from penstock.class_names import class_names_of
 
-from ..kinds import kind_of
-from ..kinds.kind import Facts, Mark, TokenBox
-from ..replays.replayed_values import Texts
-from .json_record import Record
+from ...kinds import kind_of
+from ...kinds.kind import Facts, Mark, TokenBox
+from ...replays.replayed_values import Texts
+from ..json_record import Record
 
 MOST_LINES = 40
 """Lines that are told of a value."""
@@ -36,6 +37,12 @@ class Shown(Record):
     """Faults that a person may not see."""
     boxes: tuple[TokenBox, ...] = ()
     """Tokens one by one; empty for other kinds."""
+
+
+def version_of(plan: "loader.Plan", source: str) -> "loader.Version | None":
+    """Return the version that a source of a plan reads; None for one without bytes."""
+    view = stored_view(plan.sources[source].view)
+    return None if view is None else view.version
 
 
 def facts_of(

@@ -1,0 +1,1 @@
+"""Values as pages show them: in words, with their marks and thumbnails."""

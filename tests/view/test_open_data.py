@@ -1,0 +1,183 @@
+"""Data that a viewer holds open: made once, bounded, given back, and nobody waits for another's."""
+
+import threading
+import time
+import weakref
+
+import pytest
+
+import loader
+from loader.errors import InvalidRuntime
+from penstock.view import open_data
+from penstock.view.inspect.step_record import step_record
+from penstock.view.open_data import Kept, OpenData
+from penstock.view.replays import replays as replays_module
+from penstock.view.replays.replayed_values import Setting
+from penstock.view.replays.replays import Replayers, Replays
+from tests.view.conftest import BATCH, train
+
+
+@pytest.fixture
+def opened(trained):
+    with loader.Root(trained) as root:
+        made = OpenData(root)
+        yield made
+        made.close()
+
+
+def test_a_value_is_made_once_and_others_are_not_held_up():
+    kept, made, begun, goes_on = Kept(10), [], threading.Event(), threading.Event()
+
+    def slowly():
+        made.append(1)
+        begun.set()
+        assert goes_on.wait(30)
+        return "slow"
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(kept.get("a", slowly))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(30)
+    assert kept.get("b", lambda: "quick") == "quick"  # while another is being made
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert (found, made) == (["slow"] * 3, [1])
+
+
+def test_the_value_that_was_not_asked_for_the_longest_goes_first():
+    kept = Kept(10, len)
+    for key in ("aaaa", "bbbb"):
+        kept.get(key, lambda key=key: key)
+    kept.get("aaaa", lambda: pytest.fail("it is kept"))
+    kept.get("cccc", lambda: "cccc")
+    kept.get("aaaa", lambda: pytest.fail("it is kept"))
+    assert kept.get("bbbb", lambda: "made anew") == "made anew"
+
+
+def test_a_failure_is_no_value():
+    kept = Kept(10)
+    with pytest.raises(ZeroDivisionError):
+        kept.get("a", lambda: 1 / 0)
+    assert kept.get("a", lambda: 2) == 2
+
+
+def test_values_that_nobody_asks_for_are_dropped():
+    kept = Kept(10)
+    kept.get("a", lambda: 1)
+    kept.drop_idle(3600)
+    kept.get("a", lambda: pytest.fail("it is kept"))
+    kept.drop_idle(-1)
+    assert kept.get("a", lambda: 2) == 2
+
+
+def test_a_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):
+    monkeypatch.setattr(open_data, "SWEEP_S", 0.005)
+    monkeypatch.setattr(open_data, "IDLE_S", 0.0)
+    made = OpenData(root)
+    seen = weakref.ref(made.version("photos", 1))
+    deadline = time.monotonic() + 30
+    while seen() is not None:  # nobody asks for anything meanwhile
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    made.close()
+
+
+@pytest.fixture
+def setting(trained):
+    with loader.Root(trained) as root:
+        return Setting(plan=loader.read_trail(root, "one").starts[0].plan)
+
+
+def test_a_replay_in_use_is_closed_by_its_user(trained, setting):
+    with loader.Root(trained) as root:
+        replays = Replays(root)
+        with replays.using(setting) as replay:
+            replays.close()
+            digest = replay.digest(1)
+        with pytest.raises(InvalidRuntime, match="closed"):
+            replay.digest(1)
+        with replays.using(setting) as again:
+            assert again.digest(1) == digest
+        replays.close()
+
+
+def test_replays_are_opened_anew_after_a_while_and_few_are_kept(trained, setting, monkeypatch):
+    with loader.Root(trained) as root:
+        replays = Replays(root)
+        with replays.using(setting) as first:
+            pass
+        monkeypatch.setattr(replays_module, "MOST_PLANS", 1)
+        with replays.using(setting) as same:
+            assert same is first
+        with replays.using(Setting(plan=setting.plan, epochs=3)):
+            pass
+        with pytest.raises(InvalidRuntime, match="closed"):
+            first.digest(1)
+        monkeypatch.setattr(replays_module, "LEDGER_S", -1.0)
+        replays.close()
+        with replays.using(setting) as stale:
+            pass
+        with replays.using(setting) as fresh:
+            assert fresh is not stale
+        replays.close()
+
+
+def test_one_plan_is_used_by_one_at_a_time(trained, setting):
+    with loader.Root(trained) as root:
+        replays, order, comes = Replays(root), [], threading.Event()
+
+        def other():
+            comes.set()
+            with replays.using(setting):
+                order.append("other")
+
+        thread = threading.Thread(target=other)
+        with replays.using(setting):
+            thread.start()
+            assert comes.wait(30)
+            time.sleep(0.1)  # enough for the other to go on, were it not held up
+            order.append("first")
+        thread.join()
+        replays.close()
+    assert order == ["first", "other"]
+
+
+class Counting:
+    """A replayer that counts its batches."""
+
+    def __init__(self, replays):
+        self.replays, self.batches = replays, 0
+
+    def __getattr__(self, name):
+        return getattr(self.replays, name)
+
+    def batch(self, *given):
+        self.batches += 1
+        return self.replays.batch(*given)
+
+
+def test_a_step_is_made_once_for_its_page_and_pictures(opened, monkeypatch):
+    monkeypatch.setattr(opened, "replayers", Replayers(plain=Counting(opened.replayers.plain)))
+    training = opened.training("one")
+    for _ in range(3):
+        batch, trouble = opened.batch("one", 2, 0, 1)
+        assert len(step_record(training, batch, None, trouble).slots) == BATCH
+        assert all(set(slot.thumbnails) == {"jpg"} for slot in batch.slots)
+    assert opened.replayers.plain.batches == 1
+    assert batch.nbytes < 100_000  # and no tensor is kept
+
+
+def test_a_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
+    train(root, plan, "live", steps=2)
+    made = OpenData(root)
+    assert made.training("live").last_step == 1
+    assert made.training("live").spreads["loss"].n == 2
+    train(root, plan, "live", steps=5)
+    assert made.training("live").last_step == 1  # a moment old
+    monkeypatch.setattr(open_data, "FRESH_S", 0.0)
+    assert made.training("live").last_step == 4
+    assert made.training("live").spreads["loss"].n == 7
+    assert len(made.training("live").recorded(1)) == 2
+    made.close()

@@ -1,0 +1,1 @@
+"""How fast the viewer answers, and what it takes for it. `python -m benchmarks.view`."""

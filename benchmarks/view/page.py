@@ -1,0 +1,26 @@
+"""docs/benchmarks-view.md from rows. Nothing here measures."""
+
+from collections.abc import Sequence
+
+from .browser import CONNECTIONS, WINDOW
+from .rows import Row
+
+HEAD = """# The viewer
+
+Made by `{command}` on {machine}. {note}
+
+`penstock view` is a process of its own; client and store share its two cores. A page is asked for as a browser does:
+its HTML, then the {window} pictures that a window shows, over {connections} connections. First paints, batches and
+long runs are of fresh servers. Medians, with range. Data: 1e6 samples of 0.8 KB in one version with 6 columns; 3,000
+JPEGs of 512 x 512 px; 600 of 1920 x 1080 px; a training of 40 steps of 256 of the photos, cropped to 224 px and
+normalised by torch; a trail of 1e6 steps whose digests are made up.
+
+| measured | goal | figure | reached |
+| --- | --- | --- | --- |"""
+
+
+def page_of(rows: Sequence[Row], command: str, machine: str, note: str, notes: Sequence[str] = ()) -> str:
+    """The page."""
+    head = HEAD.format(command=command, machine=machine, note=note, window=WINDOW, connections=CONNECTIONS)
+    lines = [*(line.rstrip() for line in head.splitlines()), *map(str, rows)]
+    return "\n".join([*lines, "", *notes]).rstrip() + "\n"

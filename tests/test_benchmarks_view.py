@@ -1,0 +1,62 @@
+"""The machinery of the viewer's benchmark: rows, addresses, the page. No speed is asserted."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.view import page
+from benchmarks.view.browser import Viewer, percentile, pictures_of
+from benchmarks.view.rows import Row
+from benchmarks.view.world import LONG_RUN, RUN, Sizes, make
+
+
+def test_a_row_says_whether_its_median_reaches_the_goal() -> None:
+    assert (
+        str(Row(what="a", values=[1.0, 9.0, 2.0], unit="s", goal=2))
+        == "| a | at most 2 | 2.00 (1.00-9.00) s | yes |"
+    )
+    assert str(Row(what="a", values=[2.1], unit="s", goal=2)).endswith("| **no** |")
+    slow = Row(what="a", values=[60.0, 59.0], unit="/s", goal=60, more_is_better=True, digits=0)
+    assert str(slow) == "| a | at least 60 | 60 (59-60) /s | **no** |"
+    assert str(Row(what="- b", values=[3.0], unit="MiB", digits=0)) == "| - b |  | 3 MiB |  |"
+
+
+def test_the_pages_pictures_are_asked_for_where_the_page_is() -> None:
+    html = '<img loading="lazy" alt="a" src="../../r/x/3/thumb/1/jpg?world=8&amp;rank=3"><img src="b.png"><p src="c">'
+    assert pictures_of(html, "/r/x/3") == ["/r/x/3/thumb/1/jpg?world=8&rank=3", "/r/x/b.png"]
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(i) for i in range(100, 0, -1)]
+    assert (percentile(values, 0.5), percentile(values, 0.95), percentile([7.0], 0.95)) == (51, 96, 7)
+
+
+def test_the_page_names_its_command_and_has_every_row() -> None:
+    rows = [Row(what="a", values=[1.0], unit="s", goal=2), Row(what="- b", values=[1.0], unit="s")]
+    text = page.page_of(rows, "python -m benchmarks.view --rounds 1", "a machine", "Busy.")
+    assert "Made by `python -m benchmarks.view --rounds 1` on a machine. Busy.\n" in text
+    assert text.endswith("| --- |\n| a | at most 2 | 1.00 s | yes |\n| - b |  | 1.00 s |  |\n")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = Sizes(tiny=70, photos=30, large=2, batch=8, steps=2, long_steps=2_500)
+    return make(tmp_path_factory.mktemp("world"), sizes)
+
+
+def test_a_real_server_shows_every_page_that_is_measured(root: Path) -> None:
+    with Viewer(str(root)) as viewer:
+        assert viewer.look("/v/tiny/1").pictures == 24
+        assert viewer.look("/v/tiny/1?from=60").pictures == 10
+        assert viewer.look(f"/r/{RUN}/1", pictures=256).pictures == 8
+        assert "2,500" in viewer.get(f"/r/{LONG_RUN}").decode()
+        assert viewer.peak_mib()[0] > 10
+        with pytest.raises(RuntimeError, match=r"/v/none/1: 404"):
+            viewer.get("/v/none/1")
+
+
+def test_a_root_is_made_once(root: Path) -> None:
+    sizes = Sizes(tiny=70, photos=30, large=2, batch=8, steps=2, long_steps=2_500)
+    before = sorted(path.stat().st_mtime_ns for path in root.rglob("*"))
+    assert make(root.parent, sizes) == root
+    assert sorted(path.stat().st_mtime_ns for path in root.rglob("*")) == before

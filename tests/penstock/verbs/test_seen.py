@@ -42,7 +42,10 @@ def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
     _, key = plan.batch_ids(7)[2]
     wanted = cli("seen", plan.hash, "d", key, "--before", 8, "--json", root=own).json
     assert wanted["seen"][-1]["step"] == 7
-    for where in ("big-7", "big-7@7", str(tmp_path / "state.json")):
+    for where in ("big-7", "big-7@7"):
         assert cli("seen", where, "d", key, "--json", root=own).json == wanted
+    # A state names its past alone, which plans of other fields share: any of them has these samples.
+    found = cli("seen", str(tmp_path / "state.json"), "d", key, "--json", root=own).json
+    assert found | {"plan": wanted["plan"]} == wanted
     earlier = cli("seen", "big-7@6", "d", key, "--json", root=own).json
     assert earlier["seen"] == [one for one in wanted["seen"] if one["step"] < 7]

@@ -64,3 +64,13 @@ def _dies(sample, rng):
 
 def _unsendable(sample, rng):
     return {"made": (one for one in ())}
+
+
+def threads():
+    return {"transform": _threads}
+
+
+def _threads(sample, rng):
+    import torch
+
+    return {"threads": torch.get_num_threads()}

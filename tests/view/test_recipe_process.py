@@ -122,3 +122,14 @@ def test_a_name_of_a_trail_is_never_imported(trained):
         assert "tests.view.recipes" not in sys.modules
         replayers.close()
         training.close()
+
+
+def test_small_operations_of_torch_run_on_one_thread(asked, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    process, training = asked("tests.view.recipes:threads")
+    values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
+    assert values.trained["threads"] == 1
+    process.close()
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
+    assert values.trained["threads"] == 2

@@ -83,8 +83,7 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
     for group in sorted(
         {entry["group"] for entry in files_of(entries, columns, annotations=False)} - {"keys"}
     ):
-        extra = _read_group(pl, version, group, columns)
-        frame = frame.join(extra, on=["part", "row"], how="left", maintain_order="left")
+        frame = _beside(frame, _read_group(pl, version, group, columns))
     frame = with_edits(version.store, entries, frame, columns)
     if version.parts.has_exclusions:
         live = np.concatenate([version.parts.live_members(p) for p in range(len(version.parts))])
@@ -123,6 +122,16 @@ def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] 
         some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
         runs.append(pl.read_parquet(data, columns=some))
     return pl.concat(runs, how="diagonal_relaxed")
+
+
+def _beside(frame: "polars.DataFrame", extra: "polars.DataFrame") -> "polars.DataFrame":
+    """Return the columns of two tables side by side, those of the second null where it lacks a row."""
+    place = ["part", "row"]
+    if frame.height == extra.height and frame.select(place).equals(extra.select(place)):
+        return frame.hstack(
+            extra.drop(place)
+        )  # as most tables are: a join takes ten times the time and memory
+    return frame.join(extra, on=place, how="left", maintain_order="left")
 
 
 def _in_order(version: "Version", keys: "polars.DataFrame") -> "polars.DataFrame":

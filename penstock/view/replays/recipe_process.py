@@ -190,6 +190,9 @@ def _serve(pipe: Connection, root: loader.Root, recipe: str, quiet: bool) -> Non
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+    # As in the workers of torch's DataLoader: threads that meet at the end of each small operation on a sample take
+    # twenty times as long on a busy machine. The recipe, or the environment, may ask for more.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
     except PenstockError as error:

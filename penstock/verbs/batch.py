@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from .verb import Answer, Verb, add_world
-from .view import add_recipe
+from .view import add_metrics, add_recipe, metrics_of
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="folder for the values, as PNG, WAV, NPY and JSON",
     )
     add_recipe(parser)
+    add_metrics(parser)
     add_world(parser)
 
 
@@ -43,7 +44,8 @@ def run(arguments: Namespace) -> Answer:
     step = told if arguments.step is None else arguments.step
     if step is None:
         raise InvalidRuntime(f"which step of {name}? Pass {name}@STEP, or --step")
-    training = Training(root, name)
+    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    training = Training(root, name, metrics=metrics.get(name))
     recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
     replayers = Replayers(plain=Replays(root), recipe=recipe)
     try:

@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
 from .verb import Answer, Verb
-from .view import add_recipe
+from .view import add_metrics, add_recipe, metrics_of
 
 if TYPE_CHECKING:
     from ..view.terminal.addresses import Place
@@ -26,6 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, default=None, help="step to begin with")
     add_recipe(parser)
+    add_metrics(parser)
     parser.add_argument(
         "--pictures",
         choices=PICTURES,
@@ -48,7 +49,8 @@ def run(arguments: Namespace) -> Answer:
     from ..view.open_data import OpenData
 
     root = loader.Root(arguments.root)
-    data = OpenData(root, arguments.recipe, quiet=True)
+    metrics = metrics_of(root, arguments.where, arguments.metrics)
+    data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics)
     try:
         ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures).run()
     finally:

@@ -2,10 +2,15 @@
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import loader
+from loader.errors import InvalidRuntime
 
 from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from ..view.replays.metrics_file import MetricsFile
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -18,6 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, default=None, help="step to begin with")
     add_recipe(parser)
+    add_metrics(parser)
     parser.add_argument(
         "--port", type=int, default=8497, help="port on this machine, 0 for a free one (8497)"
     )
@@ -52,6 +58,29 @@ def add_recipe(parser: ArgumentParser) -> None:
     )
 
 
+def add_metrics(parser: ArgumentParser) -> None:
+    """Add --metrics."""
+    parser.add_argument(
+        "--metrics",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="CSV, JSON lines or Parquet with a column step: notes of the run, and its digest",
+    )
+
+
+def metrics_of(root: "loader.Root", given: str, path: Path | None) -> "dict[str, MetricsFile]":
+    """Return the run that WHERE names -> its metrics; nothing without a file. Raises: InvalidRuntime without a run."""
+    from ..view.replays.metrics_file import read_metrics
+    from ..view.replays.training import where
+
+    if path is None:
+        return {}
+    if not given or given.partition("@")[0] in root.datasets():
+        raise InvalidRuntime(f"--metrics {path} is of a run: name the run, run@step or plan hash")
+    return {where(root, given)[0]: read_metrics(path)}
+
+
 def run(arguments: Namespace) -> Answer:
     """Serve until Ctrl-C."""
     from ..view.raw_source import RawSource
@@ -68,6 +97,7 @@ def run(arguments: Namespace) -> Answer:
         prefix=arguments.prefix,
         allow_hosts=arguments.allow_host,
         ui=arguments.ui,
+        metrics=metrics_of(root, arguments.where, arguments.metrics),
         raw=RawSource(root, arguments.raw) if arguments.raw else None,
         writes=arguments.allow_writes,
         tell=lambda line: print(line, flush=True),

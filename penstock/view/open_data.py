@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from loader.run.replay import Functions
 from .inspect.shown.shown_batch import ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
+from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import SlotValues, itself
 from .replays.replays import Replayers, Replays
@@ -113,12 +114,21 @@ class _Run:
 class OpenData:
     """Open versions and trainings of a viewer, and pages made of them. Thread-safe."""
 
-    def __init__(self, root: loader.Root, recipe: str | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        root: loader.Root,
+        recipe: str | None = None,
+        *,
+        quiet: bool = False,
+        metrics: Mapping[str, MetricsFile] | None = None,
+    ) -> None:
         """recipe: the training's function, "module:function"; None shows decoded values.
 
         quiet: True drops the text that the recipe's process prints: a terminal shows pages.
+        metrics: run or hash of a plan -> its metrics of another tool.
         """
         self.root, self.recipe = root, recipe
+        self._metrics = dict(metrics or {})
         self.replayers = Replayers(
             plain=Replays(root), recipe=RecipeProcess(root, recipe, quiet=quiet) if recipe else None
         )
@@ -142,7 +152,10 @@ class OpenData:
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""
-        return self._runs.get(name, lambda: _Run(Training(self.root, name, self._plans))).fresh()
+        return self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
+
+    def _opened(self, name: str) -> Training:
+        return Training(self.root, name, self._plans, metrics=self._metrics.get(name))
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return a rank's part of a step, and the reason why it is without the recipe."""

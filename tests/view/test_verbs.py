@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 import loader
+from loader.errors import InvalidRuntime
 from penstock.cli import main
-from penstock.verbs.view import _first
+from penstock.verbs.view import _first, metrics_of
 from tests.view.conftest import BATCH, STEPS
 
 RECIPE = "tests.view.recipes:recipe"
@@ -104,3 +105,17 @@ def test_a_run_as_text_lists_the_largest_notes(trained, capsys):
 def test_the_first_page_is_that_of_its_place(trained, where, step, address):
     with loader.Root(trained) as root:
         assert _first(root, where, step) == address
+
+
+def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, capsys, tmp_path):
+    path = tmp_path / "wandb.csv"
+    path.write_text("step,grad_norm\n2,41.5\n3,7\n")
+    status, out = told(capsys, "batch", "one@2", "--root", trained, "--metrics", path)
+    assert status == 0
+    assert "grad_norm = 41.5, loss = 1.02" in out
+    with loader.Root(trained) as root:
+        assert list(metrics_of(root, "one@2", path)) == ["one"]
+        assert metrics_of(root, "", None) == {}
+        for given in ("", "photos", "photos@1"):
+            with pytest.raises(InvalidRuntime, match="name the run"):
+                metrics_of(root, given, path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from loader.run.replay import Functions
 from loader.run.trail.code_facts import CodeFacts
+from penstock.card.rendering.escape import clean
 
 from ..replays.training import Row, Training, crcs
 from .json_record import Record
@@ -61,7 +62,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         slots = ", ".join(map(str, list(batch.errors)[:8]))
         return proof(False, f"samples cannot be read any more: slots {slots}")
     if not recorded:
-        return proof(None, training.missing(f"step {batch.step}"))
+        return _by_metrics(training, batch)
     mine = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     if mine:
         wanted = {int(row["digest"]) for row in mine}
@@ -78,6 +79,26 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
     told = "all" if len(ranks) == world else str(len(ranks))
     proved = True if len(ranks) == world else None
     return proof(proved, f"digests of {told} ranks of {world} are the trail's")
+
+
+def _by_metrics(training: Training, batch: ShownBatch) -> Proof:
+    """Return the proof of a step that no trail has: a metrics file may have the digest of this part, or of the step."""
+    step, metrics = batch.step, training.metrics
+    if metrics is None or step not in metrics.digests:
+        return Proof(name="bytes", proved=None, text=training.missing(f"step {step}"))
+    rank, world = batch.rank, batch.world_size
+    told = f"{clean(metrics.name, 100)} has digest {clean(metrics.digests[step], 40)}"
+    if metrics.has_digest(step, batch.digest):
+        return Proof(name="bytes", proved=True, text=f"{told}, that of rank {rank} of {world}")
+    if metrics.has_digest(step, training.digest(step, 0, 1)):
+        return Proof(name="bytes", proved=True, text=f"{told}, that of the whole step")
+    if rank and metrics.has_digest(step, training.digest(step, 0, world)):
+        return Proof(name="bytes", proved=None, text=f"{told}, that of rank 0 of {world}")
+    text = (
+        f"{told}, neither the whole step's nor that of rank {rank} of {world}, {batch.digest:016x}; where another "
+        "rank or world size wrote it, show that part"
+    )
+    return Proof(name="bytes", proved=False, text=text)
 
 
 def _compared(

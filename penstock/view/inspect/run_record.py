@@ -93,8 +93,8 @@ class RunRecord(Record):
 
 
 def run_record(training: Training) -> RunRecord:
-    """Return the record of a run. Costs a pass over its steps."""
-    trail = training.trail
+    """Return the record of a run with a trail or metrics. Costs a pass over its steps."""
+    trail = training.charted
     assert trail is not None
     steps = trail.steps["step"]
     substituted = steps.filter(trail.steps["substituted"] > 0).unique().sort()
@@ -132,12 +132,12 @@ def _start_row(root: loader.Root, start: Any) -> StartRow:
 
 def _spikes(training: Training) -> tuple[Spike, ...]:
     """Return the steps with marked notes. Only values far from the middle are looked at one by one."""
-    assert training.trail is not None
-    steps = training.trail.steps["step"].to_numpy()
+    assert training.charted is not None
+    steps = training.charted.steps["step"].to_numpy()
     suspects: set[int] = set()
-    for name in training.trail.notes:
-        values = training.trail.steps[NOTE + name].to_numpy().astype(np.float64)
-        there = ~training.trail.steps[NOTE + name].is_null().to_numpy()
+    for name in training.charted.notes:
+        values = training.charted.steps[NOTE + name].to_numpy().astype(np.float64)
+        there = ~training.charted.steps[NOTE + name].is_null().to_numpy()
         suspects.update(steps[there & ~np.isfinite(values)].tolist()[:MOST_SPIKES])
         far = np.nan_to_num(np.abs(values - training.spreads[name].median), nan=-1.0, posinf=-1.0)
         suspects.update(steps[np.argsort(-far, kind="stable")[: 2 * MOST_SPIKES]].tolist())
@@ -152,8 +152,8 @@ def _spikes(training: Training) -> tuple[Spike, ...]:
 
 
 def _largest(training: Training) -> tuple[LargestNote, ...]:
-    assert training.trail is not None
-    rows = training.trail.steps.select("step", "largest").explode("largest").unnest("largest")
+    assert training.charted is not None
+    rows = training.charted.steps.select("step", "largest").explode("largest").unnest("largest")
     rows = rows.filter(rows["value"].is_finite().fill_null(False)).unique(
         ["note", "step", "slot"], keep="last"
     )
@@ -171,13 +171,13 @@ def _distance(spike: Spike) -> float:
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
     """Return columns of some 2 * MOST_POINTS steps: those of the least and greatest value of each stretch."""
-    assert training.trail is not None
-    numbers = training.trail.steps["step"].to_numpy()  # ascending
+    assert training.charted is not None
+    numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
-    notes = [NOTE + name for name in training.trail.notes]
-    frame = training.trail.steps.select("step", "wait_us", "substituted", *notes).filter(last)
+    notes = [NOTE + name for name in training.charted.notes]
+    frame = training.charted.steps.select("step", "wait_us", "substituted", *notes).filter(last)
     columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {
-        name: frame[NOTE + name].to_numpy().astype(np.float64) for name in training.trail.notes
+        name: frame[NOTE + name].to_numpy().astype(np.float64) for name in training.charted.notes
     }
     columns |= {
         "wait_ms": frame["wait_us"].to_numpy() / 1000,

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,17 @@ from loader.errors import InvalidRuntime, RunNotFound
 from loader.json_text import parse_json_object
 from loader.order.steps.slots import Slots
 from loader.run.replay import Functions
+from loader.run.trail.read_trail import RunTrail
 from loader.run.trail.start_record import Start
-from loader.run.trail.step_rows import CRC, NOTE
+from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
 
+from .metrics_file import MetricsFile
 from .note_spread import Spread, spread_of
 from .replayed_values import Setting
 from .replays import Replays
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Row = dict[str, Any]
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
@@ -38,13 +44,16 @@ class Training:
     trail: "loader.RunTrail | None"
     """Trail of the run; None without one."""
 
-    def __init__(self, root: loader.Root, name: str, replays: Replays | None = None) -> None:
+    def __init__(
+        self, root: loader.Root, name: str, replays: Replays | None = None, metrics: MetricsFile | None = None
+    ) -> None:
         """Open a run by what it left, or a plan by its hash. Raises: InvalidName; errors of reading.
 
         replays: shared with other trainings, and closed by their owner; None makes some of its own.
+        metrics: of the training, from a file of another tool.
         """
         self.root, self.name = root, name
-        self.trail = self._read(None)
+        self.trail, self._file = self._read(None), metrics
         self._own = Replays(root) if replays is None else None
         self._replays: Replays = replays or self._own  # type: ignore[assignment]
 
@@ -55,7 +64,7 @@ class Training:
             return self
         made = copy(self)
         made.trail = trail
-        for name in ("spreads", "_numbers", "_starts"):
+        for name in ("metrics", "charted", "spreads", "_numbers", "_starts"):
             made.__dict__.pop(name, None)
         return made
 
@@ -115,15 +124,16 @@ class Training:
         return [] if self.trail is None else self.trail.steps[first:stop].to_dicts()
 
     def notes(self, step: int) -> dict[str, float]:
-        """Return the notes of a step, as its first recorded rank had them last."""
+        """Return the notes of a step, as its first recorded rank had them last, and the metrics."""
         rows = self.recorded(step)
+        more = {} if self.metrics is None else self.metrics.at(step)
         own = [row for row in rows if row["rank"] == rows[0]["rank"]]
         return {
             name.removeprefix(NOTE): float(value)
             for row in own
             for name, value in row.items()
             if name.startswith(NOTE) and value is not None
-        }
+        } | more
 
     def largest(self, step: int) -> dict[int, dict[str, float]]:
         """Return slot -> note per sample -> value, of the slots that are among the step's largest."""
@@ -136,14 +146,39 @@ class Training:
     @cached_property
     def spreads(self) -> Mapping[str, Spread]:
         """Note -> the spread of its values over all recorded steps."""
-        if self.trail is None:
+        if self.charted is None:
             return {}
-        return {name: spread_of(self.trail.steps[NOTE + name].to_numpy()) for name in self.trail.notes}
+        return {name: spread_of(self.charted.steps[NOTE + name].to_numpy()) for name in self.charted.notes}
+
+    @cached_property
+    def metrics(self) -> MetricsFile | None:
+        """Metrics of the training from a file, beside the notes of its trail; None without one."""
+        known = () if self.trail is None else self.trail.notes
+        return None if self._file is None else self._file.beside(known)
+
+    @cached_property
+    def charted(self) -> "loader.RunTrail | None":
+        """The trail with the metrics as notes; steps that only these have are rows of one rank. None without both."""
+        if self.metrics is None:
+            return self.trail
+        import polars as pl
+
+        metrics = self.metrics.frame.rename({name: NOTE + name for name in self.metrics.notes})
+        known = RunTrail(run=self.name, starts=(), steps=_no_steps(), objects=frozenset())
+        trail = known if self.trail is None else self.trail
+        more = metrics.join(trail.steps, on="step", how="anti").with_columns(
+            rank=pl.lit(0, pl.Int64), world_size=pl.lit(1, pl.Int64)
+        )
+        steps = pl.concat(
+            [trail.steps.join(metrics, on="step", how="left", maintain_order="left"), more], how="diagonal"
+        )
+        return replace(trail, steps=steps.sort("step", maintain_order=True))
 
     @property
     def last_step(self) -> int:
-        """The last recorded step; -1 for none."""
-        return int(self._numbers[-1]) if len(self._numbers) else -1
+        """The last step of the trail or the metrics; -1 for none."""
+        trail = int(self._numbers[-1]) if len(self._numbers) else -1
+        return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
     def missing(self, what: str) -> str:
         """Return the reason why something is not recorded, and the remedy."""
@@ -173,6 +208,13 @@ class Training:
         if start is not None:
             return str(start.plan)
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
+
+
+def _no_steps() -> "pl.DataFrame":
+    import polars as pl
+
+    one_rank = {"rank": pl.lit(0, pl.Int64), "world_size": pl.lit(1, pl.Int64)}
+    return pl.DataFrame(SCHEMA.empty_table()).with_columns(**one_rank)
 
 
 def crcs(row: Row) -> dict[str, int]:

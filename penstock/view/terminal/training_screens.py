@@ -37,7 +37,7 @@ class RunScreen(RecordScreen):
     def asked(self) -> RunRecord | list[str]:
         """Return the run's record; of a plan its description."""
         training = self.data.training(self.place.run)
-        if training.trail is None:
+        if training.charted is None:
             return str(training.plan(0).describe()).splitlines()
         return run_record(training)
 

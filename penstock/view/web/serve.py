@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from loader.errors import InvalidRuntime, MissingDependency
 
 if TYPE_CHECKING:
     from ..raw_source import RawSource
+    from ..replays.metrics_file import MetricsFile
 
 PORT = 8497
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -28,6 +29,7 @@ def serve(
     allow_hosts: Sequence[str] = (),
     ui: str = "",
     raw: "RawSource | None" = None,
+    metrics: "Mapping[str, MetricsFile] | None" = None,
     writes: bool = False,
     tell: Callable[[str], object] = print,
 ) -> None:
@@ -53,7 +55,7 @@ def serve(
     token = new_token()
     listening = _bound(host, port, unix_socket)
     own_port = 0 if unix_socket else listening.getsockname()[1]
-    opened = OpenData(root, recipe)
+    opened = OpenData(root, recipe, metrics=metrics)
     app = application(
         opened,
         token=token,

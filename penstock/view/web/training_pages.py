@@ -47,7 +47,7 @@ def routes(site: Site) -> list[Route]:
 def _run(site: Site, request: Request) -> Page:
     training = _training(site, request)
     name = training.name
-    if training.trail is None:
+    if training.charted is None:
         plan = training.plan(0)
         record = {"plan": plan.hash, "describe": str(plan.describe())}
         more = {"name": name, "lines": record["describe"].splitlines()}

@@ -90,6 +90,7 @@ OWN = {
     "loader/storage/cloud/credentials.py": "a file of the operator's own",
     "penstock/doctor/settings/gcs_bucket.py": "an option of the operator's own",
     "penstock/verbs/doctor.py": "an argument of the command line",
+    "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
     "penstock/takedown/removing/derived.py": "a takedown looks at whatever can be read",
     "assets/watch/alarms.py": "the sensor's own cursor",
     "assets/media/text.py": "a document's other fields are not kept",

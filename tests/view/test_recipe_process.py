@@ -111,9 +111,9 @@ def test_another_form_is_refused(trained, recipe):
         RecipeProcess(root, recipe)
 
 
-def test_a_name_of_a_trail_is_never_imported(trained):
+def test_a_name_of_a_trail_is_never_imported(trained, monkeypatch):
     """A look without --recipe runs nothing of the user's."""
-    sys.modules.pop("tests.view.recipes", None)
+    monkeypatch.delitem(sys.modules, "tests.view.recipes", raising=False)
     with loader.Root(trained) as root:
         training = Training(root, "one")
         replayers = Replayers(plain=Replays(root))

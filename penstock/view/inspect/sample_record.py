@@ -15,6 +15,8 @@ from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
 
 from .json_record import Record
+from .samples.column_edits import ColumnEdit, column_edits
+from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, facts_of, shown
 from .version_record import fields_of
 
@@ -67,6 +69,10 @@ class SampleRecord(Record):
     """Its row of the samples table, without empty cells."""
     provenance: Mapping[str, str]
     """Provenance columns."""
+    edits: tuple[ColumnEdit, ...]
+    """Edits of its columns, by column, the oldest first."""
+    neighbours: tuple[Neighbour, ...]
+    """Samples of the version that look like it by `phash`, the nearest first."""
 
 
 def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
@@ -117,6 +123,8 @@ def sample_record(version: "loader.Version", ordinal: int) -> SampleRecord:
         fields=_fields(version, address, values, errors),
         columns=_columns(version, ordinal),
         provenance=origin,
+        edits=column_edits(version, ordinal),
+        neighbours=phash_neighbours(version, ordinal),
     )
 
 

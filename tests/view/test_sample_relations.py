@@ -1,0 +1,90 @@
+"""Facts of a sample beside its row: edits of its columns, and samples that look like it."""
+
+import numpy as np
+import pytest
+
+from penstock.view.inspect.sample_record import sample_record
+from penstock.view.inspect.samples.phash_neighbours import MAX_DISTANCE, MOST, phash_neighbours
+from tests.view.conftest import photo, write_photos
+from tests.view.test_web import Served
+
+OWN = 0x0123456789ABCDEF
+
+
+def write(root, hashes, flat=None, dataset="near"):
+    """Publish samples with these texts in the column phash."""
+    with root.write(dataset) as writer:
+        for i, text in enumerate(hashes):
+            metadata = {"phash": text} | ({} if flat is None else {"phash_flat": flat[i]})
+            writer.add(f"k{i:02d}", {"jpg": photo(i)}, metadata=metadata)
+    return root.open(f"{dataset}@1")
+
+
+def of_key(version, i):
+    """The ordinal of the sample k<i>."""
+    return version.keys(np.arange(len(version))).index(f"k{i:02d}")
+
+
+def neighbours(version, i):
+    """(key, distance) of the neighbours of the sample k<i>, whose ordinals are those of their keys."""
+    found = phash_neighbours(version, of_key(version, i))
+    assert version.keys(np.array([one.ordinal for one in found], np.int64)) == [one.key for one in found]
+    return [(one.key, one.distance) for one in found]
+
+
+def flipped(n, seed=0):
+    """OWN with n of its bits changed."""
+    bits = np.random.default_rng(seed).permutation(64)[:n]
+    return f"{OWN ^ sum(1 << int(bit) for bit in bits):016x}"
+
+
+def test_the_nearest_come_first_and_far_ones_not_at_all(root):
+    wanted = [5, 0, MAX_DISTANCE + 1, 1, MAX_DISTANCE, 3]
+    version = write(root, [flipped(0), *(flipped(n, seed=n) for n in wanted)])
+    assert neighbours(version, 0) == [("k02", 0), ("k04", 1), ("k06", 3), ("k01", 5), ("k05", MAX_DISTANCE)]
+    assert len(sample_record(version, of_key(version, 0)).neighbours) == 5
+
+
+def test_at_most_twelve_are_listed(root):
+    assert len(phash_neighbours(write(root, [flipped(0)] * (MOST + 5)), 7)) == MOST
+
+
+def test_of_several_pictures_the_one_that_differs_most_counts(root):
+    own, near, far = (f"{flipped(0)}-{flipped(n)}-{flipped(1)}" for n in (0, 4, 30))
+    assert neighbours(write(root, [own, far, near, flipped(0)]), 0) == [("k02", 4)]
+
+
+def test_a_hash_that_says_nothing_has_no_neighbours(root):
+    version = write(root, [flipped(0)] * 3, flat=[True, False, False])
+    assert neighbours(version, 0) == []
+    assert neighbours(version, 1) == [("k02", 0)]
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "0123", "0123456789abcdef-", 7])
+def test_another_column_of_the_name_is_no_hash(root, text):
+    assert phash_neighbours(write(root, [text] * 3), 0) == ()
+
+
+def test_without_the_column_there_are_none(root):
+    assert phash_neighbours(write_photos(root), 0) == ()
+
+
+def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
+    write(root, [flipped(0)] * 3)
+    root.annotate("near@1", "review", {"k01": {"label": "cat"}}, author="ann")
+    root.annotate("near@2", "review-2", {"k01": {"label": "<b>dog"}, "k02": {"label": "owl"}}, author="bob")
+    version = root.open("near@3")
+    edited, same = of_key(version, 1), of_key(version, 0)
+    record = sample_record(version, edited)
+    told = [(one.column, one.value, one.annotation, one.author) for one in record.edits]
+    assert told == [("label", "cat", "review", "ann"), ("label", "<b>dog", "review-2", "bob")]
+    assert all(one.at.startswith("20") for one in record.edits)
+    assert sample_record(version, same).edits == ()
+    served = Served(tmp_path / "root", recipe=None)
+    page = served.get(f"/v/near/3/s/{edited}").text
+    thumb = served.get(f"/v/near/3/s/{same}/thumb/jpg")
+    served.close()
+    assert "<td>&lt;b&gt;dog</td><td>review-2</td><td>bob</td>" in page
+    assert page.count(" bits <") == 2
+    assert f"/v/near/3/s/{same}/thumb/jpg" in page.replace("../../../../", "/")
+    assert thumb.status_code == 200

@@ -118,7 +118,7 @@ class Replay:
             raise InvalidRuntime(f"slot {slot} of step {step} is padding")
         transform = self._recipe(recipe.world).transform_of(int(slots.source[0]))
         decoded: dict[str, Any] | PenstockError
-        one = Assembler(recipe, Metrics(self.plan.source_names), self._run)
+        one = Assembler(recipe, Metrics(self.plan.source_names), self._run, kept=0)
         try:
             one.batch(step, alone=True)
             decoded = captured[-1]
@@ -173,4 +173,5 @@ class Replay:
         )
 
     def _made(self, world: World) -> Assembler:
-        return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run)
+        # A look back is at one batch: its memory is worth more than the time to have it anew.
+        return Assembler(self._recipe(world), Metrics(self.plan.source_names), self._run, kept=0)

@@ -25,7 +25,7 @@ from .bytes_column import BytesColumn
 LEAST_BYTES = 2**20
 """Smaller arrays are numpy's own: its allocator keeps their memory by itself."""
 KEPT = 4
-"""Pieces of memory that are kept although nobody holds an array over them."""
+"""Pieces of memory that a training keeps although nobody holds an array over them."""
 FITS = 2
 """A piece serves an array that is smaller by up to this factor."""
 
@@ -40,9 +40,10 @@ class Recycled:
     child that the process forks has a copy of all, as of any other array.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        """kept: pieces of free memory that are kept."""
         # A finalizer may run in the middle of anything: it does no more than a deque does in one go.
-        self._free: deque[mmap.mmap] = deque(maxlen=KEPT)
+        self._free: deque[mmap.mmap] = deque(maxlen=kept)
         self._turn = Lock()
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

@@ -21,7 +21,7 @@ from ...storage.shared.requests import counted
 from ..ahead.node_reads import NodeReads
 from ..batch.batch import Batch, Keys
 from ..batch.collate import collate, gathered, import_framework
-from ..batch.columns import Allocate, BatchRow, Columns, Recycled
+from ..batch.columns import KEPT, Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution, masked
@@ -55,9 +55,11 @@ class Assembler:
         cache: CacheSpec | None = None,
         allocate: Allocate | None = None,
         end: int | None = None,
+        kept: int = KEPT,
     ) -> None:
+        """kept: pieces of memory of batches that are gone which are kept for the next, where there is no `allocate`."""
         self.recipe, self._metrics, self._run = recipe, metrics, run
-        self._allocate = allocate or Recycled()
+        self._allocate = allocate or Recycled(kept)
         by_field = recipe.decoders()
         videos = [groups_of(view, own) for view, own in zip(recipe.views, by_field, strict=True)]
         self._reads = NodeReads(cache or PageMemory(limit_bytes=0), recipe, videos, metrics, run, end)

@@ -47,13 +47,13 @@ def _pieces(value: Any) -> Iterator[Any]:
             yield from _pieces(str(name))
             yield from _pieces(item)
     else:
-        array = _array(value)
+        found = array_bytes(value)
         yield f"{value.dtype} {tuple(value.shape)} ".encode()
-        yield array.reshape(-1).view(np.uint8)
+        yield found
 
 
-def _array(value: Any) -> "np.ndarray[Any, Any]":
-    """Return the values of an array or tensor, of any dtype of the same width. Raises: TypeError."""
+def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Return uint8 [nbytes]: the values of an array or tensor of any dtype. Raises: TypeError for anything else."""
     if hasattr(value, "pin_memory"):  # only torch's tensors have that
         import torch
 
@@ -61,4 +61,4 @@ def _array(value: Any) -> "np.ndarray[Any, Any]":
     array = np.ascontiguousarray(value) if hasattr(value, "__array__") else None
     if array is None or array.dtype.hasobject:
         raise TypeError(f"{type(value).__name__} has no bytes of its own")
-    return array
+    return array.reshape(-1).view(np.uint8)

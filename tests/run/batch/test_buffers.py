@@ -109,6 +109,19 @@ def test_memory_that_nobody_uses_is_bounded():
     assert len({address(array) for array in held}) == len(held)
     del held
     assert len(allocate._free) == KEPT
+    none = Recycled(kept=0)
+    array = none((1000, SIDE), UINT16)
+    del array
+    assert len(none._free) == 0
+
+
+def test_a_look_back_keeps_no_memory_of_a_batch_that_is_gone(memory_root, samples):
+    """It is as large as the batch, and the next look may be never."""
+    version = samples.write(memory_root, "d", range(8))
+    plan = loader.plan({"d": version.select("x.npy")}, seed=5, global_batch=8)
+    with loader.Replay(plan, framework="numpy") as replay:
+        assert len(replay.batch(0)) == 8
+        assert replay._assembler._allocate._free.maxlen == 0
 
 
 def test_many_threads():

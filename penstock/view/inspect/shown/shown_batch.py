@@ -5,15 +5,14 @@ It is made where the values are: with a recipe in its process. A batch of 256 ph
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import loader
-from loader.errors import PenstockError
+from loader.run.trail.tensor_crcs import array_bytes, tensor_crcs
 
 from ...kinds import kind_of
 from ...kinds.kind import Media
@@ -36,7 +35,7 @@ class ShownSlot:
     thumbnails: Mapping[str, Media] = field(repr=False)
     """Field -> its thumbnail, of the field that has one."""
     hashes: Mapping[str, bytes] = field(repr=False)
-    """Field -> BLAKE2b of its bytes and shape. Small values, which are often equal, have none."""
+    """Field -> BLAKE2b of its bytes, where another slot's may be equal: the CRC-32C is. Small values have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,18 +71,24 @@ def shown_batch(plan: "loader.Plan", values: BatchValues, *, pictures: bool = Tr
     """Return a part as it is shown. pictures: False makes no thumbnails."""
     versions = {source: version_of(plan, source) for source in {who[0] for who in values.ids if who}}
 
-    def one(i: int) -> ShownSlot:
+    def shown(i: int) -> tuple[tuple[Shown, ...], Mapping[str, Media]]:
         sample, who = values.slots[i], values.ids[i]
         version = versions[who[0]] if who else None
         fields = shown_sample(sample, version, values.texts)
-        return ShownSlot(
-            fields=fields,
-            thumbnails=_thumbnails(sample, fields, version) if pictures else {},
-            hashes={name: found for name, value in sample.items() if (found := _hash(value)) is not None},
-        )
+        return fields, _thumbnails(sample, fields, version) if pictures else {}
 
     with ThreadPoolExecutor(_THREADS) as pool:  # what numpy and the picture libraries do lets others go on
-        slots = list(pool.map(one, range(len(values.slots))))
+        made = list(pool.map(shown, range(len(values.slots))))
+        crcs = list(pool.map(_crcs, values.slots))
+    times = Counter(place for one in crcs for place in one.items())
+    hashes = [
+        {name: _hash(sample[name]) for name, crc in one.items() if times[name, crc] > 1}
+        for sample, one in zip(values.slots, crcs, strict=True)
+    ]
+    slots = [
+        ShownSlot(fields=fields, thumbnails=thumbnails, hashes=one)
+        for (fields, thumbnails), one in zip(made, hashes, strict=True)
+    ]
     return ShownBatch(
         step=values.step,
         rank=values.rank,
@@ -107,24 +112,23 @@ def _thumbnails(
     return {}
 
 
-def _hash(value: object) -> bytes | None:
-    """Return a hash of a value's bytes and shape; None for a small value, and one without bytes."""
-    if isinstance(value, str):
-        value = value.encode("utf-8", "surrogatepass")
-    if not isinstance(value, bytes):
-        if not hasattr(value, "__array__"):
-            return None
-        try:
-            value = np.ascontiguousarray(value)
-        except (TypeError, RuntimeError, PenstockError):  # a dtype that numpy does not have
-            return None
-        if value.dtype.hasobject or value.nbytes < _MIN_BYTES:
-            return None
-        return _digest(value.reshape(-1).view(np.uint8).data, str(value.shape))
-    return _digest(value, "") if len(value) >= _MIN_BYTES else None
+def _crcs(sample: Mapping[str, Any]) -> dict[str, int]:
+    """Return field -> CRC-32C of its value with its shape. Small values, which are often equal, have none."""
+    return tensor_crcs(
+        {name: _plain(value) for name, value in sample.items() if _nbytes(value) >= _MIN_BYTES}
+    )
 
 
-def _digest(data: bytes | memoryview, shape: str) -> bytes:
-    found = hashlib.blake2b(data, digest_size=16)
-    found.update(shape.encode())
-    return found.digest()
+def _plain(value: Any) -> Any:
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+
+
+def _nbytes(value: object) -> int:
+    return len(value) if isinstance(value, str | bytes) else int(getattr(value, "nbytes", 0))
+
+
+def _hash(value: Any) -> bytes:
+    data = _plain(value)
+    return hashlib.blake2b(
+        data if isinstance(data, bytes) else array_bytes(data).data, digest_size=16
+    ).digest()

@@ -93,6 +93,28 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
     return lazy if columns is None else lazy.select(["ordinal", *columns])
 
 
+def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
+    """Return column -> value of one sample, as `scan_samples` has its row.
+
+    Every table is read and verified whole; of each, only the row groups that may hold the row are decoded. Raises:
+    InvalidRuntime for an ordinal that the version does not have.
+    """
+    pl = import_polars()
+    (position,), (row,) = version.parts.locate(np.array([ordinal]))
+    place = (pl.col("part") == version.parts.ids[int(position)].as_py()) & (pl.col("row") == int(row))
+    entries = version.manifest["samples"]
+    frame = _read_group(pl, version, "keys", None, place)
+    for group in sorted({one["group"] for one in files_of(entries, None, annotations=False)} - {"keys"}):
+        frame = _beside(frame, _read_group(pl, version, group, None, place))
+    frame = with_edits(version.store, entries, frame, None)
+    if frame.height != 1:
+        raise Corrupt(
+            f"{version.name}: its keys tables have {frame.height} rows of sample {ordinal}; run penstock verify "
+            f"{version.name}, and restore what it names from a mirror"
+        )
+    return {"ordinal": ordinal, **frame.row(0, named=True)}
+
+
 def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
     """Return every edit of a column of live samples: see `Version.edits`."""
     import_polars()
@@ -112,15 +134,24 @@ def _columns(version: "Version") -> dict[str, Any]:
     return columns
 
 
-def _read_group(pl: Any, version: "Version", group: str, columns: Sequence[str] | None) -> Any:
-    """Return all runs of one column group, in the manifest's order: part, row, and these of its columns or all."""
+def _read_group(
+    pl: Any, version: "Version", group: str, columns: Sequence[str] | None, place: Any = None
+) -> Any:
+    """Return all runs of one column group, in the manifest's order: part, row, and these of its columns or all.
+
+    place: expression of the rows that are wanted; None for all.
+    """
     entries = [entry for entry in version.manifest["samples"] if entry["group"] == group]
     files = entries if group == "keys" else files_of(entries, columns, annotations=False)
     runs = []
     for file in files:
         data = io.BytesIO(get_table_bytes(version.store, TableFile.from_json(dict(file))))
         some = None if columns is None else ["part", "row", *(n for n in file["columns"] if n in columns)]
-        runs.append(pl.read_parquet(data, columns=some))
+        runs.append(
+            pl.read_parquet(data, columns=some)
+            if place is None
+            else pl.scan_parquet(data).filter(place).collect()
+        )
     return pl.concat(runs, how="diagonal_relaxed")
 
 

@@ -10,6 +10,7 @@ import loader
 from loader.api.explain import provenance
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress
+from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
@@ -149,7 +150,7 @@ def _fields(
 
 def _columns(version: "loader.Version", ordinal: int) -> dict[str, str]:
     try:
-        (row,) = version.samples().slice(ordinal, 1).collect().to_dicts()
+        row = live_row(version, ordinal)
     except PenstockError as error:
         return {"": f"the samples table cannot be read: {clean(error, 300)}"}
     return {name: clean(value, 400) for name, value in row.items() if value is not None}

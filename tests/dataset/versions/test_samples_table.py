@@ -3,7 +3,10 @@
 import polars as pl
 import pytest
 
-from loader.dataset.versions.samples_table import _beside
+import loader
+from loader.dataset.tables import parquet
+from loader.dataset.versions.samples_table import _beside, live_row
+from loader.errors import Corrupt, InvalidRuntime
 
 KEYS = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "key": list("wxyz")})
 SCORES = pl.DataFrame({"part": ["a", "a", "b", "b"], "row": [0, 1, 0, 1], "score": [1.0, 2.0, 3.0, 4.0]})
@@ -21,3 +24,36 @@ def test_rows_without_a_value_are_null():
     assert _beside(KEYS, SCORES[[3, 1]])["score"].to_list() == [None, 2.0, None, 4.0]
     other = SCORES.with_columns(part=pl.Series(["a", "a", "c", "c"]))
     assert _beside(KEYS, other)["score"].to_list() == [1.0, 2.0, None, None]
+
+
+@pytest.fixture
+def version(tmp_path, monkeypatch):
+    """Samples in several parts and row groups, of which one is excluded; one column annotated twice, one only there."""
+    monkeypatch.setattr(parquet.table_bytes, "__kwdefaults__", {"row_group_rows": 4, "facts": None})
+    monkeypatch.setattr(parquet.put_table, "__defaults__", (4,))
+    root = loader.Root(tmp_path / "root")
+    with root.write("d", part_samples=7) as writer:
+        for i in range(30):
+            source = {"raw_uri": f"s3://raw/{i}"}
+            writer.add(f"k{i}", {"cls": i}, metadata={"width": i, "label": "a"}, source=source)
+    root.annotate("d", "labels", {"k3": {"label": "b"}, "k4": {"label": "b"}}, author="ann")
+    root.annotate("d", "labels", {"k4": {"label": "c", "score": 0.5}}, author="ben")
+    yield root.exclude("d@latest", ["k9"], reason="blurred")
+    root.close()
+
+
+def test_one_row_is_that_of_the_whole_table(version):
+    rows = version.samples().collect().to_dicts()
+    assert len(rows) == 29
+    assert {row["label"] for row in rows} == {"a", "b", "c"}
+    assert [live_row(version, ordinal) for ordinal in range(29)] == rows
+    with pytest.raises(InvalidRuntime, match="no ordinal 29"):
+        live_row(version, 29)
+
+
+def test_a_row_that_is_not_there_is_told(version, monkeypatch):
+    monkeypatch.setattr(
+        type(version.parts), "locate", lambda self, ordinals: (ordinals * 0, ordinals * 0 + 99)
+    )
+    with pytest.raises(Corrupt, match="0 rows of sample 3"):
+        live_row(version, 3)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import loader
+from loader.dataset.versions.samples_table import scan_samples
 
 from ..json_record import Record
 
@@ -42,7 +43,8 @@ def phash_neighbours(version: loader.Version, ordinal: int) -> tuple[Neighbour, 
     if COLUMN not in columns:
         return ()
     flat = pl.col(FLAT).fill_null(False) if FLAT in columns else pl.lit(False)
-    table = version.samples().select("ordinal", COLUMN, flat.alias(FLAT)).collect()
+    names = [name for name in (COLUMN, FLAT) if name in columns]
+    table = scan_samples(version, names).select("ordinal", COLUMN, flat.alias(FLAT)).collect()
     if table.schema[COLUMN] != pl.String:
         return ()
     table = table.filter(~table[FLAT] & table[COLUMN].str.contains(_FORM).fill_null(False))

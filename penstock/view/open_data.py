@@ -13,6 +13,7 @@ from loader.run.replay import Functions
 from .inspect.shown.shown_batch import ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
+from .kinds.kind import Media
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import SlotValues, itself
@@ -197,6 +198,8 @@ def nbytes(value: Any) -> int:
         return len(value)
     if hasattr(value, "nbytes"):
         return int(value.nbytes)
+    if isinstance(value, Media):
+        return len(value.data)
     if isinstance(value, dict):
         return sum(map(nbytes, value.values()))
     if isinstance(value, list | tuple):

@@ -10,6 +10,7 @@ import loader
 from loader.errors import InvalidRuntime
 from penstock.view import open_data
 from penstock.view.inspect.step_record import step_record
+from penstock.view.kinds.kind import Media
 from penstock.view.open_data import Kept, OpenData
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
@@ -70,6 +71,13 @@ def test_values_that_nobody_asks_for_are_dropped():
     kept.get("a", lambda: pytest.fail("it is kept"))
     kept.drop_idle(-1)
     assert kept.get("a", lambda: 2) == 2
+
+
+def test_pictures_count_by_their_bytes(opened, monkeypatch):
+    monkeypatch.setattr(opened.media, "_limit", 10_000)
+    for key in "ab":
+        opened.media.get(key, lambda: (Media(type="image/png", data=bytes(6000)),))
+    assert opened.media.get("a", lambda: "made anew") == "made anew"
 
 
 def test_a_version_that_nobody_looks_at_is_given_back(root, plan, monkeypatch):

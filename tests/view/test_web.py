@@ -1,8 +1,10 @@
 """The viewer's server: who is let in, pages and their records, media, and actions."""
 
+import html
 import http.client
 import json
 import re
+import shlex
 import socket
 import threading
 from typing import NamedTuple
@@ -388,6 +390,16 @@ def test_hostile_text_is_text(serve, tmp_path):
         assert "<img src=x" not in page.text
         assert "\u202e" not in page.text
         assert "\x1b" not in page.text
+
+
+def test_a_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, tmp_path):
+    folder, key = tmp_path / "my $(root)", "'; touch pwned #"
+    with loader.Root(folder) as root, root.write("odd") as writer:
+        writer.add(key, {"txt": "a"})
+    page = serve(folder, recipe=None).get("/v/odd/1/s/0").text
+    command = html.unescape(re.search('data-command="([^"]*)"', page)[1])
+    words = ["exclude", "odd", key, "--reason", "R", "--by", "WHO", "--root", str(folder)]
+    assert shlex.split(command) == ["penstock", *words]
 
 
 def test_writes_are_off_unless_asked_for(served):

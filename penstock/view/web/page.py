@@ -1,7 +1,9 @@
 """Pages: a record as HTML by its template, as JSON at the same address with `.json`, and errors said in their place."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -111,6 +113,7 @@ def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLRes
             up="../" * depth or "./",
             site=site,
             address=address,
+            command=partial(_command, site),
             query=dict(request.query_params),
             json_address=json_address(request),
             **(made.more or {}),
@@ -150,3 +153,8 @@ def number(request: Request, name: str, default: int | None = None) -> int:
     if not given.isdecimal() or len(given) > 18:
         raise InvalidRuntime(f"{name} = {given[:100]!r}; a whole number from 0 is needed")
     return int(given)
+
+
+def _command(site: Site, *words: object) -> str:
+    """Return a command of `penstock` over this root, quoted for a shell: keys hold whatever their maker wrote."""
+    return shlex.join(["penstock", *map(str, words), "--root", site.opened.root.url])

@@ -109,12 +109,12 @@ class Bulk:
 
 
 Payload = dict[str, bytes | memoryview | BareClip]
-"""Field -> what there is to decode; a memoryview is of memory that others of the batch lie in: `whole_bytes`."""
+"""Field -> what there is to decode; a memoryview is of memory that others of the batch lie in: `whole`."""
 
 
-def whole_bytes(payload: Payload) -> dict[str, bytes | BareClip]:
-    """Return a payload for decoders, which may keep what they get."""
-    return {field: bytes(data) if isinstance(data, memoryview) else data for field, data in payload.items()}
+def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
+    """Return one field of a payload for a decoder that may keep what it gets."""
+    return bytes(data) if isinstance(data, memoryview) else data
 
 
 class Fetched(NamedTuple):

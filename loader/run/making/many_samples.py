@@ -15,7 +15,7 @@ from ..recipe.decode import draws
 from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import times_field
-from .fetch import Payload, whole_bytes
+from .fetch import Payload, whole
 from .one_sample import OneSample
 
 
@@ -123,12 +123,12 @@ def _decoded(
     """Put the values of a sample whose fields all have a decoder in `calls`; False where one has not, or fails."""
     filled = list[_Rows]()
     try:
-        for field, data in whole_bytes(payload).items():
+        for field, data in payload.items():
             decoder, rows = calls[field]
             if rows is None:
-                columns.put(row, field, decoder(data, None))  # type: ignore[arg-type]
+                columns.put(row, field, decoder(whole(data), None))  # type: ignore[arg-type]
                 continue
-            rows.row = row
+            rows.row = row  # decoders that place their result keep nothing of the bytes
             value = decoder(data, None, rows)  # type: ignore[call-arg, arg-type]
             if value is rows.given:
                 filled.append(rows)

@@ -13,7 +13,7 @@ from ..recipe import generators
 from ..recipe.decode import apply_transform, decode_sample
 from ..recipe.rank_slots import Located
 from ..recipe.recipe import Recipe
-from .fetch import Fetch, Payload, whole_bytes
+from .fetch import Fetch, Payload, whole
 
 
 class OneSample:
@@ -66,7 +66,7 @@ class OneSample:
         try:
             start = perf_counter()
             sample = decode_sample(
-                whole_bytes(payload),
+                {field: whole(data) for field, data in payload.items()},
                 at,
                 self._decoders[of],
                 lambda field: generators.for_decoder(key(), field),

@@ -3,6 +3,7 @@
 The slots of steps that are made one by one are planned several steps at once: most of the cost they share.
 """
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,7 +73,7 @@ class RankSlots:
 
     def step_of(self, row: int) -> int:
         """Return the step of a row."""
-        return self.steps[int(np.searchsorted(self.starts, row, side="right")) - 1]
+        return self.steps[bisect_right(self.starts, row) - 1]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+import loader
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.samples.phash_neighbours import MAX_DISTANCE, MOST, phash_neighbours
-from tests.view.conftest import photo, write_photos
+from penstock.view.inspect.slot_record import slot_record
+from penstock.view.open_data import OpenData
+from tests.view.conftest import photo, train, write_photos
+from tests.view.recipes import plain
 from tests.view.test_web import Served
 
 OWN = 0x0123456789ABCDEF
@@ -88,3 +92,50 @@ def test_edits_are_told_with_author_and_value_on_the_page(root, tmp_path):
     assert page.count(" bits <") == 2
     assert f"/v/near/3/s/{same}/thumb/jpg" in page.replace("../../../../", "/")
     assert thumb.status_code == 200
+
+
+@pytest.fixture
+def near(root):
+    """photos near@3, of which k01 was edited twice and k02 looks like it, and the run `near` of one step of all."""
+    write(root, [flipped(30), flipped(0), flipped(3)])
+    root.annotate("near@1", "review", {"k01": {"label": "cat"}}, author="ann")
+    root.annotate("near@2", "review-2", {"k01": {"label": "dog"}}, author="bob")
+    version = root.open("near@3")
+    plan = loader.plan({"near": version.select("jpg")}, seed=4, global_batch=3)
+    train(root, plan, "near", recipe=plain, steps=1)
+    return plan, version
+
+
+def test_a_slot_has_the_edits_and_neighbours_of_its_sample(root, near, tmp_path):
+    plan, version = near
+    slot = [key for _, key in plan.batch_ids(0)].index("k01")
+    opened = OpenData(root)
+    records = [slot_record(opened.training("near"), *opened.slot("near", 0, i)) for i in range(3)]
+    opened.close()
+    assert [one.value for one in records[slot].edits] == ["cat", "dog"]
+    assert [(one.key, one.distance) for one in records[slot].neighbours] == [("k02", 3)]
+    assert [one.ordinal for one in records] != [0, 1, 2]
+    for record in records:
+        sample = sample_record(version, record.ordinal)
+        assert (record.edits, record.neighbours) == (sample.edits, sample.neighbours)
+    served = Served(tmp_path / "root", recipe=None)
+    page = served.get(f"/r/near/0/{slot}").text.replace("../../../", "/")
+    assert served.get(f"/r/near/0/{slot}.json").json()["neighbours"][0]["key"] == "k02"
+    served.close()
+    assert "<td>dog</td><td>review-2</td><td>bob</td>" in page
+    assert f'href="/v/near/3/s/{of_key(version, 2)}"' in page
+
+
+def test_a_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):
+    with root.write("texts") as writer:
+        for i in range(3):
+            writer.add(f"k{i}", {"tokens.npy": np.arange(4)}, metadata={"phash": flipped(0)})
+    root.annotate("texts@1", "review", {f"k{i}": {"label": "cat"} for i in range(3)}, author="ann")
+    view, packing = root.open("texts@2").select("tokens.npy"), loader.pack("tokens.npy", length=6)
+    plan = loader.plan({"texts": view}, seed=3, global_batch=2, pack=packing)
+    train(root, plan, "packed", recipe=plain, steps=1)
+    opened = OpenData(root)
+    record = slot_record(opened.training("packed"), *opened.slot("packed", 0, 0))
+    opened.close()
+    assert [row.field for row in record.fields if row.trained is not None]
+    assert (record.edits, record.neighbours, record.seen) == ((), (), ())

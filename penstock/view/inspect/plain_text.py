@@ -7,6 +7,8 @@ from .proofs import Proof
 from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
 from .runs.step_window import StepWindow, WindowSample
+from .samples.column_edits import ColumnEdit
+from .samples.phash_neighbours import Neighbour
 from .shown.shown_values import Shown
 from .slot_record import SlotRecord
 from .step_record import StepRecord
@@ -77,6 +79,8 @@ def slot_text(record: SlotRecord) -> str:
             mirrored = ", mirrored" if row.placement.mirrored else ""
             lines.append(f"  corners of the trained picture in the original: {corners}{mirrored}")
     lines += [f"draw  {draw}" for draw in record.draws]
+    lines += [f"edit  {edit_line(one)}" for one in record.edits]
+    lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
     if record.seen:
         lines.append("seen at steps " + ", ".join(str(step) for step, _ in record.seen))
     return "\n".join(lines)
@@ -96,6 +100,17 @@ def mark_line(mark: StepMark) -> str:
     noun = "slot" if len(mark.slots) == 1 else "slots"
     slots = f"  ({noun} {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
+
+
+def edit_line(edit: ColumnEdit) -> str:
+    """Return an edit of a sample's column in one line."""
+    value = edit.value or "taken away"
+    return f"{edit.column:<16} {value}  {edit.annotation}, {edit.author}, {edit.at}"
+
+
+def neighbour_line(one: Neighbour) -> str:
+    """Return a sample that looks like another in one line."""
+    return f"{one.distance:>2} {'bit ' if one.distance == 1 else 'bits'}  {clean(one.key, 200)}"
 
 
 def compared_line(slot: ComparedSlot) -> str:

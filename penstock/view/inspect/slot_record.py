@@ -8,6 +8,7 @@ import numpy as np
 import loader
 from loader.api.explain import Explanation, explain_slots
 from loader.errors import TransformFailed, WorkerFailed
+from loader.order.sources.packed_view import PackedView
 from penstock.lineage import StageRun, made_by
 
 from ..replays.picture_placement import Placement
@@ -16,6 +17,8 @@ from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked
+from .samples.column_edits import ColumnEdit, column_edits
+from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, shown_sample, version_of
 
 MOST_SEEN = 200
@@ -87,7 +90,11 @@ class SlotRecord(Record):
     runs: tuple[StageRun, ...]
     """Dagster runs that made the sample, upstream first."""
     seen: tuple[tuple[int, int], ...]
-    """(step, slot) that held the sample, up to the last step that is recorded; the last 200."""
+    """(step, slot) that held the sample, up to the last step recorded; the last 200. None for a packed sequence."""
+    edits: tuple[ColumnEdit, ...]
+    """Edits of the sample's columns, by column, the oldest first; none for a packed sequence."""
+    neighbours: tuple[Neighbour, ...]
+    """Samples of its version that look like it by `phash`, the nearest first; none for a packed sequence."""
     explained: str
     """The way back in text, as `penstock explain` prints it."""
     error: str = ""
@@ -111,7 +118,7 @@ def slot_values(
 
 
 def slot_record(training: Training, values: SlotValues, trouble: str = "") -> SlotRecord:
-    """Return the record of a slot."""
+    """Return the record of a slot. Costs, beside its values, what edits and neighbours of its sample cost."""
     plan = training.plan(values.step)
     explained = _explained(training, values)
     version = version_of(plan, values.source)
@@ -129,6 +136,8 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, StepMark(name="not_a_function", text=text, weight=90, slots=(values.slot,)))
     (runs,) = made_by(training.root, [explained])
+    # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
+    sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
     return SlotRecord(
         training=training.name,
         plan=plan.hash,
@@ -149,7 +158,9 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        seen=_seen(training, plan, values),
+        seen=() if sample is None else _seen(training, plan, values),
+        edits=() if sample is None else column_edits(sample, values.address.ordinal),
+        neighbours=() if sample is None else phash_neighbours(sample, values.address.ordinal),
         explained=str(explained),
         error=values.error,
         trouble=trouble,

@@ -5,8 +5,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding
 from textual.widget import Widget
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from loader.errors import Corrupt, InvalidRuntime, MissingDependency
 from penstock.card.rendering.escape import clean
@@ -22,7 +20,8 @@ from ..kinds.kind import Media
 from .addresses import DifferencePlace, Place, RootPlace, RunPlace, SamplePlace, VersionPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
-from .record_screen import RecordScreen, heading, line
+from .record_screen import PlaceList, RecordScreen, heading, line
+from .sample_relations import relations
 
 CARDS = 24
 """Samples of a page."""
@@ -63,32 +62,28 @@ class RootScreen(RecordScreen):
 
     def widgets(self, record: RootRecord) -> Iterable[Widget]:
         """Yield a list of pages."""
-        self._places: list[Place] = []
-        options = [Option("Trainings" if record.runs else "No training has left a trail here", disabled=True)]
-        options += [self._option(run, RunPlace(run=run)) for run in record.runs]
+        yield PlaceList(self._rows(record))
+
+    def _rows(self, record: RootRecord) -> Iterable[tuple[str, Place | None]]:
+        yield "Trainings" if record.runs else "No training has left a trail here", None
+        for run in record.runs:
+            yield f"  {clean(run, 200)}", RunPlace(run=run)
         for dataset, versions in sorted(record.datasets.items()):
-            options.append(Option(dataset, disabled=True))
+            yield dataset, None
             for at, one in enumerate(versions):
                 retired = "  retired" if one.retired else ""
-                place = VersionPlace(dataset=dataset, number=one.number)
-                options.append(self._option(f"{dataset}@{one.number}{retired}", place))
+                yield (
+                    f"  {dataset}@{one.number}{retired}",
+                    VersionPlace(dataset=dataset, number=one.number),
+                )
                 if at + 1 < len(versions):
                     before = versions[at + 1].number
                     since = DifferencePlace(dataset=dataset, number=before, other=one.number)
-                    options.append(self._option(f"  changes since {dataset}@{before}", since))
-        yield OptionList(*options, markup=False)
-
-    def _option(self, text: str, place: Place) -> Option:
-        self._places.append(place)
-        return Option(f"  {clean(text, 200)}", id=str(len(self._places) - 1))
+                    yield f"    changes since {dataset}@{before}", since
 
     def shown(self) -> None:
         """Put the cursor into the list."""
-        self.query_one(OptionList).focus()
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the page."""
-        self.viewer.open(self._places[int(str(event.option.id))])
+        self.query_one(PlaceList).focus()
 
     def command(self) -> str:
         """Return the verb that lists datasets."""
@@ -261,6 +256,7 @@ class SampleScreen(RecordScreen):
             if one.decoded is not None:
                 yield from (line(f"! {mark.text}", bad=True) for mark in one.decoded.marks)
                 yield from (line(text) for text in one.decoded.lines)
+        yield from relations(record, self.place.version)
         for name, table in (("Columns", record.columns), ("The way back", record.provenance)):
             if table:
                 yield heading(name)
@@ -326,24 +322,14 @@ class DifferenceScreen(RecordScreen):
                 line(f"{sign} group {name}: {', '.join(fields)}") for name, fields in sorted(groups.items())
             )
         yield from (line(f"column {name} differs") for name in sorted(counts.columns))
-        self._samples: list[SamplePlace] = []
         for name, n, rows, version in (
             (counts.a, record.n_left_out, record.left_out, self.place.number),
             (counts.b, record.n_added, record.added, self.place.other),
         ):
             yield heading(f"{n:,} samples that only {name} has")
-            if rows:
-                yield OptionList(*self._options(rows, version), markup=False)
-
-    def _options(self, rows: Iterable[tuple[int, str]], version: int) -> Iterable[Option]:
-        for ordinal, key in rows:
             page = VersionPlace(dataset=self.place.dataset, number=version)
-            self._samples.append(SamplePlace(version=page, ordinal=ordinal))
-            yield Option(clean(key, 200), id=str(len(self._samples) - 1))
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the sample."""
-        self.viewer.open(self._samples[int(str(event.option.id))])
+            if rows:
+                yield PlaceList((clean(key, 200), SamplePlace(version=page, ordinal=at)) for at, key in rows)
 
     def command(self) -> str:
         """Return the verb that tells the difference."""

@@ -10,7 +10,8 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
@@ -223,6 +224,25 @@ class RecordScreen(Screen[None]):
     def action_keys(self) -> None:
         """Show all keys."""
         self.app.push_screen(keys_dialog())
+
+
+class PlaceList(OptionList):
+    """Lines of text that lead to pages: Tab comes to them, arrows walk them, Enter opens."""
+
+    def __init__(self, rows: Iterable[tuple[str, Place | None]]) -> None:
+        """rows: (cleaned text, its page; None for a line that is only read)."""
+        self._places: list[Place | None] = []
+        options = []
+        for text, place in rows:
+            self._places.append(place)
+            options.append(Option(text, disabled=place is None))
+        super().__init__(*options, markup=False)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Open the page."""
+        place = self._places[event.option_index]
+        if place is not None:
+            cast("ViewerApp", self.app).open(place)
 
 
 def line(text: str, *, bad: bool = False) -> Static:

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 
 from textual.widget import Widget
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 import loader
 from penstock.card.rendering.escape import clean
@@ -13,7 +11,7 @@ from ..inspect.plain_text import compared_line, window_text
 from ..inspect.runs.run_comparison import RunComparison, run_comparison
 from ..inspect.runs.step_window import StepWindow, step_window
 from .addresses import AgainstPlace, StepPlace, WindowPlace
-from .record_screen import RecordScreen, heading, line, paragraph
+from .record_screen import PlaceList, RecordScreen, heading, line, paragraph
 
 
 class AgainstScreen(RecordScreen):
@@ -39,26 +37,18 @@ class AgainstScreen(RecordScreen):
         yield paragraph("\n".join(clean(one, 2000) for one in record.lines))
         if record.step < 0:
             return
-        yield OptionList(*(Option(f"step {record.step} of {run}") for run in record.runs), markup=False)
+        yield PlaceList((f"step {record.step} of {run}", self._step(record, run)) for run in self._runs)
         yield heading("Slots that differ")
         yield from (line(compared_line(one)) for one in record.slots)
 
     def shown(self) -> None:
         """Put the cursor into the list of steps."""
-        lists = self.query(OptionList)
+        lists = self.query(PlaceList)
         (lists.first() if lists else self.query_one("#body")).focus()
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the step that differs."""
-        found = self.record
-        self.viewer.open(
-            StepPlace(
-                run=self._runs[event.option_index],
-                step=found.step,
-                rank=found.rank,
-                world_size=found.world_size,
-            )
-        )
+    def _step(self, record: RunComparison, run: str) -> StepPlace:
+        """Return the address of the step that differs, in one of the runs."""
+        return StepPlace(run=run, step=record.step, rank=record.rank, world_size=record.world_size)
 
     def command(self) -> str:
         """Return the verb that tells the same."""

@@ -19,8 +19,9 @@ from ..inspect.shown.shown_values import Shown, facts_of, version_of
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
-from .addresses import SlotPlace
+from .addresses import SlotPlace, VersionPlace
 from .record_screen import RecordScreen, heading, line
+from .sample_relations import relations
 
 STAGES = ("", "trained", "decoded", "stored")
 """Stages that are shown: all, or one alone."""
@@ -104,6 +105,8 @@ class SlotScreen(RecordScreen):
             yield Horizontal(*self._stages(row, found.pictures), classes="stages")
         for draw in record.draws:
             yield line(f"draw  {draw}")
+        dataset, _, number = record.version.partition("@")
+        yield from relations(record, VersionPlace(dataset=dataset, number=int(number)))
         if record.seen:
             yield line("seen at steps " + ", ".join(str(step) for step, _ in record.seen[-12:]))
 

@@ -5,8 +5,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding
 from textual.widget import Widget
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from penstock.card.rendering.escape import clean
 
@@ -19,7 +17,7 @@ from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, Wind
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
 from .note_chart import chart_line
-from .record_screen import RecordScreen, heading, line, paragraph
+from .record_screen import PlaceList, RecordScreen, heading, line, paragraph
 
 CARDS = 24
 """Slots of a page."""
@@ -59,11 +57,10 @@ class RunScreen(RecordScreen):
         for name, values in record.chart.items():
             if name != "step":
                 yield line(chart_line(clean(name, 20), values, self.app.size.width - 4))
-        self._places = list(self._pages(record))
-        yield heading("Unusual steps and samples" if self._places else "Nothing unusual; g opens any step")
-        if self._places:
-            options = (Option(text, id=str(i)) for i, (text, _) in enumerate(self._places))
-            yield OptionList(*options, markup=False)
+        pages = list(self._pages(record))
+        yield heading("Unusual steps and samples" if pages else "Nothing unusual; g opens any step")
+        if pages:
+            yield PlaceList(pages)
         yield heading("Starts")
         for one in record.starts:
             versions = ", ".join(one.versions) or "swept"
@@ -85,12 +82,8 @@ class RunScreen(RecordScreen):
 
     def shown(self) -> None:
         """Put the cursor into the list of unusual steps."""
-        lists = self.query(OptionList)
+        lists = self.query(PlaceList)
         (lists.first() if lists else self.query_one("#body")).focus()
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the step or slot."""
-        self.viewer.open(self._places[int(str(event.option.id))][1])
 
     def action_ask_other(self) -> None:
         """Ask for the run that this one is held against."""

@@ -1,6 +1,6 @@
 """Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
@@ -13,8 +13,10 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
 
 from ..inspect.sample_record import decoded, stored
+from ..inspect.samples.phash_neighbours import Neighbour
 from ..inspect.shown.shown_batch import ShownBatch
 from ..inspect.shown.shown_values import facts_of, version_of
+from ..inspect.version_record import fields_of
 from ..kinds import kind_of
 from ..kinds.kind import Media
 from ..replays.picture_placement import channels_last
@@ -154,6 +156,14 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
             if STORED_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
                 return field
     return ""
+
+
+def neighbours_field(version: loader.Version | None, found: Sequence[Neighbour]) -> str:
+    """Return the field that thumbnails of neighbours are made of: one that all have, in a version of one kind."""
+    if version is None or not found:
+        return ""
+    fields = {thumbnail_field(names) for names in fields_of(version, [one.ordinal for one in found])}
+    return fields.pop() if len(fields) == 1 else ""
 
 
 def _range(given: str, n: int) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from .media import (
     bytes_response,
     media_response,
     media_route,
+    neighbours_field,
     slot_media,
 )
 from .page import Page, Site, address, number, page_routes
@@ -102,8 +103,15 @@ def _slot(site: Site, request: Request) -> Page:
         for name, value in values.decoded.items()
         if getattr(value, "ndim", 0) == 3
     }
-    raw = _raw_shown(site, record.provenance.get("raw_uri", ""))
-    more = {"pictures": pictures, "sizes": sizes, "rank": rank, "world_size": world_size, "raw": raw}
+    version = version_of(training.plan(step), values.source)
+    more = {
+        "pictures": pictures,
+        "sizes": sizes,
+        "rank": rank,
+        "world_size": world_size,
+        "raw": _raw_shown(site, record.provenance.get("raw_uri", "")),
+        "thumb": neighbours_field(version, record.neighbours),
+    }
     return Page(
         template="slot", record=record, title=f"{training.name} step {step} slot {values.slot}", more=more
     )

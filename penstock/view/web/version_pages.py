@@ -9,11 +9,12 @@ import loader
 from ..inspect.difference import difference
 from ..inspect.root_record import root_record
 from ..inspect.sample_record import sample_record
-from ..inspect.version_record import PAGE, fields_of, version_record
+from ..inspect.version_record import PAGE, version_record
 from .media import (
     STORED_TYPES,
     media_response,
     media_route,
+    neighbours_field,
     sample_media,
     sample_thumbnail,
     stored_response,
@@ -62,10 +63,7 @@ def _sample(site: Site, request: Request) -> Page:
         if one.decoded is not None
     }
     plays = {one.field: STORED_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
-    # A thumbnail of each neighbour is asked for only where all have the field: in a version of one kind.
-    near = [one.ordinal for one in record.neighbours]
-    thumbs = {thumbnail_field(names) for names in fields_of(version, near)} if near else set()
-    more = {"pictures": pictures, "plays": plays, "thumb": thumbs.pop() if len(thumbs) == 1 else ""}
+    more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
     return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
 
 

@@ -342,3 +342,26 @@ def test_batches_of_any_size_are_paged(look, root, tmp_path) -> None:
         assert [card.key for card in terminal.app.screen.query("Card")] == keys[:24]
 
     look(test, StepPlace(run="wide", step=0), root=tmp_path / "root", pictures="none")
+
+
+def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(look, root, tmp_path) -> None:
+    with root.write("near") as writer:
+        for i, phash in enumerate(("00", "ff", "01")):
+            writer.add(f"k{i}", {"x.txt": f"text {i}"}, metadata={"phash": phash * 8})
+    root.annotate("near@1", "review", {"k0": {"label": "cat"}}, author="ann")
+    plan = loader.plan({"near": root.open("near@2").select("x.txt")}, seed=3, global_batch=3)
+    train(root, plan, "near", recipe=plain, steps=1)
+    slot = [key for _, key in plan.batch_ids(0)].index("k0")
+
+    async def test(terminal) -> None:
+        assert "cat  review, ann, 20" in terminal.text
+        await terminal.press("tab", "enter")
+        assert terminal.lines[0].rstrip().endswith(": k2")
+        assert "cat  review" not in terminal.text
+        await terminal.press("tab", "enter")
+        assert terminal.lines[0].rstrip().endswith(": k0")
+        assert "cat  review, ann, 20" in terminal.text
+
+    look(
+        test, SlotPlace(step=StepPlace(run="near", step=0), slot=slot), root=tmp_path / "root", size=(80, 40)
+    )

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..dataset.shards.address import FieldAddress, SampleAddress
 from ..dataset.tables.columns import SOURCE_COLUMNS
-from ..dataset.tables.parquet import TableFile, get_table
+from ..dataset.tables.parquet import TableFile
+from ..dataset.tables.table_rows import get_rows
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import Corrupt, InvalidRuntime
@@ -119,7 +120,7 @@ def explain(
     """Return every slot of a step, or of one rank's part of it, or one slot, but padding; no media is read.
 
     slot: number in the global batch, or, with rank and world_size, in that rank's part. Costs an index row group per
-    sample and one keys table per run of parts touched. Raises: InvalidRuntime for a slot out of range.
+    sample, and at most as many of keys tables. Raises: InvalidRuntime for a slot out of range.
     """
     slots = plan.slots(step)
     wanted = np.arange(len(slots))
@@ -201,33 +202,39 @@ def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[
 
 
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
-    """Return the provenance columns of these samples; only the runs of parts that hold them are read.
+    """Return the provenance columns of these samples; of large keys tables the row groups that hold them are read.
 
-    Raises: Corrupt where keys tables are not in the order of the parts.
+    Raises: Corrupt where keys tables are damaged, or not in the order of the parts.
     """
     parts = version.parts
     first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
     positions = parts.positions([address.part for address in addresses])
-    place = (first_row[positions] + [address.row for address in addresses]).tolist()
+    place = first_row[positions] + np.array([address.row for address in addresses], np.int64)
     out: list[dict[str, str]] = [{} for _ in addresses]
     start = 0
     for entry in version.manifest["samples"]:
         if entry["group"] != "keys":
             continue
         end = start + entry["n_rows"]
-        mine = [i for i, at in enumerate(place) if start <= at < end]
-        if mine:
-            known = [name for name in SOURCE_COLUMNS if name in entry["columns"]]
-            table = get_table(version.store, TableFile.from_json(entry), ["part", "row", *known])
-            for i in mine:
-                row = {name: table[name][place[i] - start].as_py() for name in ("part", "row", *known)}
-                found = row.pop("part"), row.pop("row")
-                if found != (addresses[i].part, addresses[i].row):
-                    raise Corrupt(
-                        f"{version.store.url}/{entry['path']} row {place[i] - start} is row {found[1]} of part "
-                        f"{found[0]}; in the order of the parts it is of {addresses[i].describe()}, so its provenance "
-                        f"is not told: run penstock verify {version.name}"
-                    )
-                out[i] = {name: value for name, value in row.items() if value is not None}
+        mine = np.flatnonzero((start <= place) & (place < end))
+        if len(mine):
+            names = ["part", "row", "key", *(name for name in SOURCE_COLUMNS if name in entry["columns"])]
+            table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
+            for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
+                out[i] = _own(version, entry["path"], int(place[i]) - start, row, addresses[i])
         start = end
     return out
+
+
+def _own(
+    version: Version, path: str, place: int, row: dict[str, Any], address: SampleAddress
+) -> dict[str, str]:
+    """Return the columns of a row of a keys table. Raises: Corrupt where it is not the sample's."""
+    found = row.pop("part"), row.pop("row"), row.pop("key")
+    if found != (address.part, address.row, address.key):
+        raise Corrupt(
+            f"{version.store.url}/{path} row {place} is {found[2]!r}, row {found[1]} of part {found[0]}; in the order "
+            f"of the parts it is of {address.describe()}, so its provenance is not told: run penstock verify "
+            f"{version.name}"
+        )
+    return {name: value for name, value in row.items() if value is not None}

@@ -90,16 +90,20 @@ class Plan(PlanContent):
                     ids[slot] = (name, sample_key)
         return ids
 
-    def steps_of(self, source: str, key: str, *, before: int) -> "list[Occurrence]":
+    def steps_of(
+        self, source: str, key: str, *, before: int, ordinal: int | None = None
+    ) -> "list[Occurrence]":
         """Return the slots that held a sample of a source in steps 0 ... before - 1: (step, slot, epoch) each, by step.
 
-        Slots in which the sample stands in for another are not looked for. It costs no reads, and about two
+        ordinal: the sample's in its version, where it is known: it spares reading all keys of the version.
+
+        Slots in which the sample stands in for another are not looked for. It costs the version's keys, and about two
         milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that the plan does not
         have.
         """
         from .steps.occurrences import occurrences  # a training's start does without
 
-        return occurrences(self, source, key, before)
+        return occurrences(self, source, key, before, ordinal)
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""

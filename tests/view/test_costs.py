@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 import loader
-from penstock.view.inspect.sample_record import stored
+from loader.dataset.tables import parquet, table_rows
+from penstock.view.inspect.sample_record import sample_record, stored
 from penstock.view.inspect.slot_record import slot_record
 from penstock.view.inspect.step_record import step_record
 from penstock.view.inspect.version_record import version_record
@@ -14,19 +15,30 @@ from tests.view.conftest import BATCH, photo, train
 from tests.view.recipes import plain
 
 SIZES = (60, 1_800)
+ROW_GROUP = 30
 PICTURE = photo(1)
 
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """Folder of a root for each size, with a run of more steps."""
+    """Folder of a root for each size, with a run of more steps; tables of samples have row groups of 30 rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "HASHED_FROM_ROWS", ROW_GROUP)
+        patch.setattr(parquet.put_table, "__defaults__", (ROW_GROUP,))
+        patch.setattr(table_rows, "WHOLE_BELOW_BYTES", 0)
+        yield written(tmp_path_factory)
+
+
+def written(tmp_path_factory):
     folders = []
     for n in SIZES:
         folders.append(tmp_path_factory.mktemp("costs") / "root")
         with loader.Root(folders[-1]) as root:
             with root.write("photos") as writer:
                 for i in range(n):
-                    writer.add(f"p/{i:05d}", {"jpg": PICTURE, "cls": i % 3}, metadata={"label": "cat"})
+                    source = {"raw_uri": f"s3://raw/{i:05d}", "run_id": "r"}
+                    fields = {"jpg": PICTURE, "cls": i % 3}
+                    writer.add(f"p/{i:05d}", fields, metadata={"label": "cat"}, source=source)
             view = root.open("photos@1").select("jpg", "cls")
             plan = loader.plan({"photos": view}, seed=3, global_batch=BATCH, allow_repeats=True)
             train(root, plan, "one", recipe=plain, steps=2 + n // 60)
@@ -51,8 +63,11 @@ class Counted:
             ):
                 self.requests[name] += 1
             blobs = found if name == "get_ranges" else [found] if name in ("get", "get_range") else []
-            growing = [kind for kind in ("trails/", "samples-keys") if kind in str(key)]
-            self.nbytes[growing[0] if growing else "others"] += sum(len(blob.data) for blob in blobs)
+            kinds = [kind for kind in ("trails/", "samples-") if kind in str(key)]
+            kind = kinds[0] if kinds else "others"
+            if kind == "samples-" and name == "get_range":
+                kind = "footers"
+            self.nbytes[kind] += sum(len(blob.data) for blob in blobs)
             return found
 
         return call
@@ -87,24 +102,47 @@ def a_step(opened):
     assert len(step_record(training, batch, None, trouble).slots) == BATCH
 
 
+def a_sample(opened):
+    record = sample_record(opened.version("photos", 1), 7)
+    assert (record.columns["label"], record.provenance["raw_uri"]) == ("cat", f"s3://raw/{record.key[2:]}")
+
+
+def an_explained_slot(opened):
+    plan = opened.training("one").plan(2)
+    (found,) = loader.explain(plan, 2, slot=1)
+    assert found.provenance == {"raw_uri": f"s3://raw/{found.address.key[2:]}", "run_id": "r"}
+
+
 def a_slot(opened):
     training = opened.training("one")
     values, trouble = opened.slot("one", 2, 1)
     assert slot_record(training, values, trouble).key
 
 
-@pytest.mark.parametrize("look", [first_paint, another_page, a_step, a_slot])
+@pytest.mark.parametrize("look", [first_paint, another_page, a_slot, a_sample, an_explained_slot])
 def test_a_page_of_many_costs_as_many_requests_as_one_of_few(roots, look):
     few, many = (cost(folder, look)[0] for folder in roots)
     assert many == few
 
 
-@pytest.mark.parametrize("look", [first_paint, another_page, a_step, a_slot])
+@pytest.mark.parametrize("look", [first_paint, another_page, a_slot, a_sample, an_explained_slot])
 def test_a_page_of_many_reads_the_same_media_and_tables(roots, look):
-    """What grows is the index of a part, up to a part's size, and of trainings their trail and the keys' tables."""
+    """What grows is the index of a part, up to a part's size, the footers of tables, and the trail of a training."""
     few, many = (cost(folder, look)[1] for folder in roots)
     one, other = (sum(path.stat().st_size for path in folder.rglob("*.index.parquet")) for folder in roots)
-    opened = 2 if look in (a_step, a_slot) else 1  # by plan and by values
+    opened = {first_paint: 1, another_page: 1, a_sample: 1, an_explained_slot: 1}.get(
+        look, 2
+    )  # by plan and by values
     assert many["others"] - few["others"] <= opened * (other - one) + 4000  # statistics have more digits
-    if opened == 1:
-        assert set(many) == {"others"}
+    assert abs(many["samples-"] - few["samples-"]) < 100  # other samples, whose row groups are as large
+    footers = sum(parquet.footer_nbytes(path.read_bytes()) for path in roots[1].rglob("samples-*.parquet"))
+    assert many["footers"] <= 3 * footers
+    assert bool(many["samples-"]) is (look in (a_slot, a_sample, an_explained_slot))
+
+
+def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
+    few, many = (cost(folder, a_step) for folder in roots)
+    assert few[0]["get_range"] == many[0]["get_range"]
+    assert many[0]["get_ranges"] == few[0]["get_ranges"]
+    largest = max(path.stat().st_size for path in roots[0].rglob("samples-keys*.parquet"))
+    assert many[1]["samples-"] <= BATCH * largest

@@ -8,7 +8,6 @@ hashes of the shard's pages, which are read only to prove shards by them.
 """
 
 import hashlib
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,10 @@ from ...storage import Store
 from ...storage.shared.requests import retry_corrupt
 from ..tables.parquet import (
     MAGIC_BYTES,
+    TAIL_BYTES,
+    WHOLE_BELOW_BYTES,
     PartHashes,
+    Window,
     check_schema_version,
     footer_nbytes,
     hashed_table_bytes,
@@ -35,41 +37,7 @@ from ..tables.parquet import (
 from .address import FieldAddress
 from .shard import PAGE_BYTES, PageHashes, crc32c
 
-
-class Window(io.RawIOBase):
-    """A read-only file of which only [start, start + len(data)) is here; reading elsewhere is an error."""
-
-    def __init__(self, nbytes: int, start: int, data: bytes) -> None:
-        self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        end = self._nbytes if size is None or size < 0 else min(self._at + size, self._nbytes)
-        low, high = self._at - self._start, end - self._start
-        if low < 0 or high > len(self._data):
-            raise OSError(
-                f"bytes [{self._at}:{end}] of an index lie outside the part that its footer promised"
-            )
-        self._at = end
-        return self._data[low:high]
-
-
 ROW_GROUP_ROWS = 2048
-WHOLE_BELOW_BYTES = 512 * 2**10
-"""Size in bytes below which an index is read whole in one request; a larger one by its footer and then by row group."""
-TAIL_BYTES = 64 * 2**10
 
 Int64s = npt.NDArray[np.int64]
 _COLUMNS = ("offset", "nbytes", "crc32c")

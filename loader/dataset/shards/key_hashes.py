@@ -19,7 +19,9 @@ from ...storage import Span, Store
 from ..names import key_hash
 from ..tables.parquet import (
     READ_AHEAD,
+    TAIL_BYTES,
     TableFile,
+    Window,
     check_schema_version,
     chunk_start,
     footer_nbytes,
@@ -29,7 +31,6 @@ from ..tables.parquet import (
     part_hashes,
     put_named,
 )
-from .index import TAIL_BYTES, Window
 from .shard import crc32c
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -17,9 +17,9 @@ import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from ...storage.shared.requests import retry_corrupt
 from ...storage.store import Objects
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+T = TypeVar("T", pa.Array, pa.Table)
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> Int64s:
@@ -67,9 +68,9 @@ def changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return out
 
 
-def taken(column: pa.Array, positions: Int64s) -> pa.Array:
-    """Return the values at these positions."""
-    return column.take(
+def taken(values: T, positions: Int64s) -> T:
+    """Return the values, or the rows of a table, at these positions."""
+    return values.take(
         pa.Int64Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
     )
 
@@ -83,6 +84,10 @@ def text(value: str) -> pa.StringScalar:
 
 SCHEMA_VERSION = 1
 ROW_GROUP_ROWS = 65_536
+SAMPLES = "samples-"
+"""Beginning of the kinds of tables that have a row per sample."""
+HASHED_FROM_ROWS = 8_192
+"""Rows of a table of samples from which its footer has hashes of its row groups, so that single rows can be read."""
 READ_AHEAD = 16
 """Tables fetched together: all are in memory at once."""
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
@@ -102,14 +107,21 @@ class TableFile:
     """Sha256 hex of the file."""
     n_rows: int
     """Number of rows."""
+    footer_sha256: str = ""
+    """Sha256 hex of the footer, which has those of the row groups; "" for a table that is always read whole."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
+        body = {"path": self.path, "nbytes": self.nbytes, "sha256": self.sha256, "n_rows": self.n_rows}
+        return {**body, "footer_sha256": self.footer_sha256} if self.footer_sha256 else body
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "TableFile":
         return TableFile(
-            path=body["path"], nbytes=body["nbytes"], sha256=body["sha256"], n_rows=body["n_rows"]
+            path=body["path"],
+            nbytes=body["nbytes"],
+            sha256=body["sha256"],
+            n_rows=body["n_rows"],
+            footer_sha256=body.get("footer_sha256", ""),
         )
 
 
@@ -150,16 +162,24 @@ def put_table(
     store: Store, path: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
     """Write a table under a new key, and return its entry for a manifest."""
-    return _put(store, path, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows)
+    data, footer_sha256 = _stored(table, kind, row_group_rows)
+    return replace(_put(store, path, data, table.num_rows), footer_sha256=footer_sha256)
 
 
 def put_named_table(
     store: Store, prefix: str, table: pa.Table, kind: str, row_group_rows: int = ROW_GROUP_ROWS
 ) -> TableFile:
     """Write as `put_table`, named after its content: several of one kind may lie under a prefix."""
-    return put_named(
-        store, prefix, kind, table_bytes(table, kind, row_group_rows=row_group_rows), table.num_rows
-    )
+    data, footer_sha256 = _stored(table, kind, row_group_rows)
+    return replace(put_named(store, prefix, kind, data, table.num_rows), footer_sha256=footer_sha256)
+
+
+def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str]:
+    """Return a table's bytes, and the SHA-256 of the footer where the table can be read by row groups."""
+    if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
+        return table_bytes(table, kind, row_group_rows=row_group_rows), ""
+    data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
+    return data, hashlib.sha256(data[len(data) - footer_nbytes(data) :]).hexdigest()
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
@@ -345,3 +365,36 @@ def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     if column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)
     return int(start)
+
+
+WHOLE_BELOW_BYTES = 512 * 2**10
+"""Size in bytes below which a table or an index is read whole, in one request."""
+TAIL_BYTES = 64 * 2**10
+
+
+class Window(io.RawIOBase):
+    """A read-only file of which only [start, start + len(data)) is here; reading elsewhere is an error."""
+
+    def __init__(self, nbytes: int, start: int, data: bytes) -> None:
+        self._nbytes, self._start, self._data, self._at = nbytes, start, data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._nbytes}[whence]
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = self._nbytes if size is None or size < 0 else min(self._at + size, self._nbytes)
+        low, high = self._at - self._start, end - self._start
+        if low < 0 or high > len(self._data):
+            raise OSError(f"bytes [{self._at}:{end}] of a file lie outside the part that its footer promised")
+        self._at = end
+        return self._data[low:high]

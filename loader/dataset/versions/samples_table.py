@@ -14,7 +14,9 @@ import pyarrow as pa
 from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
 from ..tables.annotations import edits_of, files_of, with_edits
+from ..tables.columns import is_annotation
 from ..tables.parquet import TableFile, get_table_bytes, get_tables
+from ..tables.table_rows import get_rows
 from .expression import parse_expression
 
 if TYPE_CHECKING:
@@ -96,16 +98,18 @@ def scan_samples(version: "Version", columns: Sequence[str] | None = None) -> "p
 def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
     """Return column -> value of one sample, as `scan_samples` has its row.
 
-    Every table is read and verified whole; of each, only the row groups that may hold the row are decoded. Raises:
-    InvalidRuntime for an ordinal that the version does not have.
+    Of each table only the row group that holds the row is read; annotations are read whole. Raises: InvalidRuntime for
+    an ordinal that the version does not have; Corrupt.
     """
     pl = import_polars()
-    (position,), (row,) = version.parts.locate(np.array([ordinal]))
-    place = (pl.col("part") == version.parts.ids[int(position)].as_py()) & (pl.col("row") == int(row))
+    parts = version.parts
+    (position,), (row,) = parts.locate(np.array([ordinal]))
+    place = parts.ids[int(position)].as_py(), int(row)
+    at = int(parts.n_rows[: int(position)].sum()) + int(row)
     entries = version.manifest["samples"]
-    frame = _read_group(pl, version, "keys", None, place)
+    frame = _group_row(pl, version, "keys", place, at)
     for group in sorted({one["group"] for one in files_of(entries, None, annotations=False)} - {"keys"}):
-        frame = _beside(frame, _read_group(pl, version, group, None, place))
+        frame = _beside(frame, _group_row(pl, version, group, place, at))
     frame = with_edits(version.store, entries, frame, None)
     if frame.height != 1:
         raise Corrupt(
@@ -113,6 +117,26 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
             f"{version.name}, and restore what it names from a mirror"
         )
     return {"ordinal": ordinal, **frame.row(0, named=True)}
+
+
+def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:
+    """Return the row of a column group with this part and row, or none: a frame with all columns of the group.
+
+    at: number of the row in the order of the parts. A group that lacks rows, or has them in another order, is read
+    whole.
+    """
+    files = [one for one in version.manifest["samples"] if one["group"] == group and not is_annotation(one)]
+    ends = np.cumsum([file["n_rows"] for file in files])
+    if at < ends[-1] == int(version.parts.n_rows.sum()):
+        number = int(np.searchsorted(ends, at, side="right"))
+        file, start = files[number], at - int(ends[number]) + files[number]["n_rows"]
+        table = get_rows(version.store, TableFile.from_json(dict(file)), np.array([start]))
+        frame = pl.DataFrame(table)
+        if frame.select("part", "row").rows() == [place]:
+            names = dict.fromkeys(name for one in files for name in one["columns"])
+            return frame.with_columns(pl.lit(None).alias(name) for name in names if name not in frame.columns)
+    part, row = place
+    return _read_group(pl, version, group, None, (pl.col("part") == part) & (pl.col("row") == row))
 
 
 def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":

@@ -25,11 +25,15 @@ class Occurrence(NamedTuple):
     """Epoch of the source."""
 
 
-def occurrences(plan: PlanContent, source: str, key: str, before: int) -> list[Occurrence]:
+def occurrences(
+    plan: PlanContent, source: str, key: str, before: int, ordinal: int | None = None
+) -> list[Occurrence]:
     """Return the slots of a source's sample in steps 0 ... before - 1, by step.
 
     A slot counts where the sample is its own; a sample that stands in for another is not looked for. With packing,
     slots are the sequences with pieces of the document.
+
+    ordinal: the sample's in one of the versions, where it is known; views that have the key there look for no key.
 
     Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
     With packing also a pass over the table of pieces. Raises: InvalidRuntime for a source or a key that the plan does
@@ -40,7 +44,7 @@ def occurrences(plan: PlanContent, source: str, key: str, before: int) -> list[O
         names = ", ".join(dict.fromkeys(one.source for one in plan.sources.values()))
         raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
     before, used = plan.checked_step(before), plan.used_before(before)
-    found, there = set[Occurrence](), {one.name: _view_ordinals(one, key) for one in views}
+    found, there = set[Occurrence](), {one.name: _view_ordinals(one, key, ordinal) for one in views}
     if all(ordinals is None for ordinals in there.values()):
         raise InvalidRuntime(
             f"key = {key!r}: no view of source {source!r} has a sample of this key; keys are what `batch.ids` and "
@@ -59,17 +63,24 @@ def occurrences(plan: PlanContent, source: str, key: str, before: int) -> list[O
     return sorted(found)
 
 
-def _view_ordinals(one: PlannedSource, key: str) -> list[int] | None:
-    """Return the view ordinals of a key: one, or those of the sequences with its pieces; None where it has none."""
-    (ordinal,) = one.view.ordinals([key]).tolist()
-    if ordinal < 0:
-        return None
-    if isinstance(one.view, PackedView):
-        return one.view.table.sequences_of(ordinal)
+def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int] | None:
+    """Return the view ordinals of a key: one, or those of the sequences with its pieces; None where it has none.
+
+    known: version ordinal at which the key may be found, which costs less than to look for it.
+    """
 
     def version_ordinal(x: int) -> int:
         return int(one.view.version_ordinals(np.array([x], np.int64))[0])
 
+    here = known is not None and len(one.view) > 0 and known <= version_ordinal(len(one.view) - 1)
+    if known is not None and here and one.view.keys(np.array([known], np.int64)) == [key]:
+        ordinal = known
+    else:
+        (ordinal,) = one.view.ordinals([key]).tolist()
+    if ordinal < 0:
+        return None
+    if isinstance(one.view, PackedView):
+        return one.view.table.sequences_of(ordinal)
     # View ordinals keep the version's order.
     at = bisect_left(range(len(one.view)), ordinal, key=version_ordinal)
     return [at] if at < len(one.view) and version_ordinal(at) == ordinal else None

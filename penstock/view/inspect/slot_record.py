@@ -211,5 +211,5 @@ def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[Field
 def _seen(training: Training, plan: "loader.Plan", values: SlotValues) -> tuple[tuple[int, int], ...]:
     before = max(training.last_step, values.step) + 1
     source = plan.sources[values.source].source
-    found = plan.steps_of(source, values.address.key, before=before)
+    found = plan.steps_of(source, values.address.key, before=before, ordinal=values.address.ordinal)
     return tuple((one.step, one.slot) for one in found[-MOST_SEEN:])

@@ -12,6 +12,7 @@ from loader.api.explain import provenance
 from loader.dataset.publishing import compact
 from loader.dataset.publishing.compact import compacted
 from loader.dataset.tables.parquet import TableFile, get_table, put_named_table
+from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt
 from penstock.diff import column_statistics
 from penstock.verify.version import check_version, verify
@@ -148,6 +149,7 @@ def test_what_an_earlier_release_put_out_of_order_is_read_in_order(root, monkeyp
         version = root.open(ref)
         frame = version.samples().collect()
         assert frame["key"].to_list() == version.keys(np.arange(len(version)))
+        assert [live_row(version, ordinal) for ordinal in range(len(version))] == frame.to_dicts()
         assert frame["key"].to_list() == [
             f"{no}-{key[2:]}" for no, key in zip(frame["no"], frame["key"], strict=True)
         ]

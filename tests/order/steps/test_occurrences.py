@@ -29,17 +29,21 @@ def with_growing_buckets(properties):
 
 def check_found(made, steps):
     """Every sample of these steps is found in its slots, and in no other."""
-    wanted = defaultdict(list)
+    wanted, ordinals = defaultdict(list), defaultdict(set)
     for step in range(steps):
         slots, ids = made.slots(step), made.batch_ids(step)
         for slot in np.flatnonzero(slots.valid & (slots.attempt == 0)).tolist():
             source = made.sources[made.source_names[slots.source[slot]]].source
             wanted[source, ids[slot][1]].append((step, slot, int(slots.epoch[slot])))
+            ordinals[source, ids[slot][1]].add(int(slots.ordinal[slot]))
     for (source, key), found in wanted.items():
         assert made.steps_of(source, key, before=steps) == found
     for (source, key), found in list(wanted.items())[::9]:
         last = found[-1][0]
-        assert made.steps_of(source, key, before=last) == [one for one in found if one[0] < last]
+        wanted_before = [one for one in found if one[0] < last]
+        assert made.steps_of(source, key, before=last) == wanted_before
+        for guess in (*ordinals[source, key], 0, 10**9):
+            assert made.steps_of(source, key, before=last, ordinal=guess) == wanted_before
     return len(wanted)
 
 

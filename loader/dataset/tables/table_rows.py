@@ -1,0 +1,102 @@
+"""Single rows of a stored table, read by the row groups that hold them: a look costs alike at any size of the table."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import Corrupt
+from ...storage import Span, Store
+from ...storage.shared.requests import retry_corrupt
+from .parquet import (
+    TAIL_BYTES,
+    UNREADABLE,
+    WHOLE_BELOW_BYTES,
+    Int64s,
+    TableFile,
+    Window,
+    check_schema_version,
+    footer_nbytes,
+    get_table,
+    part_hashes,
+    row_group_extent,
+    taken,
+)
+
+GROUPS_AT_ONCE = 8
+"""Row groups whose bytes are in memory at once."""
+
+
+def get_rows(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return these rows of a table, in the order given. rows: int64 [n], each below `file.n_rows`.
+
+    Of a large table its footer and the row groups of the rows are read, and held against their SHA-256; a small one, or
+    one of an earlier release, whole.
+
+    Raises: Corrupt, after reading twice; FormatTooNew; ObjectNotFound.
+    """
+    if not file.footer_sha256 or file.nbytes <= WHOLE_BELOW_BYTES:
+        wanted = None if columns is None else list(columns)
+        return taken(get_table(store, file, wanted), rows)
+    return retry_corrupt(partial(_by_row_groups, store, file, rows, columns))
+
+
+def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequence[str] | None) -> pa.Table:
+    name = f"{store.url}/{file.path}"
+    metadata, etag = _footer(store, file, name)
+    sizes = [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)]
+    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+    mine = np.searchsorted(first_row, rows, side="right") - 1
+    found = []
+    for group, data, start in _row_groups(store, file, metadata, etag, np.unique(mine).tolist()):
+        try:
+            reader = pq.ParquetFile(
+                Window(file.nbytes, start, data), metadata=metadata, page_checksum_verification=True
+            )
+            table = reader.read_row_group(group, columns=None if columns is None else list(columns))
+        except UNREADABLE as error:
+            raise Corrupt(f"{name}, row group {group}: {error}; restore it from a mirror") from error
+        found.append(taken(table, rows[mine == group] - first_row[group]))
+    back = np.empty(len(rows), np.int64)
+    back[np.argsort(mine, kind="stable")] = np.arange(len(rows))
+    return taken(pa.concat_tables(found), back)
+
+
+def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, str]:
+    """Return the footer, and the change token of the file. It is checked first: a damaged one can end the process."""
+    start = max(0, file.nbytes - TAIL_BYTES)
+    blob = store.get_range(file.path, start, file.nbytes - start)
+    held, nbytes = blob.data, footer_nbytes(blob.data)
+    if len(held) < nbytes <= file.nbytes:
+        start = file.nbytes - nbytes
+        held = store.get_range(file.path, start, nbytes - len(held), etag=blob.etag).data + held
+    _check("its footer", held[-nbytes:], file.footer_sha256, "the manifest", name)
+    reader = pq.ParquetFile(Window(file.nbytes, start, held))
+    check_schema_version(reader.schema_arrow, name)
+    return reader.metadata, blob.etag
+
+
+def _row_groups(
+    store: Store, file: TableFile, metadata: pq.FileMetaData, etag: str, groups: list[int]
+) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (number, bytes, first byte) of row groups, checked; a few are fetched together."""
+    hashes = part_hashes(metadata).row_groups
+    for at in range(0, len(groups), GROUPS_AT_ONCE):
+        some = groups[at : at + GROUPS_AT_ONCE]
+        extents = [row_group_extent(metadata, group) for group in some]
+        spans = [Span(first, end - first) for first, end in extents]
+        for group, span, blob in zip(some, spans, store.get_ranges(file.path, spans, etag=etag), strict=True):
+            name = f"{store.url}/{file.path}"
+            _check(f"row group {group}", blob.data, hashes[group], "its footer", name)
+            yield group, blob.data, span.offset
+
+
+def _check(what: str, data: bytes, wanted: str, said_by: str, name: str) -> None:
+    found = hashlib.sha256(data).hexdigest()
+    if found != wanted:
+        raise Corrupt(
+            f"{name}: {what} has SHA-256 {found}, {said_by} says {wanted}; restore it from a mirror"
+        )

@@ -1,0 +1,137 @@
+"""Single rows of large tables: by row groups, each held against its SHA-256."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from loader.dataset.tables import table_rows
+from loader.dataset.tables.parquet import (
+    HASHED_FROM_ROWS,
+    TableFile,
+    footer_nbytes,
+    get_table,
+    put_named_table,
+    put_table,
+)
+from loader.dataset.tables.table_rows import get_rows
+from loader.errors import Corrupt
+from loader.storage import open_store
+
+SIZES = (20_000, 60_000)
+
+
+def table_of(n):
+    numbers = np.arange(n)
+    names = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(n)]
+    return pa.table({"row": numbers, "sha": names, "label": [f"l{i % 7}" for i in range(n)]})
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """n -> (store, file, table); row groups of 4,096 rows."""
+    made = {}
+    for n in SIZES:
+        store = open_store(f"memory://table-rows-{n}")
+        table = table_of(n)
+        made[n] = store, put_table(store, "t", table, "samples-keys", 4096), table
+    return made
+
+
+class Counted:
+    """Counts requests and bytes."""
+
+    def __init__(self, store):
+        self.store, self.url, self.requests, self.nbytes = store, store.url, 0, 0
+
+    def get(self, key):
+        return self._counted([self.store.get(key)])[0]
+
+    def get_range(self, key, offset, nbytes, etag=None):
+        return self._counted([self.store.get_range(key, offset, nbytes, etag)])[0]
+
+    def get_ranges(self, key, spans, *, etag=None):
+        self.requests += len(spans) - 1
+        return self._counted(self.store.get_ranges(key, spans, etag=etag))
+
+    def _counted(self, blobs):
+        self.requests += 1
+        self.nbytes += sum(len(blob.data) for blob in blobs)
+        return blobs
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_come_in_the_order_asked_for(tables, n):
+    store, file, table = tables[n]
+    assert file.nbytes > table_rows.WHOLE_BELOW_BYTES
+    rows = np.random.default_rng(0).integers(0, n, 300)
+    assert get_rows(store, file, rows).to_pylist() == table.take(rows).to_pylist()
+    edges = np.array([4096, n - 1, 4095, 0, 4096])
+    assert get_rows(store, file, edges, ["sha"]).to_pylist() == table.select(["sha"]).take(edges).to_pylist()
+
+
+def test_a_row_of_many_costs_as_much_as_one_of_few(tables):
+    costs = []
+    for n in SIZES:
+        store, file, table = tables[n]
+        counted = Counted(store)
+        assert get_rows(counted, file, np.array([5000]))["sha"].to_pylist() == [table["sha"][5000].as_py()]
+        costs.append((counted.requests, counted.nbytes))
+    assert costs[0] == costs[1]
+    assert costs[0][0] == 2
+    assert costs[0][1] < tables[SIZES[0]][1].nbytes
+
+
+def test_a_footer_larger_than_the_tail_is_read_in_two():
+    store = open_store("memory://table-rows-footer")
+    table = table_of(SIZES[0])
+    file = put_table(store, "t", table, "samples-keys", 32)
+    assert footer_nbytes(store.get("t").data) > table_rows.TAIL_BYTES
+    counted = Counted(store)
+    assert get_rows(counted, file, np.array([7])).to_pylist() == table.slice(7, 1).to_pylist()
+    assert counted.requests == 3
+
+
+def test_a_table_that_names_no_footer_is_read_whole(tables):
+    store, file, table = tables[SIZES[0]]
+    counted = Counted(store)
+    earlier = TableFile.from_json({k: v for k, v in file.to_json().items() if k != "footer_sha256"})
+    assert get_rows(counted, earlier, np.array([7])).to_pylist() == table.slice(7, 1).to_pylist()
+    assert (counted.requests, counted.nbytes) == (1, file.nbytes)
+
+
+def test_only_large_tables_of_samples_name_their_footer():
+    store = open_store("memory://table-rows-kinds")
+    many, few = table_of(HASHED_FROM_ROWS), table_of(HASHED_FROM_ROWS - 1)
+    for put in (put_table, put_named_table):
+        assert put(store, "many", many, "samples-metadata").footer_sha256
+        assert not put(store, "few", few, "samples-metadata").footer_sha256
+        assert not put(store, "other", many, "stats").footer_sha256
+    file = put_named_table(store, "many", many, "samples-metadata")
+    assert TableFile.from_json(file.to_json()) == file
+    assert get_table(store, file).equals(many)
+
+
+def test_a_flipped_byte_of_what_is_read_is_told(tables):
+    """A damaged footer would end the process in Arrow's reader: it is checked before."""
+    _, file, table = tables[SIZES[0]]
+    good = tables[SIZES[0]][0].get("t").data
+    footer = footer_nbytes(good)
+    store = open_store("memory://table-rows-damaged")
+    first = 4 + 1000  # of the first row group
+    places = [*range(len(good) - footer, len(good), 97), len(good) - 1, len(good) - 8, first]
+    for at in places:
+        damaged = bytearray(good)
+        damaged[at] ^= 4
+        store.put("t", bytes(damaged))
+        with pytest.raises(Corrupt, match="footer has SHA-256" if at != first else "row group 0 has SHA-256"):
+            get_rows(store, file, np.array([7]))
+    assert get_rows(store, file, np.array([5000])).to_pylist() == table.slice(5000, 1).to_pylist()
+    store.put("t", good[: len(good) // 2])
+    with pytest.raises(Corrupt):
+        get_rows(store, file, np.array([7]))
+    store.put("t", good)
+    with pytest.raises(Corrupt, match="the manifest says 00"):
+        get_rows(store, replace(file, footer_sha256="00"), np.array([7]))

@@ -209,12 +209,12 @@ class OpenShards(NamedTuple):
                 file = reading.opened(shard.path, begin[mine], nbytes[mine], address, field)
                 if file is None:
                     continue
-                count_request()
                 which[mine] = len(shards)
                 opened_s = perf_counter() - start
                 shards.append(
                     _Shard(reading, shard.path, file, address, Span(low, end - low), total, opened_s)
                 )
+        count_request(len(shards))
         there = which >= 0
         files: list[OpenFile] = [(shard.file.descriptor, shard.file.map) for shard in shards]
         report = partial(_report, shards)

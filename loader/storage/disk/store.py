@@ -142,8 +142,10 @@ class LocalStore(Opened):
     def etag_of(self, key: str, etag: str | None = None) -> str:
         """Return the etag of a file. Raises: ObjectNotFound; Changed where that is not `etag`."""
         path = self._base + check_key(key)
-        with _disk(path):
+        try:
             status = os.stat(path)
+        except OSError as error:
+            raise disk_error("read", path, error) from error
         return self._pinned(key, status, etag)
 
     def open_same(self, key: str, etag: str) -> int | None:

@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
 from .verb import Answer, Verb
-from .view import add_metrics, add_recipe, metrics_of
+from .view import add_metrics, add_raw, add_recipe, metrics_of
 
 if TYPE_CHECKING:
     from ..view.terminal.addresses import Place
@@ -27,6 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--step", type=int, default=None, help="step to begin with")
     add_recipe(parser)
     add_metrics(parser)
+    add_raw(parser)
     parser.add_argument(
         "--pictures",
         choices=PICTURES,
@@ -47,10 +48,12 @@ def run(arguments: Namespace) -> Answer:
             "pip install 'penstock[tui]'"
         ) from error
     from ..view.open_data import OpenData
+    from ..view.raw_source import RawSource
 
     root = loader.Root(arguments.root)
     metrics = metrics_of(root, arguments.where, arguments.metrics)
-    data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics)
+    raw = RawSource(root, arguments.raw) if arguments.raw else None
+    data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
     try:
         ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures).run()
     finally:

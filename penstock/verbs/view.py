@@ -42,9 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--prefix", default="", metavar="/p", help="path before every address, behind a proxy"
     )
     parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, for links to runs")
-    parser.add_argument(
-        "--raw", default="", metavar="URL", help="place below which raw objects may be fetched and shown"
-    )
+    add_raw(parser)
     parser.add_argument("--allow-writes", action="store_true", help="let the page exclude samples")
 
 
@@ -66,6 +64,13 @@ def add_metrics(parser: ArgumentParser) -> None:
         default=None,
         metavar="FILE",
         help="CSV, JSON lines or Parquet with a column step: notes of the run, and its digest",
+    )
+
+
+def add_raw(parser: ArgumentParser) -> None:
+    """Add --raw."""
+    parser.add_argument(
+        "--raw", default="", metavar="URL", help="place below which raw objects may be fetched and shown"
     )
 
 

@@ -14,6 +14,7 @@ from .inspect.shown.shown_batch import ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
 from .kinds.kind import Media
+from .raw_source import RawSource
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import SlotValues, itself
@@ -122,13 +123,15 @@ class OpenData:
         *,
         quiet: bool = False,
         metrics: Mapping[str, MetricsFile] | None = None,
+        raw: RawSource | None = None,
     ) -> None:
         """recipe: the training's function, "module:function"; None shows decoded values.
 
         quiet: True drops the text that the recipe's process prints: a terminal shows pages.
         metrics: run or hash of a plan -> its metrics of another tool.
+        raw: place of raw objects that may be fetched; None for none.
         """
-        self.root, self.recipe = root, recipe
+        self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
         self.replayers = Replayers(
             plain=Replays(root), recipe=RecipeProcess(root, recipe, quiet=quiet) if recipe else None

@@ -1,11 +1,17 @@
-"""Raw objects below the one place that a viewer's starter named: whether an address lies there, and its bytes."""
+"""Raw objects below the one place that a viewer's starter named: their addresses, bytes and values."""
 
 import os
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import open_store
 from penstock.takedown.finding.sources import plain_uri, why_not
+
+from .inspect.json_record import Record
+from .inspect.shown.shown_values import Shown, shown
+from .kinds import Facts, Media, kind_of
 
 MOST_BYTES = 64 * 2**20
 """A larger object is not fetched."""
@@ -50,3 +56,41 @@ class RawSource:
         if reason:
             raise InvalidRuntime(f"{uri} is not fetched: {reason}")
         return plain.removeprefix(f"{self._base}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawObject(Record):
+    """The raw object of a sample, by its kind."""
+
+    uri: str
+    """Its address."""
+    nbytes: int = 0
+    """Number of bytes."""
+    reason: str = ""
+    """The reason why it is not shown; "" where it is."""
+    shown: Shown | None = None
+    """Its value; None where it was not fetched."""
+    picture: Media | None = None
+    """A picture of it; None where it has none, or none was asked for."""
+
+
+def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge: int = 0) -> RawObject | None:
+    """Return what is shown of a raw object; None without an address.
+
+    most: bytes up to which it is fetched and decoded. edge: pixels of its picture's longer side; 0 for no picture.
+    """
+    if not uri:
+        return None
+    if source is None:
+        return RawObject(uri=uri, reason="raw objects are fetched with --raw URL, from below that URL alone")
+    field = f"raw{PurePosixPath(uri).suffix.lower()}"
+    facts = Facts(field=field)
+    try:
+        nbytes = source.nbytes(uri)
+        if nbytes > most:
+            return RawObject(uri=uri, nbytes=nbytes)
+        data = source.read(uri)
+    except PenstockError as error:
+        return RawObject(uri=uri, reason=str(error))
+    picture = kind_of(data, facts).thumbnail(data, facts, edge) if edge else None
+    return RawObject(uri=uri, nbytes=nbytes, shown=shown(field, data, facts), picture=picture)

@@ -5,6 +5,7 @@ import pytest
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound
 from penstock.view.raw_source import MOST_BYTES, RawSource
+from penstock.view.web.media import MOST_TOLD_BYTES
 from tests.view import recipes
 from tests.view.conftest import photo, train
 from tests.view.test_web import Served
@@ -91,13 +92,22 @@ def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
         uris = [f"{landing}/a/1.jpg", f"{landing}/page.html", f"file://{landing}/../secret.txt", ""]
         for i, uri in enumerate(uris):
             writer.add(f"p/{i}", {"jpg": photo(i), "cls": i}, source={"raw_uri": uri} if uri else {})
-    plan = loader.plan({"photos": root.open("photos@1").select()}, seed=1, global_batch=4)
+    version = root.open("photos@1")
+    plan = loader.plan({"photos": version.select()}, seed=1, global_batch=4)
     train(root, plan, "one", recipe=recipes.plain, steps=1)
     slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
     for raw in (None, str(landing)):
         served = Served(tmp_path / "root", recipe=None, raw=raw)
         answers = [served.get(f"/r/one/0/{slots[f'p/{i}']}/raw") for i in range(4)]
         pages = [served.get(f"/r/one/0/{slots[f'p/{i}']}").text for i in range(4)]
+        samples = {key: f"/v/photos/1/s/{at}" for at, key in enumerate(version.keys(range(4)))}
+        of_samples = [served.get(f"{samples[f'p/{i}']}/raw") for i in range(4)]
+        assert [(one.status_code, one.content) for one in of_samples if one.status_code == 200] == [
+            (one.status_code, one.content) for one in answers if one.status_code == 200
+        ]
+        assert [one.status_code for one in of_samples] == [one.status_code for one in answers]
+        pictures = [served.get(samples[f"p/{i}"]).text.count('/raw"></span>') for i in range(4)]
+        assert pictures == [int(raw is not None), 0, 0, 0]
         served.close()
         if raw is None:
             assert [one.status_code for one in answers] == [404] * 4
@@ -119,3 +129,23 @@ def test_the_slot_page_shows_the_raw_object(root, landing, tmp_path):
         ]
         assert "is not fetched: its address can be read in two ways" in pages[2]
         assert "Raw object" not in pages[3]
+
+
+def test_an_object_that_no_browser_shows_is_told_in_lines(root, landing, tmp_path):
+    (landing / "long.txt").write_text("x" * MOST_TOLD_BYTES + "x")
+    (landing / "note.txt").write_text("a note <b>\u202e of raw text")
+    names = {"note": "note.txt", "long": "long.txt", "page": "page.html"}
+    with root.write("texts") as writer:
+        for key, name in names.items():
+            writer.add(key, {"txt": "t"}, source={"raw_uri": f"{landing}/{name}"})
+    keys = root.open("texts@1").keys(range(3))
+    served = Served(tmp_path / "root", recipe=None, raw=str(landing))
+    pages = {key: served.get(f"/v/texts/1/s/{at}").text for at, key in enumerate(keys)}
+    served.close()
+    assert "a note &lt;b&gt;\\u202e of raw text" in pages["note"]
+    assert "xxx" not in pages["long"]
+    assert "1,048,577 bytes" in pages["long"]
+    assert "<script>alert" not in pages["page"]
+    assert "3c 73 63 72 69 70 74" in pages["page"], (
+        "the first bytes of a kind that the loader does not decode"
+    )

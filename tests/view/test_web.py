@@ -44,7 +44,7 @@ class Served:
 
     def __init__(self, folder, writes=False, prefix="", recipe="tests.view.recipes:recipe", raw=None):
         self.root = loader.Root(folder)
-        self.opened = OpenData(self.root, recipe)
+        self.opened = OpenData(self.root, recipe, raw=RawSource(self.root, raw) if raw else None)
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
         self.host = f"127.0.0.1:{self.port}"
@@ -56,7 +56,6 @@ class Served:
             prefix=prefix,
             writes=writes,
             ui="http://d",
-            raw=RawSource(self.root, raw) if raw else None,
         )
         config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", lifespan="off")
         self.server = uvicorn.Server(config)

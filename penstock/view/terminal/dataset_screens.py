@@ -17,16 +17,19 @@ from ..inspect.sample_record import SampleRecord, sample_record, stored
 from ..inspect.shown.shown_values import facts_of
 from ..inspect.version_record import GridRow, VersionRecord, version_record
 from ..kinds.kind import Media
+from ..raw_source import RawObject
 from .addresses import DifferencePlace, Place, RootPlace, RunPlace, SamplePlace, VersionPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
 from .record_screen import PlaceList, RecordScreen, heading, line
-from .sample_relations import relations
+from .sample_relations import raw_of, raw_widgets, relations
 
 CARDS = 24
 """Samples of a page."""
 SAMPLE_ROWS = 14
 """Rows of a picture of a sample's field."""
+RAW_LINES = 12
+"""Lines of a raw object's value."""
 PICTURE_WORDS = (
     "jpg",
     "jpeg",
@@ -214,6 +217,17 @@ class VersionScreen(RecordScreen):
         return self.viewer.command("show", f"{self.place.dataset}@{self.place.number}")
 
 
+class _Sample(NamedTuple):
+    """A sample, and what its page shows."""
+
+    record: SampleRecord
+    """The sample."""
+    pictures: dict[str, Media | None]
+    """Field -> its picture."""
+    raw: RawObject | None
+    """Its raw object; None where none is on record."""
+
+
 class SampleScreen(RecordScreen):
     """A sample of a version."""
 
@@ -223,8 +237,8 @@ class SampleScreen(RecordScreen):
         Binding("right", "walk(1)", "sample after"),
     ]
 
-    def asked(self) -> tuple[SampleRecord, dict[str, Media | None]]:
-        """Return the record, and a picture of each field that can be read."""
+    def asked(self) -> _Sample:
+        """Return the record, its raw object, and a picture of each field that can be read."""
         at = self.place.version
         version = self.data.version(at.dataset, at.number)
         record = sample_record(version, self.place.ordinal)
@@ -234,18 +248,20 @@ class SampleScreen(RecordScreen):
                 data = stored(version, record.ordinal, one.field)
                 facts = facts_of({one.field: data}, one.field, version)
                 pictures[one.field] = self.thumbnail(data, facts, self.app.size.width, SAMPLE_ROWS)
-        return record, pictures
+        return _Sample(record, pictures, raw_of(self, record, SAMPLE_ROWS))
 
-    def title_of(self, found: tuple[SampleRecord, dict[str, Media | None]]) -> str:
+    def title_of(self, found: _Sample) -> str:
         """Return version, number and key."""
-        record, _ = found
+        record = found.record
         return (
             f"{record.dataset}@{record.number} sample {record.ordinal} of {record.n_samples:,}: {record.key}"
         )
 
-    def widgets(self, found: tuple[SampleRecord, dict[str, Media | None]]) -> Iterable[Widget]:
-        """Yield fields, columns and provenance."""
-        record, pictures = found
+    def widgets(self, found: _Sample) -> Iterable[Widget]:
+        """Yield the raw object, fields, edits, look-alikes, columns and provenance."""
+        record, pictures = found.record, found.pictures
+        if found.raw is not None:
+            yield from raw_widgets(self, found.raw, SAMPLE_ROWS, RAW_LINES)
         for one in record.fields:
             yield heading(f"{one.field}  {size(one.nbytes)}, CRC-32C {one.crc32c}")
             if one.error:
@@ -265,13 +281,13 @@ class SampleScreen(RecordScreen):
     def chosen(self) -> tuple[str, str] | None:
         """Return this sample."""
         at = self.place.version
-        return None if self.record is None else (f"{at.dataset}@{at.number}", self.record[0].key)
+        return None if self.record is None else (f"{at.dataset}@{at.number}", self.record.record.key)
 
     def explained(self) -> list[str]:
         """Return the provenance columns, and the places of the fields."""
         if self.record is None:
             return []
-        record = self.record[0]
+        record = self.record.record
         places = [
             f"{one.field}: {one.nbytes:,} bytes of {one.path} from {one.offset}" for one in record.fields
         ]
@@ -283,13 +299,13 @@ class SampleScreen(RecordScreen):
 
     def action_walk(self, by: int) -> None:
         """Open the sample before or after."""
-        if self.record is not None and 0 <= self.place.ordinal + by < self.record[0].n_samples:
+        if self.record is not None and 0 <= self.place.ordinal + by < self.record.record.n_samples:
             self.viewer.open(SamplePlace(version=self.place.version, ordinal=self.place.ordinal + by))
 
     def command(self) -> str:
         """Return the verb that excludes the sample."""
         at = self.place.version
-        key = "KEY" if self.record is None else self.record[0].key
+        key = "KEY" if self.record is None else self.record.record.key
         return self.viewer.command("exclude", at.dataset, key, "--reason", "R", "--by", "WHO")
 
 

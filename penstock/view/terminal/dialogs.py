@@ -15,7 +15,7 @@ KEYS = (
     ("{ }", "rank before, rank after"),
     ("arrows", "slots, samples"),
     ("Enter", "open the marked one"),
-    ("t", "all stages, trained, decoded, stored"),
+    ("t", "all stages, trained, decoded, stored, raw"),
     (", .", "frame before, frame after"),
     ("/", "filter"),
     ("b", "into the basket, or out of it"),

@@ -149,10 +149,13 @@ class RecordScreen(Screen[None]):
 
     def thumbnail(self, value: Any, facts: Facts, columns: int, rows: int) -> Media | None:
         """Return a picture of a value, large enough for so many cells; None where none are drawn."""
-        if self.viewer.pictures == "none":
-            return None
-        edge = pixels_asked(self.viewer.pictures, columns, rows)
-        return kind_of(value, facts).thumbnail(value, facts, edge)
+        edge = self.edge(columns, rows)
+        return kind_of(value, facts).thumbnail(value, facts, edge) if edge else None
+
+    def edge(self, columns: int, rows: int) -> int:
+        """Return the longer side in pixels of a picture for so many cells; 0 where none are drawn."""
+        mode = self.viewer.pictures
+        return 0 if mode == "none" else pixels_asked(mode, columns, rows)
 
     def action_climb(self) -> None:
         """Open the page above."""

@@ -1,14 +1,18 @@
-"""Facts about a sample beside its fields, on its own page and its slots': edits, and samples that look like it."""
+"""A sample beside its fields, on its own page and its slots': raw object, edits, and samples that look like it."""
 
 from collections.abc import Iterable
 
 from textual.widget import Widget
 
+from penstock.card.rendering.escape import clean
+from penstock.units import size
+
 from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.sample_record import SampleRecord
 from ..inspect.slot_record import SlotRecord
+from ..raw_source import RawObject, raw_object
 from .addresses import SamplePlace, VersionPlace
-from .record_screen import PlaceList, heading, line
+from .record_screen import PlaceList, RecordScreen, heading, line
 
 
 def relations(record: SampleRecord | SlotRecord, version: VersionPlace) -> Iterable[Widget]:
@@ -22,3 +26,24 @@ def relations(record: SampleRecord | SlotRecord, version: VersionPlace) -> Itera
             (neighbour_line(one), SamplePlace(version=version, ordinal=one.ordinal))
             for one in record.neighbours
         )
+
+
+def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:
+    """Return the raw object of a sample, with a picture for so many rows; None without an address."""
+    edge = screen.edge(screen.app.size.width, rows)
+    return raw_object(screen.data.raw, record.provenance.get("raw_uri", ""), edge=edge)
+
+
+def raw_widgets(screen: RecordScreen, raw: RawObject, rows: int, lines: int) -> Iterable[Widget]:
+    """Yield a raw object. rows: of its picture; lines: of its value, at most."""
+    if raw.shown is None:
+        yield line(f"raw {clean(raw.uri, 300)}")
+        if raw.reason and screen.data.raw is not None:
+            yield line(f"  {clean(raw.reason, 400)}")
+        return
+    yield heading(f"raw {clean(raw.uri, 300)}  {size(raw.nbytes)}")
+    picture = screen.picture(raw.picture, screen.app.size.width - 4, rows)
+    if picture is not None:
+        yield picture
+    yield from (line(f"! {mark.text}", bad=True) for mark in raw.shown.marks)
+    yield from (line(text) for text in raw.shown.lines[:lines])

@@ -19,12 +19,13 @@ from ..inspect.shown.shown_values import Shown, facts_of, version_of
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
+from ..raw_source import RawObject
 from .addresses import SlotPlace, VersionPlace
 from .record_screen import RecordScreen, heading, line
-from .sample_relations import relations
+from .sample_relations import raw_of, raw_widgets, relations
 
-STAGES = ("", "trained", "decoded", "stored")
-"""Stages that are shown: all, or one alone."""
+STAGES = ("", "trained", "decoded", "stored", "raw")
+"""Stages that are shown: all, or one alone; `raw` where the raw object was fetched."""
 PICTURE_ROWS, WHOLE_ROWS = 10, 18
 """Rows of a picture beside another, and alone."""
 LINES, WHOLE_LINES = 8, 40
@@ -43,6 +44,8 @@ class _Slot(NamedTuple):
     """The slot."""
     pictures: Pictures
     """Its pictures."""
+    raw: RawObject | None
+    """Its raw object; None where none is on record."""
 
 
 class SlotScreen(RecordScreen):
@@ -79,7 +82,7 @@ class SlotScreen(RecordScreen):
             for stage, sample in (("decoded", values.decoded), ("trained", values.trained))
             for field, value in sample.items()
         }
-        return _Slot(record, pictures)
+        return _Slot(record, pictures, raw_of(self, record, WHOLE_ROWS))
 
     def title_of(self, found: _Slot) -> str:
         """Return run, step, slot and sample."""
@@ -93,14 +96,16 @@ class SlotScreen(RecordScreen):
     def widgets(self, found: _Slot) -> Iterable[Widget]:
         """Yield marks, fields, draws, and the steps that saw the sample."""
         record = found.record
-        if raw := record.provenance.get("raw_uri"):
-            yield line(f"raw {clean(raw, 300)}")
         for text in (record.error, record.trouble and f"shown without the transform: {record.trouble}"):
             if text:
                 yield line(clean(text, 400), bad=True)
         for mark in record.marks:
             yield line(mark_line(mark), bad=True)
-        for row in record.fields:
+        alone = bool(STAGES[self._stage])
+        if found.raw is not None and STAGES[self._stage] in ("", "raw"):
+            room = (WHOLE_ROWS, WHOLE_LINES) if alone else (PICTURE_ROWS, LINES)
+            yield from raw_widgets(self, found.raw, *room)
+        for row in record.fields if STAGES[self._stage] != "raw" else ():
             yield heading(row.field)
             yield Horizontal(*self._stages(row, found.pictures), classes="stages")
         for draw in record.draws:
@@ -168,7 +173,8 @@ class SlotScreen(RecordScreen):
     async def action_next_stage(self) -> None:
         """Show another stage alone, or all."""
         if self.record is not None:
-            self._stage = (self._stage + 1) % len(STAGES)
+            raw = self.record.raw is not None and self.record.raw.shown is not None
+            self._stage = (self._stage + 1) % (len(STAGES) if raw else len(STAGES) - 1)
             await self.show(self.record)
             self.say(STAGES[self._stage] or "all stages")
 
@@ -208,7 +214,7 @@ class SlotScreen(RecordScreen):
         if not n:
             return found, "no field of this slot has frames"
         self._frame = min(self._frame, n - 1)
-        return _Slot(found.record, pictures), f"frame {self._frame} of {n}"
+        return found._replace(pictures=pictures), f"frame {self._frame} of {n}"
 
     def command(self) -> str:
         """Return the verb that explains the slot."""

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp
 from loader.errors import InvalidRuntime
 
 from ..open_data import OpenData
-from ..raw_source import RawSource
 from . import actions, training_pages, version_pages
 from .guard import Guard, csrf
 from .page import Site, error_response
@@ -29,11 +28,10 @@ def application(
     cookie: str,
     prefix: str = "",
     ui: str = "",
-    raw: RawSource | None = None,
     writes: bool = False,
 ) -> ASGIApp:
     """Return the viewer as an ASGI application; arguments as of `Guard` and `Site`."""
-    site = Site(opened=opened, ui=ui, raw=raw, csrf=csrf(token) if writes else "")
+    site = Site(opened=opened, ui=ui, csrf=csrf(token) if writes else "")
 
     async def nothing_there(request: Request, error: Exception) -> Response:
         path = request.scope["path"]

@@ -1,6 +1,7 @@
 """Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +20,7 @@ from ..inspect.shown.shown_values import facts_of, version_of
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
 from ..kinds.kind import Media
+from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from .page import Site
@@ -38,6 +40,9 @@ STORED_TYPES = {
     "webm": "video/webm",
 }
 """Last word of a field -> media type of its stored bytes. Any other field is a download."""
+
+MOST_TOLD_BYTES = 2**20
+"""A larger raw object that a browser does not show is not told in lines."""
 
 Answer = Callable[[Site, Request], Response]
 
@@ -147,6 +152,25 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> R
     start, stop = asked
     headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
     return Response(data[start:stop], 206, media_type=media_type, headers=headers)
+
+
+def raw_shown(site: Site, uri: str) -> dict[str, Any]:
+    """Return a sample's raw object and the media type by which a browser shows it; nothing without an address.
+
+    An object that a browser shows is not fetched here, and of others those of up to 1 MiB are, to be told in lines.
+    """
+    media_type = STORED_TYPES.get(uri.rpartition(".")[2].lower(), "")
+    found = raw_object(site.opened.raw, uri, most=0 if media_type else MOST_TOLD_BYTES)
+    return {} if found is None else {"object": found, "type": "" if found.reason else media_type}
+
+
+def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Response:
+    """Return a raw object, or a Range of it. Raises: InvalidRuntime where there is none."""
+    if site.opened.raw is None or not uri:
+        raise InvalidRuntime(
+            "no raw object is on record" if site.opened.raw else "raw objects need --raw URL"
+        )
+    return bytes_response(site.opened.raw.read(uri), uri, saved_as, request)
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:

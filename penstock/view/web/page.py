@@ -31,7 +31,6 @@ from penstock.card.rendering.templates import templates
 
 from ..inspect.json_record import plain
 from ..open_data import OpenData
-from ..raw_source import RawSource
 
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
@@ -56,8 +55,6 @@ class Site:
     """Open versions and trainings."""
     ui: str = ""
     """URL of Dagster's webserver; "" for none."""
-    raw: RawSource | None = None
-    """Place of raw objects that may be fetched; None for none."""
     csrf: str = ""
     """Value that a POST carries; "" where the server only reads."""
 

@@ -55,7 +55,7 @@ def serve(
     token = new_token()
     listening = _bound(host, port, unix_socket)
     own_port = 0 if unix_socket else listening.getsockname()[1]
-    opened = OpenData(root, recipe, metrics=metrics)
+    opened = OpenData(root, recipe, metrics=metrics, raw=raw)
     app = application(
         opened,
         token=token,
@@ -63,7 +63,6 @@ def serve(
         cookie=f"penstock-{own_port or 'socket'}",
         prefix=prefix,
         ui=ui,
-        raw=raw,
         writes=writes,
     )
     _tell_address(tell, first, token, host, own_port, unix_socket, prefix)

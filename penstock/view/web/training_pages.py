@@ -1,14 +1,11 @@
 """Pages of trainings: a run, a step, a slot, and their pictures."""
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 import loader
 from loader.api.explain import provenance
-from loader.errors import InvalidRuntime, PenstockError
 
 from ..inspect.run_record import run_record
 from ..inspect.runs.run_comparison import run_comparison
@@ -19,12 +16,12 @@ from ..inspect.slot_record import slot_record
 from ..inspect.step_record import default_part, step_record
 from ..replays.training import Training
 from .media import (
-    STORED_TYPES,
     batch_thumbnail,
-    bytes_response,
     media_response,
     media_route,
     neighbours_field,
+    raw_response,
+    raw_shown,
     slot_media,
 )
 from .page import Page, Site, address, number, page_routes
@@ -109,7 +106,7 @@ def _slot(site: Site, request: Request) -> Page:
         "sizes": sizes,
         "rank": rank,
         "world_size": world_size,
-        "raw": _raw_shown(site, record.provenance.get("raw_uri", "")),
+        "raw": raw_shown(site, record.provenance.get("raw_uri", "")),
         "thumb": neighbours_field(version, record.neighbours),
     }
     return Page(
@@ -117,28 +114,12 @@ def _slot(site: Site, request: Request) -> Page:
     )
 
 
-def _raw_shown(site: Site, uri: str) -> dict[str, Any]:
-    """Return the type and size of a slot's raw object, or the reason why it is not shown; nothing without a URI."""
-    if not uri:
-        return {}
-    if site.raw is None:
-        return {"uri": uri, "reason": "raw objects are fetched with --raw URL, from below that URL alone"}
-    try:
-        nbytes = site.raw.nbytes(uri)
-    except PenstockError as error:
-        return {"uri": uri, "reason": str(error)}
-    return {"uri": uri, "type": STORED_TYPES.get(uri.rpartition(".")[2].lower(), ""), "nbytes": nbytes}
-
-
 def _raw(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
     version = version_of(site.opened.training(run).plan(step), values.source)
     told = provenance(version, [values.address])[0] if version is not None else {}
-    uri = told.get("raw_uri", "")
-    if site.raw is None or not uri:
-        raise InvalidRuntime("no raw object is on record" if site.raw else "raw objects need --raw URL")
-    return bytes_response(site.raw.read(uri), uri, f"raw-{step}-{values.slot}.bin", request)
+    return raw_response(site, told.get("raw_uri", ""), f"raw-{step}-{values.slot}.bin", request)
 
 
 def _step_thumbnail(site: Site, request: Request) -> Response:

@@ -1,10 +1,13 @@
 """Pages of datasets: the first page, a version with its samples, a sample, and the difference of two versions."""
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 import loader
+from loader.api.explain import provenance
+from loader.errors import InvalidRuntime
 
 from ..inspect.difference import difference
 from ..inspect.root_record import root_record
@@ -15,6 +18,8 @@ from .media import (
     media_response,
     media_route,
     neighbours_field,
+    raw_response,
+    raw_shown,
     sample_media,
     sample_thumbnail,
     stored_response,
@@ -31,6 +36,7 @@ def routes(site: Site) -> list[Route]:
     return [
         media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
         media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
+        media_route(site, f"{_SAMPLE}/raw", _raw),
         media_route(site, f"{_SAMPLE}/decoded/{{field}}/{{n:int}}", _decoded),
         *page_routes(site, _SAMPLE, _sample),
         *page_routes(site, f"{_VERSION}/diff/{{other:int}}", _diff),
@@ -64,6 +70,7 @@ def _sample(site: Site, request: Request) -> Page:
     }
     plays = {one.field: STORED_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
     more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
+    more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
     return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)
 
 
@@ -88,6 +95,15 @@ def _thumbnail(site: Site, request: Request) -> Response:
 
 def _stored(site: Site, request: Request) -> Response:
     return stored_response(_opened(site, request), _ordinal(request), request.path_params["field"], request)
+
+
+def _raw(site: Site, request: Request) -> Response:
+    version, ordinal = _opened(site, request), _ordinal(request)
+    if not 0 <= ordinal < len(version):
+        raise InvalidRuntime(f"ordinal = {ordinal}; {version.name} has samples 0 to {len(version) - 1}")
+    (address,) = version.address(np.array([ordinal]), [])
+    (told,) = provenance(version, [address])
+    return raw_response(site, told.get("raw_uri", ""), f"raw-{ordinal}.bin", request)
 
 
 def _decoded(site: Site, request: Request) -> Response:

@@ -6,6 +6,7 @@ import pytest
 
 import loader
 from penstock.view.open_data import OpenData
+from penstock.view.raw_source import RawSource
 from penstock.view.terminal.viewer_app import ViewerApp
 
 
@@ -48,9 +49,12 @@ class Terminal:
 def look(trained):
     """look(test, place): run `test(terminal)` over the trained root, or another."""
 
-    def run(test, place, *, root=trained, recipe=None, pictures="halves", size=(80, 24)):
+    def run(test, place, *, root=trained, recipe=None, pictures="halves", size=(80, 24), raw=None):
         async def running():
-            data = OpenData(loader.Root(root), recipe, quiet=True)
+            opened = loader.Root(root)
+            data = OpenData(
+                opened, recipe, quiet=True, raw=None if raw is None else RawSource(opened, str(raw))
+            )
             try:
                 app = ViewerApp(data, place, pictures)
                 async with app.run_test(size=size) as pilot:

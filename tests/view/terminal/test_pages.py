@@ -8,11 +8,12 @@ from penstock.view.terminal.addresses import (
     DifferencePlace,
     RootPlace,
     RunPlace,
+    SamplePlace,
     SlotPlace,
     StepPlace,
     VersionPlace,
 )
-from tests.view.conftest import BATCH, train, write_photos
+from tests.view.conftest import BATCH, photo, train, write_photos
 from tests.view.recipes import plain
 
 STEP = StepPlace(run="one", step=3)
@@ -365,3 +366,49 @@ def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(
     look(
         test, SlotPlace(step=StepPlace(run="near", step=0), slot=slot), root=tmp_path / "root", size=(80, 40)
     )
+
+
+def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "1.jpg").write_bytes(photo(1))
+    (landing / "2.txt").write_text("a raw [bold]text[/]")
+    with root.write("d") as writer:
+        for i, name in enumerate(("1.jpg", "2.txt", "3.jpg")):
+            writer.add(f"k{i}", {"cls": i}, source={"raw_uri": f"{landing}/{name}"})
+    plan = loader.plan({"d": root.open("d@1").select()}, seed=1, global_batch=3)
+    train(root, plan, "one", recipe=plain, steps=1)
+    slots = {key: slot for slot, (_, key) in enumerate(plan.batch_ids(0))}
+    at = {key: ordinal for ordinal, key in enumerate(root.open("d@1").keys(range(3)))}
+    step, version = StepPlace(run="one", step=0), VersionPlace(dataset="d", number=1)
+
+    def pages(i):
+        return SlotPlace(step=step, slot=slots[f"k{i}"]), SamplePlace(version=version, ordinal=at[f"k{i}"])
+
+    async def picture(terminal) -> None:
+        assert "1.jpg  " in terminal.lines[2]
+        assert "41 x 32 px, RGB" in terminal.text
+        assert "▀" * 12 in terminal.text
+
+    async def text(terminal) -> None:
+        assert "a raw [bold]text[/]" in terminal.text
+
+    async def gone(terminal) -> None:
+        assert "3.jpg" in terminal.lines[1]
+        assert "there is no such object" in terminal.lines[2]
+
+    async def stages(terminal) -> None:
+        for shown in (0, 0, 0, 1, 1):
+            await terminal.press("t")
+            assert terminal.text.count("a raw [bold]text[/]") == shown
+        assert terminal.lines[-1].startswith("all stages")
+
+    async def unasked(terminal) -> None:
+        assert "2.txt" in terminal.lines[1]
+        assert "a raw" not in terminal.text
+
+    for i, test in enumerate((picture, text, gone)):
+        for place in pages(i):
+            look(test, place, root=tmp_path / "root", raw=landing, size=(120, 40))
+    look(stages, pages(1)[0], root=tmp_path / "root", raw=landing, size=(120, 40))
+    look(unasked, pages(1)[0], root=tmp_path / "root", size=(120, 40))

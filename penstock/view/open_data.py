@@ -3,6 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +30,8 @@ SWEEP_S = 60.0
 """Seconds between looks for such versions."""
 FRESH_S = 10.0
 """Seconds after which a run's trail is looked at again: it may be training."""
+RETRY_S = 60.0
+"""Seconds after which a step or slot that could not be made whole is made again."""
 VALUES_BYTES = 96 * 2**20
 """Steps and slots that are kept."""
 MEDIA_BYTES = 48 * 2**20
@@ -50,15 +53,15 @@ class Kept(Generic[T]):
         self._total = 0
         self._lock, self._making = Lock(), dict[Hashable, RLock]()
 
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key, made where it is not kept."""
+    def get(self, key: Hashable, make: Callable[[], T], holds: Callable[[T], bool] = lambda _: True) -> T:
+        """Return the value of a key, made where it is not kept. holds: False for a kept one that is made again."""
         with self._lock:
-            if key in self._kept:
+            if key in self._kept and holds(self._kept[key][0]):
                 return self._used(key)
             mine = self._making.setdefault(key, RLock())
         with mine:
             with self._lock:
-                if key in self._kept:
+                if key in self._kept and holds(self._kept[key][0]):
                     return self._used(key)
             try:
                 made = make()
@@ -89,10 +92,23 @@ class Kept(Generic[T]):
     def _keep(self, key: Hashable, made: T) -> None:
         n = self._size(made)
         with self._lock:
+            if key in self._kept:
+                self._total -= self._kept.pop(key)[1]
             self._kept[key] = made, n, time.monotonic()
             self._total += n
             while self._total > self._limit and self._kept:
                 self._total -= self._kept.popitem(last=False)[1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look(Generic[T]):
+    """A slot, or a part of a step, with the reason why it is without the recipe, and when it was made."""
+
+    value: T
+    trouble: str
+    failed: bool
+    n_answers: int
+    at_s: float
 
 
 class _Run:
@@ -133,15 +149,14 @@ class OpenData:
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
-        self.replayers = Replayers(
-            plain=Replays(root), recipe=RecipeProcess(root, recipe, quiet=quiet) if recipe else None
-        )
+        self._process = RecipeProcess(root, recipe, quiet=quiet) if recipe else None
+        self.replayers = Replayers(plain=Replays(root), recipe=self._process)
         self._plans = Replays(root)
         self._versions = Kept[loader.Version](MOST_OPEN)
         self._runs = Kept[_Run](MOST_OPEN)
-        self._batches = Kept[tuple[ShownBatch, str]](VALUES_BYTES, lambda one: one[0].nbytes)
-        self._slots = Kept[tuple[SlotValues, str]](
-            VALUES_BYTES, lambda one: nbytes([one[0].decoded, one[0].trained])
+        self._batches = Kept[_Look[ShownBatch]](VALUES_BYTES, lambda one: one.value.nbytes)
+        self._slots = Kept[_Look[SlotValues]](
+            VALUES_BYTES, lambda one: nbytes([one.value.decoded, one.value.trained])
         )
         self.media = Kept[Any](MEDIA_BYTES, nbytes)
         self._closed = Event()
@@ -164,27 +179,54 @@ class OpenData:
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return a rank's part of a step, and the reason why it is without the recipe."""
         training = self.training(name)
-        return self._batches.get(
+        look = self._batches.get(
             (name, training.plan(step).hash, step, rank, world_size),
-            lambda: step_values(training, self.replayers, step, rank, world_size, shown_batch),
+            lambda: self._look(
+                step_values(training, self.replayers, step, rank, world_size, shown_batch),
+                lambda one: bool(one.errors),
+            ),
+            self._holds,
         )
+        return look.value, look.trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
         """Return a slot, and the reason why it is without the recipe."""
         training = self.training(name)
-        return self._slots.get(
+        look = self._slots.get(
             (name, training.plan(step).hash, step, slot),
-            lambda: slot_values(training, self.replayers, step, slot, itself),
+            lambda: self._look(
+                slot_values(training, self.replayers, step, slot, itself), lambda one: bool(one.error)
+            ),
+            self._holds,
         )
+        return look.value, look.trouble
+
+    def _look(self, made: tuple[T, str], lacks: Callable[[T], bool]) -> _Look[T]:
+        value, trouble = made
+        n_answers = 0 if self._process is None else self._process.n_answers
+        return _Look(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
+
+    def _holds(self, look: _Look[Any]) -> bool:
+        """Return whether a look may be kept: one that failed is made again, at once if the recipe answered since."""
+        if not look.failed:
+            return True
+        same = self._process is None or look.n_answers == self._process.n_answers
+        return same and time.monotonic() - look.at_s < RETRY_S
 
     def functions(self, training: Training, step: int, trouble: str) -> Functions | None:
         """Return facts of the recipe's functions; None without a recipe, or where it failed."""
         recipe = self.replayers.recipe
         return None if recipe is None or trouble else recipe.functions(training.setting(step, recipe=True))
 
+    def stop(self) -> None:
+        """End the recipe's process, which may hang: what waits for it goes on without. Does not wait."""
+        if self._process is not None:
+            self._process.stop()
+
     def close(self) -> None:
         """Give everything back."""
         self._closed.set()
+        self.stop()
         self._runs.clear()
         self._versions.clear()
         self._plans.close()

@@ -189,3 +189,39 @@ def test_a_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):
     assert made.training("live").spreads["loss"].n == 7
     assert len(made.training("live").recorded(1)) == 2
     made.close()
+
+
+FAILS = """
+import pathlib
+
+def recipe():
+    return {"transform": halved}
+
+def halved(sample, rng):
+    if pathlib.Path(__file__).with_name("fails").exists():
+        raise OSError("the table of labels is not mounted")
+    return {"jpg": sample["jpg"][::2, ::2] // 2}
+"""
+
+
+def test_what_was_made_without_the_recipe_is_made_again_once_that_answers(trained, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(FAILS)
+    (tmp_path / "fails").touch()
+    clock = [1000.0]
+    monkeypatch.setattr(open_data.time, "monotonic", lambda: clock[0])
+    with loader.Root(trained) as root:
+        opened = OpenData(root, f"{tmp_path}/train.py:recipe")
+        failed = [opened.slot("one", 1, slot)[0] for slot in range(2)]
+        assert all("is not mounted" in one.error and one.decoded for one in failed)
+        batch, trouble = opened.batch("one", 1, 0, 1)
+        assert "is not mounted" in trouble
+        (tmp_path / "fails").unlink()
+        assert opened.batch("one", 1, 0, 1) == (batch, trouble)  # pictures of one page do not ask anew
+        clock[0] += open_data.RETRY_S
+        whole, trouble = opened.slot("one", 1, 0)
+        assert (whole.trained["jpg"].shape[0], trouble) == (-(-failed[0].decoded["jpg"].shape[0] // 2), "")
+        clock[0] -= open_data.RETRY_S  # it answered meanwhile: that is enough
+        assert opened.slot("one", 1, 1)[0].trained
+        assert opened.batch("one", 1, 0, 1)[1] == ""
+        assert opened.batch("one", 1, 0, 1)[0] is opened.batch("one", 1, 0, 1)[0]
+        opened.close()

@@ -1,6 +1,10 @@
 """The process of a recipe: it may hang, die or fail, and the viewer goes on with decoded values."""
 
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +109,141 @@ def test_a_recipe_that_cannot_be_had_is_told(asked, recipe, error, message):
         process.functions(training.setting(1, recipe=True))
 
 
+PLAIN = "def recipe():\n    return {'decode': True}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "message"),
+    [
+        ("import os\nos._exit(3)", WorkerFailed, "died while it was started"),
+        ("import sys\nsys.exit('--lr is needed')", TransformFailed, "--lr is needed.*__main__"),
+        ("import os\ndef recipe(): os._exit(0)", WorkerFailed, "died while it was started"),
+    ],
+)
+def test_a_recipe_that_ends_its_process_is_told(asked, tmp_path, code, error, message):
+    (tmp_path / "train.py").write_text(code)
+    process, training = asked(f"{tmp_path}/train.py:recipe")
+    replayers = Replayers(plain=Replays(training.root), recipe=process)
+    with pytest.raises(error, match=message):
+        process.functions(training.setting(1, recipe=True))
+    values, trouble = slot_values(training, replayers, 1, 0, itself)
+    assert trouble
+    assert set(values.decoded) == {"jpg", "cls"}
+    replayers.plain.close()
+
+
+def test_a_file_of_a_package_may_use_its_relative_imports(asked, tmp_path):
+    package = tmp_path / "lab" / "vision"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "augment.py").write_text("from ..shared import same")
+    (package.parent / "shared.py").write_text("def same(sample, rng):\n    return sample\n")
+    (package / "train.py").write_text(
+        "from .augment import same\ndef recipe():\n    return {'transform': same}\n"
+    )
+    process, training = asked(f"{package}/train.py:recipe")
+    found = process.functions(training.setting(1, recipe=True))
+    assert found.transforms[""].name == "lab.shared:same"
+
+
+@pytest.mark.parametrize("name", ["loader", "json", "numpy"])
+def test_a_file_with_the_name_of_a_module_in_use_takes_no_place_of_it(asked, tmp_path, name):
+    (tmp_path / f"{name}.py").write_text(PLAIN)
+    process, training = asked(f"{tmp_path}/{name}.py:recipe")
+    assert process.slot(training.setting(1, recipe=True), 1, 0, itself).decoded["jpg"].ndim == 3
+
+
+def test_a_recipe_that_moves_to_another_folder_finds_the_root(asked, trained, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(f"import os\nos.chdir('/')\n{PLAIN}")
+    monkeypatch.chdir(trained.parent)
+    with loader.Root(trained.name) as root:
+        process, training = RecipeProcess(root, f"{tmp_path}/train.py:recipe"), Training(root, "one")
+        assert process.slot(training.setting(1, recipe=True), 1, 0, itself).address.key
+        process.close()
+        training.close()
+
+
+def test_a_recipe_prints_to_stderr_alone(asked, tmp_path, capfd):
+    (tmp_path / "train.py").write_text(f"import os\nprint('loud')\nos.system('echo louder')\n{PLAIN}")
+    process, training = asked(f"{tmp_path}/train.py:recipe")
+    process.functions(training.setting(1, recipe=True))
+    process.close()
+    out, err = capfd.readouterr()
+    assert (out, "louder" in err) == ("", True)
+
+
+def test_a_recipe_may_start_processes_and_they_end_with_it(asked, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import multiprocessing, os, pathlib, time\n"
+        "def recipe():\n"
+        "    helper = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))\n"
+        "    helper.start()\n"
+        "    pathlib.Path(__file__).with_name('pid').write_text(str(helper.pid))\n"
+        "    return {'transform': dies}\n"
+        "def dies(sample, rng):\n"
+        "    os._exit(3)\n"
+    )
+    process, training = asked(f"{tmp_path}/train.py:recipe")
+    with pytest.raises(WorkerFailed, match="died while it made a slot"):
+        process.slot(training.setting(1, recipe=True), 1, 0, itself)
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    for _ in range(200):  # one that is killed is init's until it is waited for
+        if not status.exists() or "State:\tZ" in status.read_text():
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the helper lives on")
+
+
+def test_ctrl_c_is_the_viewers_business(asked, capfd):
+    process, training = asked("tests.view.recipes:recipe")
+    setting = training.setting(1, recipe=True)
+    process.functions(setting)
+    os.kill(process._process.pid, signal.SIGINT)
+    assert process.slot(setting, 1, 0, itself).trained
+    process.close()
+    assert "KeyboardInterrupt" not in capfd.readouterr().err
+
+
+def test_a_recipe_that_hangs_is_not_waited_for_at_the_end(asked, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import pathlib, time\n"
+        "def recipe():\n"
+        "    pathlib.Path(__file__).with_name('hangs').touch()\n"
+        "    time.sleep(600)\n"
+    )
+    process, training = asked(f"{tmp_path}/train.py:recipe", limit_s=600.0)
+    told = []
+
+    def ask():
+        try:
+            process.functions(training.setting(1, recipe=True))
+        except WorkerFailed as error:
+            told.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while not (tmp_path / "hangs").exists():
+        time.sleep(0.02)
+    process.stop()
+    asking.join(60)
+    assert not asking.is_alive()
+    ask()
+    assert "is ended" in str(told[1])
+
+
+def test_a_value_of_a_class_of_the_recipes_module_is_told(asked, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "class Own:\n    pass\n"
+        "def recipe():\n    return {'transform': made}\n"
+        "def made(sample, rng):\n    return {'own': Own()}\n"
+    )
+    process, training = asked(f"{tmp_path}/train.py:recipe")
+    with pytest.raises(TransformFailed, match="cannot leave its process"):
+        process.slot(training.setting(1, recipe=True), 1, 0, itself)
+
+
 @pytest.mark.parametrize("recipe", ["train", ":recipe", "train:", "train:a b", "train:recipe()"])
 def test_another_form_is_refused(trained, recipe):
     with loader.Root(trained) as root, pytest.raises(InvalidRuntime, match="module:function"):
@@ -129,7 +268,7 @@ def test_small_operations_of_torch_run_on_one_thread(asked, monkeypatch):
     process, training = asked("tests.view.recipes:threads")
     values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
     assert values.trained["threads"] == 1
-    process.close()
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    process, training = asked("tests.view.recipes:threads")
     values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
     assert values.trained["threads"] == 2

@@ -1,6 +1,11 @@
 """`penstock batch`, `penstock trail show` and the first address of `penstock view`, without a browser."""
 
 import json
+import signal
+import socket
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -119,3 +124,32 @@ def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, ca
         for given in ("", "photos", "photos@1"):
             with pytest.raises(InvalidRuntime, match="name the run"):
                 metrics_of(root, given, path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_ends_at_once_while_a_recipe_hangs(trained, tmp_path, number):
+    (tmp_path / "train.py").write_text(
+        "import pathlib, time\n"
+        "def recipe():\n"
+        "    pathlib.Path(__file__).with_name('hangs').touch()\n"
+        "    time.sleep(600)\n"
+    )
+    path = tmp_path / "socket"
+    command = ["view", "--root", trained, "--socket", path, "--recipe", f"{tmp_path}/train.py:recipe"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    token = server.stdout.readline().decode().strip().rpartition("token=")[2]
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        lines = ("GET /r/one/2 HTTP/1.1", "Host: localhost", f"Cookie: penstock-socket={token}", "", "")
+        client.sendall("\r\n".join(lines).encode())
+        while not (tmp_path / "hangs").exists():
+            assert server.poll() is None
+            time.sleep(0.05)
+        server.send_signal(number)
+        assert server.wait(60) == 0
+        page = b"".join(iter(lambda: client.recv(2**16), b""))
+    assert page.startswith(b"HTTP/1.1 200")
+    assert not path.exists()
+    assert b"Traceback" not in server.communicate()[1]

@@ -15,11 +15,13 @@ import pytest
 import uvicorn
 
 import loader
+from penstock.view import open_data
 from penstock.view.open_data import OpenData
 from penstock.view.raw_source import RawSource
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
 from tests.view.conftest import BATCH, LABELS, STEPS, train, write_photos
+from tests.view.test_open_data import FAILS
 
 TOKEN = "t0ken-" * 8
 
@@ -484,3 +486,19 @@ def test_a_look_writes_leases_alone(trained, monkeypatch):
         assert served.get(path).status_code == 200
     assert {str(key).split("/")[0] for key in keys} == {"leases"}
     served.close()
+
+
+def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(FAILS)
+    (tmp_path / "fails").touch()
+    served = serve(recipe=f"{tmp_path}/train.py:recipe")
+    paths = ("/r/one/2/thumb/3/jpg", "/r/one/2/3/trained/jpg/0")
+    without = [served.get(path) for path in paths]
+    assert "is not mounted" in served.get("/r/one/2").text
+    assert {one.headers["cache-control"] for one in without} == {"no-store"}
+    (tmp_path / "fails").unlink()
+    monkeypatch.setattr(open_data, "RETRY_S", 0.0)
+    for path, before in zip(paths, without, strict=True):
+        now = served.get(path)
+        assert now.headers["cache-control"].startswith("private")
+        assert now.content != before.content

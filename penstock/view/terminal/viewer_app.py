@@ -65,6 +65,11 @@ class ViewerApp(App[None]):
         """Open the first page."""
         self.push_screen(SCREENS_OF[type(self._first)](self._first))
 
+    async def action_quit(self) -> None:
+        """Leave. A page that waits for the recipe is not waited for."""
+        self.data.stop()
+        await super().action_quit()
+
     def open(self, place: Place) -> None:
         """Open a page in place of the one that is shown."""
         self.switch_screen(SCREENS_OF[type(place)](place))

@@ -62,11 +62,12 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
     return Route(path, route)
 
 
-def media_response(media: Media | None) -> Response:
-    """Return a picture or sound; 404 for none."""
+def media_response(media: Media | None, trouble: str = "") -> Response:
+    """Return a picture or sound; 404 for none. trouble: the reason why browsers are not to keep it; "" for none."""
     if media is None:
         return PlainTextResponse("this value has no picture", 404)
-    return Response(media.data, media_type=media.type, headers={"cache-control": "private, max-age=300"})
+    kept = {} if trouble else {"cache-control": "private, max-age=300"}
+    return Response(media.data, media_type=media.type, headers=kept)
 
 
 def batch_thumbnail(batch: ShownBatch, slot: int, field: str) -> Media | None:
@@ -80,7 +81,9 @@ def batch_thumbnail(batch: ShownBatch, slot: int, field: str) -> Media | None:
     return batch.slots[row].thumbnails.get(field)
 
 
-def slot_media(site: Site, run: str, values: SlotValues, stage: str, field: str) -> tuple[Media, ...]:
+def slot_media(
+    site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
+) -> tuple[Media, ...]:
     """Return pictures and sounds of a field at a stage: `decoded`, `trained`, or `original`.
 
     `original` is the trained picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
@@ -95,9 +98,9 @@ def slot_media(site: Site, run: str, values: SlotValues, stage: str, field: str)
         if placement is None or not placement.black or pixels is None or pixels.dtype == np.uint8:
             return ()
         sample[field] = placement.original_colours(pixels)
-    version = version_of(site.opened.training(run).plan(values.step), values.source)
-    facts = facts_of(sample, field, version)
-    key = ("slot", run, values.step, values.slot, stage, field)
+    plan = site.opened.training(run).plan(values.step)
+    facts = facts_of(sample, field, version_of(plan, values.source))
+    key = ("slot", run, plan.hash, values.step, values.slot, bool(trouble), stage, field)
     found: tuple[Media, ...] = site.opened.media.get(
         key, lambda: tuple(kind_of(sample[field], facts).detail(sample[field], facts))
     )

@@ -10,6 +10,8 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from ..raw_source import RawSource
     from ..replays.metrics_file import MetricsFile
 
@@ -39,7 +41,7 @@ def serve(
     it. Raises: InvalidRuntime for a port that is taken, or a bad prefix; MissingDependency.
     """
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         from ..open_data import OpenData
         from .app import application
@@ -67,13 +69,28 @@ def serve(
     )
     _tell_address(tell, first, token, host, own_port, unix_socket, prefix)
     try:
-        uvicorn.Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
-        ).run(sockets=[listening])
+        _run(app, opened.stop, listening)
     finally:
         opened.close()
         if unix_socket:
             unix_socket.unlink(missing_ok=True)
+
+
+def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM. stop: ends what a page may wait for; called by the signal's handler."""
+    import uvicorn
+
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
+    server = uvicorn.Server(config)
+
+    def end(number: int, frame: object) -> None:
+        stop()
+        server.force_exit = server.should_exit  # the second time
+        server.should_exit = True
+
+    # uvicorn's own would be raised again behind its end, before leases and the socket are given back.
+    server.handle_exit = end  # type: ignore[assignment,method-assign]
+    server.run(sockets=[listening])
 
 
 def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:

@@ -90,7 +90,7 @@ def _slot(site: Site, request: Request) -> Page:
     rank, world_size = _part(training, request, step)
     pictures = {
         row.field: {
-            stage: len(slot_media(site, training.name, values, stage, row.field))
+            stage: len(slot_media(site, training.name, values, trouble, stage, row.field))
             for stage in ("decoded", "trained", "original")
         }
         for row in record.fields
@@ -126,16 +126,16 @@ def _step_thumbnail(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     slot, field = int(request.path_params["slot"]), request.path_params["field"]
     rank, world_size = _part(site.opened.training(run), request, step)
-    batch, _ = site.opened.batch(run, step, rank, world_size)
-    return media_response(batch_thumbnail(batch, slot, field))
+    batch, trouble = site.opened.batch(run, step, rank, world_size)
+    return media_response(batch_thumbnail(batch, slot, field), trouble)
 
 
 def _slot_media(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
-    values, _ = site.opened.slot(run, step, int(request.path_params["slot"]))
-    found = slot_media(site, run, values, request.path_params["stage"], request.path_params["field"])
+    values, trouble = site.opened.slot(run, step, int(request.path_params["slot"]))
+    found = slot_media(site, run, values, trouble, request.path_params["stage"], request.path_params["field"])
     n = int(request.path_params["n"])
-    return media_response(found[n] if n < len(found) else None)
+    return media_response(found[n] if n < len(found) else None, trouble)
 
 
 def _training(site: Site, request: Request) -> Training:

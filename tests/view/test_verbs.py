@@ -80,9 +80,16 @@ def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
         (["batch", "one@1", "--slot", "99"], "slot = 99"),
         (["batch", "one@1", "--recipe", "train"], "module:function"),
         (["trail", "show", "nobody"], "nobody"),
+        (["batch", "one@LONG"], "18 digits"),
+        (["batch", "one", "--step", "9" * 30], "the last step"),
+        (["batch", "one@1", "--slot", "9" * 30], "slot = 9"),
+        (["batch", "xLONG"], "x999"),
+        (["show", "photos@LONG"], "5000 digits"),
+        (["exclude", "photos@LONG", "p/1", "--reason", "r", "--by", "ada"], "5000 digits"),
     ],
 )
 def test_what_cannot_be_shown_is_said(trained, capsys, arguments, message):
+    arguments = [one.replace("LONG", "9" * 5000) for one in arguments]
     assert main([*arguments, "--root", str(trained)]) == 2
     assert message in capsys.readouterr().err
 

@@ -24,6 +24,7 @@ from tests.view.conftest import BATCH, LABELS, STEPS, train, write_photos
 from tests.view.test_open_data import FAILS
 
 TOKEN = "t0ken-" * 8
+LONG = "9" * 5000
 
 
 class Answer(NamedTuple):
@@ -285,7 +286,17 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         assert part.status_code == 206
         assert part.content == wanted
         assert part.headers["content-range"].endswith(f"/{len(data)}")
-    for odd in ("bytes=9-3", "bytes=99999999-", "bytes=a-b", "lines=1-2", "bytes=0-1,3-4", "bytes=-0"):
+    for odd in (
+        f"bytes={LONG}-",
+        f"bytes=-{LONG}",
+        f"bytes=0-{LONG}",
+        "bytes=9-3",
+        "bytes=99999999-",
+        "bytes=a-b",
+        "lines=1-2",
+        "bytes=0-1,3-4",
+        "bytes=-0",
+    ):
         assert served.get("/v/photos/1/s/3/stored/jpg", range=odd).content == data
     other = served.get("/v/photos/1/s/3/stored/cls")
     assert other.headers["content-type"] == "application/octet-stream"
@@ -319,10 +330,21 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("/v/photos/1/s/3/stored/..%2f..%2fetc%2fpasswd", 404, ""),
         ("/static/..%2fpage.py", 404, ""),
         ("/nowhere", 404, "no page"),
+        ("/r/one/LONG", 404, "no page"),
+        ("/r/one/2/LONG", 404, "no page"),
+        ("/r/one/2/thumb/LONG/jpg", 404, "no page"),
+        ("/v/photos/LONG.json", 404, "no page"),
+        ("/v/photos/1/s/LONG", 404, "no page"),
+        ("/v/photos/1?from=LONG", 404, "18 digits"),
+        ("/r/one/window?from=LONG", 404, "18 digits"),
+        ("/r/one/2?world=LONG", 404, "18 digits"),
+        (f"/r/one/{'9' * 18}", 200, "Step 9"),
+        (f"/v/photos/{'9' * 18}", 404, "photos"),
+        (f"/r/one/2/{'9' * 18}", 404, "slot ="),
     ],
 )
 def test_what_is_not_there_is_said(served, path, status, text):
-    answer = served.get(path)
+    answer = served.get(path.replace("LONG", LONG))
     assert answer.status_code == status
     assert text in answer.text
     assert "Traceback" not in answer.text
@@ -456,6 +478,7 @@ def test_a_basket_becomes_one_version_with_who_and_why(serve, tmp_path):
         {"samples": [{"version": "photos@1", "key": "nothing"}], "reason": "r", "by": "a", "page": ""},
         {"samples": [{"version": "photos@1", "key": "p/1"}], "reason": "", "by": "a", "page": ""},
         {"samples": "photos@1", "reason": "r", "by": "a", "page": ""},
+        {"samples": [{"version": f"photos@{LONG}", "key": "p/1"}], "reason": "r", "by": "a", "page": ""},
     ],
 )
 def test_a_bad_basket_is_refused_whole(serve, tmp_path, body):

@@ -55,6 +55,8 @@ def _lag(store: Store, marker: Marker, state: State) -> str:
 
 
 _ID_PREFIX = re.compile(r"v-[0-9a-f]{8,64}")
+MOST_DIGITS = 18
+"""Digits of a version's number: Python refuses to read 4,301."""
 _SHOWN = 20  # names listed in a message before it says how many more there are
 
 
@@ -92,7 +94,11 @@ def parse_ref(text: str) -> ParsedRef:
         return ParsedRef(dataset=dataset, name=LATEST)
     if name.isascii() and name.isdigit():
         if name.startswith("0"):
-            raise InvalidName(f"{text!r}: versions are numbered from 1, without leading zeros")
+            raise InvalidName(f"{text[:100]!r}: versions are numbered from 1, without leading zeros")
+        if len(name) > MOST_DIGITS:
+            raise InvalidName(
+                f"{text[:100]!r}: the number of a version has {len(name)} digits; it has {MOST_DIGITS} at most"
+            )
         return ParsedRef(dataset=dataset, number=int(name))
     return ParsedRef(dataset=dataset, name=check_ref_name(name))
 

@@ -1,6 +1,5 @@
 """A training to look back on: a run with its trail, or a saved plan alone."""
 
-import math
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 Row = dict[str, Any]
+MOST_DIGITS = 18
+"""Digits of a step: those of any that 64 bits hold."""
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
@@ -210,6 +211,12 @@ class Training:
         return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
 
+def _is_file(text: str) -> bool:
+    with suppress(OSError):  # a name that is too long for one
+        return Path(text).is_file()
+    return False
+
+
 def _no_steps() -> "pl.DataFrame":
     import polars as pl
 
@@ -232,7 +239,7 @@ def where(root: loader.Root, text: str) -> tuple[str, int | None]:
     A file is the JSON of `Loader.state_dict()`, or holds one under "loader". Its last step is the one before the state.
     Raises: InvalidRuntime; errors of `loader.plan_of`.
     """
-    if Path(text).is_file():
+    if _is_file(text):
         body = parse_json_object(Path(text).read_bytes())
         state = body.get("loader", body)
         found = loader.plan_of(root, state).hash
@@ -240,8 +247,9 @@ def where(root: loader.Root, text: str) -> tuple[str, int | None]:
     name, at, step = text.rpartition("@")
     if not at:
         return text, None
-    if not step.isdecimal() or not math.isfinite(float(step)):
+    if not step.isdecimal() or len(step) > MOST_DIGITS:
         raise InvalidRuntime(
-            f"{text!r}: the step after @ is {step!r}; accepted: run, run@step, a plan's hash, a state file"
+            f"{text[:100]!r}: the step after @ is {step[:100]!r}; accepted: run, run@step (of {MOST_DIGITS} digits at "
+            "most), a plan's hash, a state file"
         )
     return name, int(step)

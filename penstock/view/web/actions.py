@@ -14,7 +14,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.json_text import parse_json_object
 
 from ..basket import exclude_basket
-from .page import Site
+from .page import MOST_DIGITS, Site
 
 MOST_SAMPLES = 10_000
 
@@ -46,7 +46,8 @@ def _parsed(body: bytes) -> tuple[list[tuple[str, str]], str, str, str]:
         given = parse_json_object(body)
         samples = [(str(one["version"]), str(one["key"])) for one in given["samples"]]
         reason, by, page = (str(given[name]) for name in ("reason", "by", "page"))
-        known = all(version.partition("@")[2].isdecimal() for version, _ in samples)
+        numbers = [version.partition("@")[2] for version, _ in samples]
+        known = all(one.isdecimal() and len(one) <= MOST_DIGITS for one in numbers)
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidRuntime(f"no basket: {type(error).__name__}: {error}") from error
     if not samples or len(samples) > MOST_SAMPLES or not known:

@@ -135,7 +135,9 @@ class Guard:
             "X-CSRF is wrong": not hmac.compare_digest(
                 headers.get("x-csrf", "").encode(), csrf(self._token).encode()
             ),
-            "the body is too large": not length.isdecimal() or int(length) > MOST_BODY_BYTES,
+            "the body is too large": not length.isdecimal()
+            or len(length) > 18
+            or int(length) > MOST_BODY_BYTES,
         }
         reasons = [reason for reason, holds in wrong.items() if holds]
         return PlainTextResponse(f"refused: {'; '.join(reasons)}", status_code=403) if reasons else None

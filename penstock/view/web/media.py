@@ -43,6 +43,8 @@ STORED_TYPES = {
 
 MOST_TOLD_BYTES = 2**20
 """A larger raw object that a browser does not show is not told in lines."""
+MOST_RANGE = 100
+"""Letters of a Range that are read."""
 
 Answer = Callable[[Site, Request], Response]
 
@@ -195,7 +197,7 @@ def neighbours_field(version: loader.Version | None, found: Sequence[Neighbour])
 
 def _range(given: str, n: int) -> tuple[int, int] | None:
     """Return (first, behind the last) of one byte range; None for none, or one that is not understood."""
-    unit, _, spans = given.partition("=")
+    unit, _, spans = given[:MOST_RANGE].partition("=")
     first, dash, last = spans.strip().partition("-")
     if unit.strip() != "bytes" or not dash or "," in spans or not n:
         return None

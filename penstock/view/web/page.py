@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -32,6 +33,8 @@ from penstock.card.rendering.templates import templates
 from ..inspect.json_record import plain
 from ..open_data import OpenData
 
+MOST_DIGITS = 18
+"""Digits of a number in an address: those of any that 64 bits hold. Python refuses to read 4,301."""
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
@@ -45,6 +48,21 @@ _STATUS: Mapping[type[PenstockError], int] = {
     Denied: 403,
     StoreError: 502,
 }
+
+
+class _Number(Convertor[int]):
+    """A whole number in a path, as `{step:number}`; one of more digits is of no page."""
+
+    regex = f"[0-9]{{1,{MOST_DIGITS}}}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +165,10 @@ def number(request: Request, name: str, default: int | None = None) -> int:
     given = request.query_params.get(name, "")
     if not given and default is not None:
         return default
-    if not given.isdecimal() or len(given) > 18:
-        raise InvalidRuntime(f"{name} = {given[:100]!r}; a whole number from 0 is needed")
+    if not given.isdecimal() or len(given) > MOST_DIGITS:
+        raise InvalidRuntime(
+            f"{name} = {given[:100]!r}; a whole number from 0, of {MOST_DIGITS} digits at most, is needed"
+        )
     return int(given)
 
 

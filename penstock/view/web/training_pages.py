@@ -30,11 +30,11 @@ from .page import Page, Site, address, number, page_routes
 def routes(site: Site) -> list[Route]:
     """Return the routes of trainings."""
     return [
-        media_route(site, "/r/{run}/{step:int}/thumb/{slot:int}/{field}", _step_thumbnail),
-        media_route(site, "/r/{run}/{step:int}/{slot:int}/{stage}/{field}/{n:int}", _slot_media),
-        media_route(site, "/r/{run}/{step:int}/{slot:int}/raw", _raw),
-        *page_routes(site, "/r/{run}/{step:int}/{slot:int}", _slot),
-        *page_routes(site, "/r/{run}/{step:int}", _step),
+        media_route(site, "/r/{run}/{step:number}/thumb/{slot:number}/{field}", _step_thumbnail),
+        media_route(site, "/r/{run}/{step:number}/{slot:number}/{stage}/{field}/{n:number}", _slot_media),
+        media_route(site, "/r/{run}/{step:number}/{slot:number}/raw", _raw),
+        *page_routes(site, "/r/{run}/{step:number}/{slot:number}", _slot),
+        *page_routes(site, "/r/{run}/{step:number}", _step),
         Route("/r/{run}/against", _to_comparison),
         *page_routes(site, "/r/{run}/against/{other}", _against),
         *page_routes(site, "/r/{run}/window", _window),

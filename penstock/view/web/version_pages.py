@@ -27,8 +27,8 @@ from .media import (
 )
 from .page import Page, Site, number, page_routes
 
-_VERSION = "/v/{dataset}/{number:int}"
-_SAMPLE = f"{_VERSION}/s/{{ordinal:int}}"
+_VERSION = "/v/{dataset}/{number:number}"
+_SAMPLE = f"{_VERSION}/s/{{ordinal:number}}"
 
 
 def routes(site: Site) -> list[Route]:
@@ -37,9 +37,9 @@ def routes(site: Site) -> list[Route]:
         media_route(site, f"{_SAMPLE}/thumb/{{field}}", _thumbnail),
         media_route(site, f"{_SAMPLE}/stored/{{field}}", _stored),
         media_route(site, f"{_SAMPLE}/raw", _raw),
-        media_route(site, f"{_SAMPLE}/decoded/{{field}}/{{n:int}}", _decoded),
+        media_route(site, f"{_SAMPLE}/decoded/{{field}}/{{n:number}}", _decoded),
         *page_routes(site, _SAMPLE, _sample),
-        *page_routes(site, f"{_VERSION}/diff/{{other:int}}", _diff),
+        *page_routes(site, f"{_VERSION}/diff/{{other:number}}", _diff),
         *page_routes(site, _VERSION, _version),
         *page_routes(site, "/", _home),
     ]

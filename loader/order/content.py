@@ -8,6 +8,7 @@ from ..errors import BatchTooLarge, EmptyView, InvalidPlan, InvalidRuntime
 from .mixing.boundary import FILL, MASK, check_boundary, epoch_steps
 from .mixing.interleave import Interleaving, Turn
 from .mixing.mixture import Segment, Stream, Weight
+from .random.keyed_permutation import key
 from .random.lanes import LaneShape, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
@@ -87,6 +88,14 @@ class PlannedSource:
             return self.name
         suffix = delta_name if self.delta else whole_name
         return self.name.removesuffix(suffix("", self.growth))
+
+    def substitute_of(self, seed: int, own: int, epoch: int, in_epoch: int, attempt: int) -> int:
+        """Return the view ordinal that stands in for the sample `own`, at this position of an epoch.
+
+        attempt: 1, 2, ... Never `own`, unless the view has no other sample.
+        """
+        drawn = key(seed, self.name, "substitute", epoch, in_epoch, attempt) % max(1, self.shape.n - 1)
+        return (own + 1 + drawn) % self.shape.n
 
     def to_json(self) -> dict[str, Any]:
         return {

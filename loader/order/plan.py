@@ -4,7 +4,7 @@ plan = make_plan({"photos": view, "web": source(other, weight=3)}, seed=7, globa
 plan.slots(step)        the global batch of a step, in canonical order
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +24,7 @@ from .steps.slots import Slots, Stacked, planned_slots, planned_stack
 from .steps.state import check_state, state_at
 
 if TYPE_CHECKING:
-    from .steps.occurrences import Occurrence
+    from .steps.occurrences import Occurrence, Substituted
 
 __all__ = ["OrderView", "Plan", "PlannedSource", "Source", "make_plan", "source", "synthetic"]
 
@@ -91,19 +91,28 @@ class Plan(PlanContent):
         return ids
 
     def steps_of(
-        self, source: str, key: str, *, before: int, ordinal: int | None = None
+        self,
+        source: str,
+        key: str,
+        *,
+        before: int,
+        ordinal: int | None = None,
+        substitutions: "Iterable[Substituted]" = (),
     ) -> "list[Occurrence]":
-        """Return the slots that held a sample of a source in steps 0 ... before - 1: (step, slot, epoch) each, by step.
+        """Return the slots that held a sample of a source in steps 0 ... before - 1, by step.
+
+        Each is (step, slot, epoch, attempt); attempt is above 0 where the sample stood in for another.
 
         ordinal: the sample's in its version, where it is known: it spares reading all keys of the version.
+        substitutions: those on record, of `loader.read_ledger(root, plan)`. Without them a corrupt sample counts in the
+        place of its substitute.
 
-        Slots in which the sample stands in for another are not looked for. It costs the version's keys, and about two
-        milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime for a source or key that the plan does not
-        have.
+        It costs the version's keys, and about two milliseconds per epoch at any N and B = 1024. Raises: InvalidRuntime
+        for a source or key that the plan does not have.
         """
         from .steps.occurrences import occurrences  # a training's start does without
 
-        return occurrences(self, source, key, before, ordinal)
+        return occurrences(self, source, key, before, ordinal, substitutions)
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state to save after batch step - 1 was handed out: a few hundred bytes of JSON."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
+from ..order.steps.occurrences import Occurrence
 from ..order.steps.slots import Slots
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
@@ -68,7 +69,8 @@ class Replay:
         Raises: InvalidRuntime.
         """
         self.plan = plan
-        self._recorded = Recorded(plan, substitutions)
+        self._substitutions = tuple(substitutions)
+        self._recorded = Recorded(plan, self._substitutions)
         self._how = {"decode": decode, "transform": transform, "framework": framework}
         self._limit = bounds(plan, epochs, None)[1]
         self._pool, self._run = range_threads(plan)
@@ -127,6 +129,15 @@ class Replay:
         finally:
             one.close()
         return seen(self.plan, step, slot, slots, decoded, transform)
+
+    def steps_of(self, source: str, key: str, *, before: int, ordinal: int | None = None) -> list[Occurrence]:
+        """Return the slots that held a sample in steps 0 ... before - 1, substitutions on record laid in.
+
+        As `Plan.steps_of`. Raises: InvalidRuntime for a source or key that the plan does not have.
+        """
+        return self.plan.steps_of(
+            source, key, before=before, ordinal=ordinal, substitutions=self._substitutions
+        )
 
     def functions(self) -> Functions:
         """Return facts of the decoders and transforms, to be compared with those of a trail."""

@@ -8,7 +8,7 @@ from loader.errors import InvalidRuntime
 from ..console.table import Table
 from .verb import Answer, Verb
 
-FORM = ("{:>10}", "  {:>6}", "  {:>6}")
+FORM = ("{:>10}", "  {:>6}", "  {:>6}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -26,7 +26,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> Answer:
-    """Return the slots that held the sample in the steps before the given one. Raises: InvalidRuntime without one."""
+    """Return the slots that held the sample in the steps before the given one, substitutes on record too.
+
+    Raises: InvalidRuntime without one."""
     from ..view.replays.training import Training, where
 
     root = loader.Root(arguments.root)
@@ -37,16 +39,19 @@ def run(arguments: Namespace) -> Answer:
     if before < 1:
         raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
     plan = loader.plan_of(root, name, before - 1)
-    found = plan.steps_of(arguments.source, arguments.key, before=before)
+    ledger = loader.read_ledger(root, plan)
+    found = plan.steps_of(arguments.source, arguments.key, before=before, substitutions=ledger)
     body = {
         "plan": plan.hash,
         "source": arguments.source,
         "key": arguments.key,
         "before": before,
-        "seen": [{"step": one.step, "slot": one.slot, "epoch": one.epoch} for one in found],
+        "seen": [one._asdict() for one in found],
     }
-    rows = [[one.step, one.slot, one.epoch] for one in found]
-    return body, [Table(form=FORM, header=("step", "slot", "epoch"), rows=rows)], 0
+    rows = [
+        [one.step, one.slot, one.epoch, f"substitute {one.attempt}" if one.attempt else ""] for one in found
+    ]
+    return body, [Table(form=FORM, header=("step", "slot", "epoch", ""), rows=rows)], 0
 
 
 VERB = Verb(text="the steps that held a sample", run=run, arguments=arguments)

@@ -97,6 +97,28 @@ def check_same(replay, plan, before):
         assert sum(replay.digest(step, rank, 5) for rank in range(5)) % 2**64 == whole
 
 
+def check_steps(replay, plan, before):
+    """Every sample is found in the slots that were delivered with it, and corrupt ones in none."""
+    delivered = {step: before[step, 0][1] + before[step, 1][1] for step in range(STEPS)}
+    attempts = {
+        (step, slot): int(a) for step in range(STEPS) for slot, a in enumerate(replay.slots(step).attempt)
+    }
+    assert {1, 2} <= set(attempts.values())
+    for source, bad in BAD.items():
+        view = plan.sources[source].view
+        found = {key: replay.steps_of(source, key, before=STEPS) for key in view.keys(np.arange(len(view)))}
+        for key, slots in found.items():
+            wanted = [
+                (step, slot)
+                for step, ids in delivered.items()
+                for slot, one in enumerate(ids)
+                if one == (source, key)
+            ]
+            assert [one[:2] for one in slots] == wanted
+            assert [one.attempt for one in slots] == [attempts[one] for one in wanted]
+        assert len([key for key, slots in found.items() if not slots]) >= len(bad)
+
+
 @pytest.mark.parametrize("transform", [None, doubled])
 @pytest.mark.parametrize("later", [BAD, {}], ids=["as it was", "repaired"])
 def test_what_was_substituted_is_delivered_again(root, views, damage, later, transform, monkeypatch):
@@ -109,6 +131,7 @@ def test_what_was_substituted_is_delivered_again(root, views, damage, later, tra
     writes = Writes(root.store, monkeypatch)
     with loader.Replay(plan, recorded, transform=transform, framework="numpy") as replay:
         check_same(replay, plan, before)
+        check_steps(replay, plan, before)
         with loader.Replay(plan, framework="numpy", transform=transform) as without:
             differ = [step for step in range(STEPS) if without.digest(step) != replay.digest(step)]
     assert differ == sorted({one.step for one in recorded})

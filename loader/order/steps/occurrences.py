@@ -1,17 +1,19 @@
-"""The way back from a sample to the steps whose batches hold it: L1 to L3 inverted, epoch by epoch."""
+"""The way back from a sample to the steps whose batches hold it: L1 to L4 inverted, epoch by epoch."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from ...errors import InvalidRuntime
 from ..content import PlanContent, PlannedSource
 from ..random.inverse_lanes import position_of
+from ..random.keyed_permutation import I64
+from ..sources.growth import earlier_ordinals
 from ..sources.packed_view import PackedView
-from .slots import planned_stack, slot_of
+from .slots import MAX_ATTEMPTS, held_back, slot_of, substitutes
 
 
 class Occurrence(NamedTuple):
@@ -23,44 +25,148 @@ class Occurrence(NamedTuple):
     """Number of the slot in the canonical order of the step's global batch."""
     epoch: int
     """Epoch of the source."""
+    attempt: int
+    """0 for the slot's own sample, else its number as the substitute of another."""
+
+
+class Substituted(Protocol):
+    """The part of a ledger's entry that tells which sample a slot held."""
+
+    @property
+    def step(self) -> int:
+        """Global step."""
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot in the global batch."""
+
+    @property
+    def source(self) -> str:
+        """Name of the plan's source."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the source."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the substitute; 0 for a masked document."""
+
+    @property
+    def substitute(self) -> str:
+        """Key of the substitute."""
 
 
 def occurrences(
-    plan: PlanContent, source: str, key: str, before: int, ordinal: int | None = None
+    plan: PlanContent,
+    source: str,
+    key: str,
+    before: int,
+    ordinal: int | None = None,
+    substitutions: Iterable[Substituted] = (),
 ) -> list[Occurrence]:
-    """Return the slots of a source's sample in steps 0 ... before - 1, by step.
+    """Return the slots that held a source's sample in steps 0 ... before - 1, by step.
 
-    A slot counts where the sample is its own; a sample that stands in for another is not looked for. With packing,
-    slots are the sequences with pieces of the document.
+    With packing, slots are the sequences with pieces of the document, masked or not.
 
     ordinal: the sample's in one of the versions, where it is known; views that have the key there look for no key.
+    substitutions: those on record; a slot counts for the sample that came last.
 
     Costs a millisecond or two per epoch at any N: the sort of the step's batch, and a pass over the mixture's table.
-    With packing also a pass over the table of pieces. Raises: InvalidRuntime for a source or a key that the plan does
-    not have, and for a bad step.
+    With packing also a pass over the table of pieces. A sample that is quarantined, or that a growth removed, costs
+    another tenth of that per epoch: the samples that may stand in for it are drawn.
+
+    Raises: InvalidRuntime for a source or a key that the plan does not have, and for a bad step.
     """
     views = [one for one in plan.sources.values() if one.source == source]
     if not views:
         names = ", ".join(dict.fromkeys(one.source for one in plan.sources.values()))
         raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
-    before, used = plan.checked_step(before), plan.used_before(before)
-    found, there = set[Occurrence](), {one.name: _view_ordinals(one, key, ordinal) for one in views}
+    before = plan.checked_step(before)
+    there = {one.name: _view_ordinals(one, key, ordinal) for one in views}
     if all(ordinals is None for ordinals in there.values()):
         raise InvalidRuntime(
             f"key = {key!r}: no view of source {source!r} has a sample of this key; keys are what `batch.ids` and "
             "`View.keys` give"
         )
+    found: dict[tuple[int, int], Occurrence] = {}
     for one in views:
         for view_ordinal in there[one.name] or ():
-            for epoch, position in _positions(plan, one, view_ordinal, used.get(one.stream, 0)):
-                step = plan.step_of(one.name, position)
-                if step is None or step >= before:
-                    continue
-                slot, batch = slot_of(plan, step, plan.source_names.index(one.name), position)
-                alone = planned_stack(plan, (step,), slot, batch).slots
-                if not alone.attempt[0]:
-                    found.add(Occurrence(step, slot, epoch))
-    return sorted(found)
+            held = (*_own(plan, one, view_ordinal, before), *_stood_in(plan, one, view_ordinal, before))
+            for step, epoch, position, attempt in held:
+                slot, _ = slot_of(plan, step, plan.source_names.index(one.name), position)
+                found[step, slot] = Occurrence(step, slot, epoch, attempt)
+    last: dict[tuple[int, int], Substituted] = {}
+    for entry in sorted(substitutions, key=lambda entry: entry.attempt):
+        if entry.attempt and entry.step < before and plan.sources[entry.source].source == source:
+            last[entry.step, entry.slot] = entry
+    for place, entry in last.items():
+        found.pop(place, None)
+        if entry.substitute == key:
+            found[place] = Occurrence(entry.step, entry.slot, entry.epoch, entry.attempt)
+    return [found[place] for place in sorted(found)]
+
+
+class _Place(NamedTuple):
+    """A slot that holds a sample, by its position in the source's stream."""
+
+    step: int
+    epoch: int
+    position: int
+    attempt: int = 0
+
+
+def _own(plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
+    """Yield the slots of a view's sample in which it is not held back."""
+    for epoch, position, _ in _positions(plan, one, view_ordinal, before):
+        step = plan.step_of(one.name, position)
+        if step is not None and step < before and not _is_held(plan, one, step, view_ordinal):
+            yield _Place(step, epoch, position)
+
+
+def _is_held(plan: PlanContent, one: PlannedSource, step: int, view_ordinal: int) -> bool:
+    """Return whether no slot of a step may hold a view's sample. A packed sequence keeps its slot."""
+    if plan.pack is not None:
+        return False
+    ordinal = one.view.version_ordinals(np.array([view_ordinal], np.int64))
+    return bool(held_back(plan, plan.source_names.index(one.name), step, ordinal)[0])
+
+
+def _stood_in(plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int) -> Iterator[_Place]:
+    """Yield the slots in which a view's sample stands in for one that is held back. Nothing does in a sequence."""
+    index = plan.source_names.index(one.name)
+    held = () if plan.pack is not None else _ever_held(plan, one).tolist()
+    for other in (_view_ordinal(one, ordinal) for ordinal in held):
+        if other is None:  # the view leaves it out
+            continue
+        for epoch, position, inside in _positions(plan, one, other, before):
+            attempts = range(1, MAX_ATTEMPTS + 1)
+            drawn = (one.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
+            if view_ordinal not in drawn:  # which costs least, and is so nearly always
+                continue
+            step = plan.step_of(one.name, position)
+            if step is not None and step < before and _is_held(plan, one, step, other):
+                attempt, taken, _ = next(substitutes(plan, step, index, position), (0, -1, -1))
+                if taken == view_ordinal:
+                    yield _Place(step, epoch, position, attempt)
+
+
+def _ever_held(plan: PlanContent, one: PlannedSource) -> I64:
+    """Return the version ordinals (int64) of a view's version that are held back at some step."""
+    growths = plan.growths_of(one.source)
+    found = [np.empty(0, np.int64)]
+    for growth in growths[one.growth :]:
+        for number, ordinals in earlier_ordinals(growths, growth.number - 1, growth.removed):
+            if number == one.growth:
+                found.append(ordinals[ordinals >= 0])
+    for listed in plan.quarantine.lists:
+        if listed.source == one.source and listed.growth <= one.growth:
+            ordinals = np.array([ordinal for ordinal, _ in listed.samples], np.int64)
+            for growth in growths[listed.growth : one.growth]:  # in the version of the next growth
+                ordinals = ordinals[~np.isin(ordinals, growth.removed)]
+                ordinals = ordinals - np.searchsorted(growth.removed, ordinals)
+            found.append(ordinals)
+    return np.unique(np.concatenate(found))
 
 
 def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int] | None:
@@ -68,11 +174,7 @@ def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int]
 
     known: version ordinal at which the key may be found, which costs less than to look for it.
     """
-
-    def version_ordinal(x: int) -> int:
-        return int(one.view.version_ordinals(np.array([x], np.int64))[0])
-
-    here = known is not None and len(one.view) > 0 and known <= version_ordinal(len(one.view) - 1)
+    here = known is not None and len(one.view) > 0 and known <= _version_ordinal(one, len(one.view) - 1)
     if known is not None and here and one.view.keys(np.array([known], np.int64)) == [key]:
         ordinal = known
     else:
@@ -81,16 +183,26 @@ def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int]
         return None
     if isinstance(one.view, PackedView):
         return one.view.table.sequences_of(ordinal)
+    at = _view_ordinal(one, ordinal)
+    return None if at is None else [at]
+
+
+def _view_ordinal(one: PlannedSource, ordinal: int) -> int | None:
+    """Return the view ordinal of a version ordinal; None for a sample that the view leaves out."""
     # View ordinals keep the version's order.
-    at = bisect_left(range(len(one.view)), ordinal, key=version_ordinal)
-    return [at] if at < len(one.view) and version_ordinal(at) == ordinal else None
+    at = bisect_left(range(len(one.view)), ordinal, key=lambda x: _version_ordinal(one, x))
+    return at if at < len(one.view) and _version_ordinal(one, at) == ordinal else None
+
+
+def _version_ordinal(one: PlannedSource, view_ordinal: int) -> int:
+    return int(one.view.version_ordinals(np.array([view_ordinal], np.int64))[0])
 
 
 def _positions(
-    plan: PlanContent, one: PlannedSource, view_ordinal: int, used: int
-) -> Iterator[tuple[int, int]]:
-    """Yield (epoch, position below `used` in the source's stream) of a view's sample, epoch by epoch."""
-    stream = plan.stream_of(one.stream)
+    plan: PlanContent, one: PlannedSource, view_ordinal: int, before: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (epoch, position in the source's stream, in the epoch) of a view's sample before a step, by epoch."""
+    used, stream = plan.used_before(before).get(one.stream, 0), plan.stream_of(one.stream)
     stage = stream.stages[one.growth]
     for epoch in (stage.epoch - 1,) if one.delta else count(stage.epoch):
         if stage.start + (epoch - stage.epoch) * stage.n >= used:
@@ -100,4 +212,4 @@ def _positions(
         if position is None:  # from this epoch on the source is read under a later view
             return
         if position < used:
-            yield epoch, position
+            yield epoch, position, inside

@@ -23,7 +23,7 @@ from ...errors import InvalidPlan, InvalidRuntime
 from ..content import PlanContent, PlannedSource
 from ..mixing.boundary import MASK, whole_epochs
 from ..mixing.mixture import Segment, Stream, stream_slots
-from ..random.keyed_permutation import I64, U64, hash_fields, key, sub_array
+from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
 from ..random.lanes import locate, locate_each
 from ..sources.growth import earlier_ordinals, removed_since
 
@@ -286,12 +286,10 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     own sample (unless the source has no other).
     """
     planned = list(plan.sources.values())[source]
-    n = planned.shape.n
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
     _, (epoch,), (in_epoch,) = (one.tolist() for one in places(plan, stream, np.array([position], np.int64)))
     own = int(locate(planned.shape, plan.seed, planned.name, epoch, np.array([in_epoch], np.int64))[0])
-    drawn = key(plan.seed, planned.name, "substitute", epoch, in_epoch, attempt) % max(1, n - 1)
-    view_ordinal = (own + 1 + drawn) % n
+    view_ordinal = planned.substitute_of(plan.seed, own, epoch, in_epoch, attempt)
     ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
     return view_ordinal, int(ordinal[0])
 

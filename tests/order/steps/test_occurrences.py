@@ -23,6 +23,14 @@ def with_many_quarantined(properties):
     return plan.make_plan({"a": properties.versions([30], [])[0]}, seed=1, global_batch=8, quarantine=listed)
 
 
+def with_quarantined_of_several_versions(properties):
+    views = properties.versions([30, 8, 6], [{3, 4}, {1, 20}])
+    made = plan.make_plan(
+        {"a": views[0]}, seed=4, global_batch=7, quarantine=[(2, {"a": ["0/0", "0/9", "0/25"]})]
+    )
+    return made.grow({"a": views[1]}, 6).quarantined({"a": ["1/5", "0/11"]}, 9).grow({"a": views[2]}, 13)
+
+
 def with_growing_buckets(properties):
     return test_grow_buckets.grown(properties, other={"b0": 20, "b1": 15, "b2": 9})[1]
 
@@ -32,9 +40,10 @@ def check_found(made, steps):
     wanted, ordinals = defaultdict(list), defaultdict(set)
     for step in range(steps):
         slots, ids = made.slots(step), made.batch_ids(step)
-        for slot in np.flatnonzero(slots.valid & (slots.attempt == 0)).tolist():
+        for slot in np.flatnonzero(slots.valid).tolist():
             source = made.sources[made.source_names[slots.source[slot]]].source
-            wanted[source, ids[slot][1]].append((step, slot, int(slots.epoch[slot])))
+            found = (step, slot, int(slots.epoch[slot]), int(slots.attempt[slot]))
+            wanted[source, ids[slot][1]].append(found)
             ordinals[source, ids[slot][1]].add(int(slots.ordinal[slot]))
     for (source, key), found in wanted.items():
         assert made.steps_of(source, key, before=steps) == found
@@ -47,7 +56,13 @@ def check_found(made, steps):
     return len(wanted)
 
 
-MADE = [*test_stack.PLANS, with_lanes, with_many_quarantined, with_growing_buckets]
+MADE = [
+    *test_stack.PLANS,
+    with_lanes,
+    with_many_quarantined,
+    with_quarantined_of_several_versions,
+    with_growing_buckets,
+]
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -89,7 +104,7 @@ def test_documents_are_found_in_their_sequences(properties):
     table, documents = made.sources["docs"].view.table, made.sources["docs"].view.documents
     for document, key in enumerate(documents.keys(np.arange(len(tokens)))):
         wanted = [
-            (step, slot, int(slots.epoch[slot]))
+            (step, slot, int(slots.epoch[slot]), 0)
             for step in range(12)
             for slots in [made.slots(step)]
             for slot in range(3)
@@ -104,7 +119,7 @@ def test_far_away():
     step = 10**5
     _, key = made.batch_ids(step)[77]
     found = made.steps_of("a", key, before=step + 1)
-    assert found[-1] == (step, 77, 6)
+    assert found[-1] == (step, 77, 6, 0)
     assert [one.epoch for one in found] == list(range(7)), "once in each of its epochs"
 
 

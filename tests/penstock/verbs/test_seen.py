@@ -1,6 +1,7 @@
 """`penstock seen`: the steps of a saved plan that held a sample."""
 
 import json
+from pathlib import Path
 
 import loader
 
@@ -49,3 +50,36 @@ def test_the_steps_of_a_run_are_those_on_its_trail(cli, own, tmp_path):
     assert found | {"plan": wanted["plan"]} == wanted
     earlier = cli("seen", "big-7@6", "d", key, "--json", root=own).json
     assert earlier["seen"] == [one for one in wanted["seen"] if one["step"] < 7]
+
+
+def test_a_substitute_is_seen_in_the_slot_of_a_corrupt_sample(cli, own):
+    with loader.Root(own) as root:
+        version = root.open("d@4")
+        (address,) = version.address([4], ["x.npy"])
+    at = address.fields["x.npy"]
+    shard = Path(own, at.path)
+    data = bytearray(shard.read_bytes())
+    data[at.offset] ^= 1
+    shard.write_bytes(data)
+    with loader.Root(own) as root:
+        plan = loader.plan({"d": root.open("d@4").select("x.npy")}, seed=3, global_batch=6)
+        trail, options = (
+            loader.Trail(root, "big-8"),
+            {"framework": "numpy", "workers": 0, "corrupt_budget": 1},
+        )
+        with loader.Loader(plan, 0, 1, steps=8, trail=trail, **options) as batches:
+            held = {(batch.step, slot): key for batch in batches for slot, (_, key) in enumerate(batch.ids)}
+    planned = plan.steps_of("d", address.key, before=8)
+    assert planned
+    assert cli("seen", "big-8", "d", address.key, "--json", root=own).json["seen"] == []
+    place = planned[0][:2]
+    found = cli("seen", "big-8", "d", held[place], "--json", root=own).json["seen"]
+    assert [(one["step"], one["slot"]) for one in found] == [
+        one for one, key in sorted(held.items()) if key == held[place]
+    ]
+    (line,) = [
+        line.split()
+        for line in cli("seen", "big-8", "d", held[place], root=own).out.splitlines()
+        if line.split()[:2] == [str(n) for n in place]
+    ]
+    assert line[3:] == ["substitute", "1"]

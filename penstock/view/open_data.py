@@ -78,6 +78,11 @@ class Kept(Generic[T]):
             while self._kept and next(iter(self._kept.values()))[2] < since:
                 self._total -= self._kept.popitem(last=False)[1][1]
 
+    def values(self) -> list[T]:
+        """Return all values, those last that were asked for last."""
+        with self._lock:
+            return [value for value, _, _ in self._kept.values()]
+
     def clear(self) -> None:
         """Forget every value."""
         with self._lock:
@@ -172,6 +177,10 @@ class OpenData:
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""
         return self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
+
+    def trainings(self) -> list[Training]:
+        """Return the trainings that are open, by name."""
+        return sorted((one.fresh() for one in self._runs.values()), key=lambda one: one.name)
 
     def _opened(self, name: str) -> Training:
         return Training(self.root, name, self._plans, metrics=self._metrics.get(name))

@@ -113,7 +113,7 @@ def test_a_slot_is_the_one_of_its_batch(trained):
             assert record.repeats
             assert record.provenance["raw_uri"] == row.raw == f"s3://raw/{row.key[2:]}.jpg"
             (jpg,) = [one for one in record.fields if one.field == "jpg"]
-            assert (2, row.slot) in record.seen
+            assert (2, row.slot) in [(one.step, one.slot) for one in record.trainings[0].slots]
             decoded = values.decoded["jpg"]
             back = jpg.placement.original_colours(values.trained["jpg"].transpose(1, 2, 0))
             xs, ys = zip(*jpg.placement.corners, strict=True)

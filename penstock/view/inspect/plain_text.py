@@ -8,6 +8,7 @@ from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
 from .runs.step_window import StepWindow, WindowSample
 from .samples.column_edits import ColumnEdit
+from .samples.held_steps import HeldSteps
 from .samples.phash_neighbours import Neighbour
 from .shown.shown_values import Shown
 from .slot_record import SlotRecord
@@ -81,8 +82,7 @@ def slot_text(record: SlotRecord) -> str:
     lines += [f"draw  {draw}" for draw in record.draws]
     lines += [f"edit  {edit_line(one)}" for one in record.edits]
     lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
-    if record.seen:
-        lines.append("seen at steps " + ", ".join(str(step) for step, _ in record.seen))
+    lines += map(held_line, record.trainings)
     return "\n".join(lines)
 
 
@@ -100,6 +100,15 @@ def mark_line(mark: StepMark) -> str:
     noun = "slot" if len(mark.slots) == 1 else "slots"
     slots = f"  ({noun} {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
+
+
+def held_line(held: HeldSteps) -> str:
+    """Return the slots of a training that held a sample in one line."""
+    places = ", ".join(
+        f"{one.step}.{one.slot}{' as substitute' if one.attempt else ''}" for one in held.slots
+    )
+    told = f"at step.slot {places}" if places else held.error or "in none of its recorded steps"
+    return f"held by {clean(held.training, 80)} {told}"
 
 
 def edit_line(edit: ColumnEdit) -> str:

@@ -1,6 +1,6 @@
 """A sample of a version: its fields decoded, its row of the samples table, its way back, and edits of its row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,10 @@ from loader.errors import Corrupt, InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
 
+from ..replays.training import Training
 from .json_record import Record
 from .samples.column_edits import ColumnEdit, column_edits
+from .samples.held_steps import HeldSteps, held_steps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, facts_of, shown
 from .version_record import fields_of
@@ -70,6 +72,8 @@ class SampleRecord(Record):
     """Its row of the samples table, without empty cells."""
     provenance: Mapping[str, str]
     """Provenance columns."""
+    trainings: tuple[HeldSteps, ...]
+    """Slots that held it, of each training that was asked."""
     edits: tuple[ColumnEdit, ...]
     """Edits of its columns, by column, the oldest first."""
     neighbours: tuple[Neighbour, ...]
@@ -99,7 +103,9 @@ def decoded(version: "loader.Version", ordinal: int, field: str) -> Any:
     return decoder_for(field)(stored(version, ordinal, field), None)
 
 
-def sample_record(version: "loader.Version", ordinal: int) -> SampleRecord:
+def sample_record(
+    version: "loader.Version", ordinal: int, trainings: Sequence[Training] = ()
+) -> SampleRecord:
     """Return the record of a sample. Costs its bytes, and the samples table. Raises: InvalidRuntime; StoreError."""
     _checked(version, ordinal)
     (names,) = fields_of(version, [ordinal])
@@ -124,6 +130,7 @@ def sample_record(version: "loader.Version", ordinal: int) -> SampleRecord:
         fields=_fields(version, address, values, errors),
         columns=_columns(version, ordinal),
         provenance=origin,
+        trainings=held_steps(trainings, dataset, address.key, ordinal),
         edits=column_edits(version, ordinal),
         neighbours=phash_neighbours(version, ordinal),
     )

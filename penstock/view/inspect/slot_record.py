@@ -1,6 +1,6 @@
 """One slot of a step: stored, decoded and trained side by side, its way back, and the steps that saw its sample."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +18,9 @@ from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked
 from .samples.column_edits import ColumnEdit, column_edits
+from .samples.held_steps import HeldSteps, held_steps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, shown_sample, version_of
-
-MOST_SEEN = 200
-"""Earlier steps that are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +87,8 @@ class SlotRecord(Record):
     """Provenance columns of the sample."""
     runs: tuple[StageRun, ...]
     """Dagster runs that made the sample, upstream first."""
-    seen: tuple[tuple[int, int], ...]
-    """(step, slot) that held the sample, up to the last step recorded; the last 200. None for a packed sequence."""
+    trainings: tuple[HeldSteps, ...]
+    """Slots that held the sample: of this training, then of others; none for a packed sequence."""
     edits: tuple[ColumnEdit, ...]
     """Edits of the sample's columns, by column, the oldest first; none for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
@@ -117,8 +115,13 @@ def slot_values(
     return plain.slot(training.setting(step, recipe=False), step, slot, take), trouble
 
 
-def slot_record(training: Training, values: SlotValues, trouble: str = "") -> SlotRecord:
-    """Return the record of a slot. Costs, beside its values, what edits and neighbours of its sample cost."""
+def slot_record(
+    training: Training, values: SlotValues, trouble: str = "", others: Sequence[Training] = ()
+) -> SlotRecord:
+    """Return the record of a slot. others: trainings that are asked as well for slots that held its sample.
+
+    Costs, beside its values, what edits and neighbours of its sample cost.
+    """
     plan = training.plan(values.step)
     explained = _explained(training, values)
     version = version_of(plan, values.source)
@@ -158,7 +161,7 @@ def slot_record(training: Training, values: SlotValues, trouble: str = "") -> Sl
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        seen=() if sample is None else _seen(training, plan, values),
+        trainings=() if sample is None else _trainings(training, values, sample.dataset, others),
         edits=() if sample is None else column_edits(sample, values.address.ordinal),
         neighbours=() if sample is None else phash_neighbours(sample, values.address.ordinal),
         explained=str(explained),
@@ -208,8 +211,9 @@ def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[Field
     )
 
 
-def _seen(training: Training, plan: "loader.Plan", values: SlotValues) -> tuple[tuple[int, int], ...]:
-    before = max(training.last_step, values.step) + 1
-    source = plan.sources[values.source].source
-    found = plan.steps_of(source, values.address.key, before=before, ordinal=values.address.ordinal)
-    return tuple((one.step, one.slot) for one in found[-MOST_SEEN:])
+def _trainings(
+    training: Training, values: SlotValues, dataset: str, others: Sequence[Training]
+) -> tuple[HeldSteps, ...]:
+    where = (dataset, values.address.key, values.address.ordinal)
+    own = held_steps([training], *where, before=values.step + 1)
+    return own + held_steps([one for one in others if one.name != training.name], *where)

@@ -82,7 +82,7 @@ class Training:
         """
         start = self.start(step)
         if start is None:
-            return Setting(plan=self._plan_hash(step))
+            return Setting(plan=self.plan_hash(step))
         plain = not recipe and bool(start.transforms)
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
@@ -97,12 +97,27 @@ class Training:
         """Hold a replay of the plan of a step, for its slots and digests. Raises: errors of opening."""
         start = self.start(step)
         epochs = None if start is None else start.epochs
-        return self._replays.using(Setting(plan=self._plan_hash(step), epochs=epochs))
+        return self._replays.using(Setting(plan=self.plan_hash(step), epochs=epochs))
 
     def plan(self, step: int) -> loader.Plan:
         """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
         with self.using(step) as replay:
             return replay.plan
+
+    def plan_hash(self, step: int) -> str:
+        """Return the hash of the plan of a step. Raises: InvalidPlan; errors of reading."""
+        start = self.start(step)
+        if start is not None:
+            return str(start.plan)
+        return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
+
+    def plans(self, before: int) -> dict[str, int]:
+        """Return the hash of each plan that steps 0 ... before - 1 were trained under, and one of these steps."""
+        if self.trail is None or not self.trail.starts:
+            return {self.plan_hash(before - 1): before - 1} if before else {}
+        last = self.trail.steps.select("step", "start").unique("step", keep="last", maintain_order=True)
+        steps = last.unique("start", keep="first", maintain_order=True)
+        return {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
         """Return the slots of a rank's part, substitutes on record laid in."""
@@ -203,12 +218,6 @@ class Training:
     def _starts(self) -> Mapping[str, Start]:
         assert self.trail is not None
         return {one.id: one for one in self.trail.starts}
-
-    def _plan_hash(self, step: int) -> str:
-        start = self.start(step)
-        if start is not None:
-            return str(start.plan)
-        return self.name if _PLAN.fullmatch(self.name) else loader.plan_of(self.root, self.name, step).hash
 
 
 def _is_file(text: str) -> bool:

@@ -241,7 +241,7 @@ class SampleScreen(RecordScreen):
         """Return the record, its raw object, and a picture of each field that can be read."""
         at = self.place.version
         version = self.data.version(at.dataset, at.number)
-        record = sample_record(version, self.place.ordinal)
+        record = sample_record(version, self.place.ordinal, self.data.trainings())
         pictures = {}
         for one in record.fields:
             if one.decoded is not None:

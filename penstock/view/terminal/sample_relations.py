@@ -9,14 +9,21 @@ from penstock.units import size
 
 from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.sample_record import SampleRecord
+from ..inspect.samples.held_steps import HeldSteps
 from ..inspect.slot_record import SlotRecord
 from ..raw_source import RawObject, raw_object
-from .addresses import SamplePlace, VersionPlace
+from .addresses import Place, RunPlace, SamplePlace, SlotPlace, StepPlace, VersionPlace
 from .record_screen import PlaceList, RecordScreen, heading, line
+
+STEPS = 6
+"""Steps that are listed of a training."""
 
 
 def relations(record: SampleRecord | SlotRecord, version: VersionPlace) -> Iterable[Widget]:
-    """Yield the edits and neighbours of a sample. version: the page of its version."""
+    """Yield the trainings that held a sample, its edits and neighbours. version: the page of its version."""
+    if record.trainings:
+        yield heading("Trainings that held it")
+        yield PlaceList(row for one in record.trainings for row in _held(one))
     if record.edits:
         yield heading("Edits")
         yield from (line(edit_line(one)) for one in record.edits)
@@ -26,6 +33,17 @@ def relations(record: SampleRecord | SlotRecord, version: VersionPlace) -> Itera
             (neighbour_line(one), SamplePlace(version=version, ordinal=one.ordinal))
             for one in record.neighbours
         )
+
+
+def _held(held: HeldSteps) -> Iterable[tuple[str, Place]]:
+    """Yield the lines of a training: the training, and the last slots that held the sample."""
+    times = (
+        "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
+    )
+    yield f"{clean(held.training, 40)}  {held.error or times}", RunPlace(run=held.training)
+    for one in held.slots[-STEPS:]:
+        place = SlotPlace(step=StepPlace(run=held.training, step=one.step), slot=one.slot)
+        yield f"  step {one.step} slot {one.slot}{', in the place of another' if one.attempt else ''}", place
 
 
 def raw_of(screen: RecordScreen, record: SampleRecord | SlotRecord, rows: int) -> RawObject | None:

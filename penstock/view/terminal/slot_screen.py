@@ -73,7 +73,7 @@ class SlotScreen(RecordScreen):
         at = self.place
         training = self.data.training(at.step.run)
         values, trouble = self.data.slot(at.step.run, at.step.step, at.slot)
-        record = slot_record(training, values, trouble)
+        record = slot_record(training, values, trouble, self.data.trainings())
         version = version_of(training.plan(at.step.step), values.source)
         pictures = {
             (stage, field): self.thumbnail(
@@ -112,8 +112,6 @@ class SlotScreen(RecordScreen):
             yield line(f"draw  {draw}")
         dataset, _, number = record.version.partition("@")
         yield from relations(record, VersionPlace(dataset=dataset, number=int(number)))
-        if record.seen:
-            yield line("seen at steps " + ", ".join(str(step) for step, _ in record.seen[-12:]))
 
     def _stages(self, row: FieldRow, pictures: Pictures) -> Iterable[Widget]:
         """Yield the stages of a field."""

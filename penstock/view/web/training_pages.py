@@ -86,7 +86,7 @@ def _step(site: Site, request: Request) -> Page:
 def _slot(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
     values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
-    record = slot_record(training, values, trouble)
+    record = slot_record(training, values, trouble, site.opened.trainings())
     rank, world_size = _part(training, request, step)
     pictures = {
         row.field: {

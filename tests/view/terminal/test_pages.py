@@ -356,10 +356,10 @@ def test_a_slot_and_its_sample_tell_edits_and_lead_to_a_sample_that_looks_alike(
 
     async def test(terminal) -> None:
         assert "cat  review, ann, 20" in terminal.text
-        await terminal.press("tab", "enter")
+        await terminal.press("tab", "tab", "enter")
         assert terminal.lines[0].rstrip().endswith(": k2")
         assert "cat  review" not in terminal.text
-        await terminal.press("tab", "enter")
+        await terminal.press("tab", "tab", "enter")
         assert terminal.lines[0].rstrip().endswith(": k0")
         assert "cat  review, ann, 20" in terminal.text
 
@@ -412,3 +412,22 @@ def test_raw_objects_are_shown_where_they_may_be_fetched(look, root, tmp_path) -
             look(test, place, root=tmp_path / "root", raw=landing, size=(120, 40))
     look(stages, pages(1)[0], root=tmp_path / "root", raw=landing, size=(120, 40))
     look(unasked, pages(1)[0], root=tmp_path / "root", size=(120, 40))
+
+
+def test_a_sample_leads_to_the_steps_that_held_it(look, root, plan, tmp_path):
+    train(root, plan, "one", recipe=plain, steps=3)
+    version = root.open("photos@1")
+    ordinal = version.keys(np.arange(14)).index("p/3")
+    step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
+    place = SamplePlace(version=VersionPlace(dataset="photos", number=1), ordinal=ordinal)
+
+    async def test(terminal) -> None:
+        assert "Trainings that held it" not in terminal.text
+        terminal.app.data.training("one")
+        await terminal.press("right", "left")
+        assert f"step {step} slot {slot}" in terminal.text
+        await terminal.press("tab", "down", "enter")
+        assert terminal.lines[0].startswith(f"one step {step} slot {slot}: p/3")
+        assert f"step {step} slot {slot}" in "\n".join(terminal.lines[2:])
+
+    look(test, place, root=tmp_path / "root", size=(100, 60))

@@ -1,0 +1,150 @@
+"""Trainings that held a sample: their slots on its pages, under every plan of a run, also in the place of another."""
+
+import numpy as np
+import pytest
+
+import loader
+from penstock.view.inspect.sample_record import sample_record
+from penstock.view.inspect.samples.held_steps import MOST, held_steps
+from penstock.view.open_data import OpenData
+from penstock.view.replays.training import Training
+from tests.view.conftest import BATCH, train, write_photos
+from tests.view.recipes import plain
+from tests.view.test_web import Served
+
+
+def carry_out(root, plan, run, steps, start=0):
+    """Train some steps with a trail; return (step, slot) -> key of what was delivered."""
+    trail = loader.Trail(root, run, ranks="all")
+    with loader.Loader(
+        plan, 0, 1, steps=steps, trail=trail, framework="numpy", workers=0, corrupt_budget=1
+    ) as batches:
+        if start:
+            batches.seek(start)
+        return {(one.step, slot): key for one in batches for slot, (_, key) in enumerate(one.ids)}
+
+
+def check_held(root, run, delivered, version):
+    """Every sample of a version is told in the slots that were delivered with it."""
+    training = Training(root, run)
+    keys = version.keys(np.arange(len(version)))
+    for ordinal, key in enumerate(keys):
+        (held,) = held_steps([training], version.dataset, key, ordinal)
+        wanted = [place for place, one in sorted(delivered.items()) if one == key]
+        assert [(one.step, one.slot) for one in held.slots] == wanted
+        assert (held.training, held.n_slots, held.error) == (run, len(wanted), "")
+    training.close()
+    return len(set(delivered.values()) & set(keys))
+
+
+def test_a_run_that_went_on_under_another_plan_is_asked_by_both(root, plan):
+    delivered = carry_out(root, plan, "one", steps=4)
+    other = plan.quarantined({"photos": sorted(set(delivered.values()))[:5]}, 3)
+    delivered |= carry_out(root, other, "one", steps=8, start=3)
+    assert check_held(root, "one", delivered, root.open("photos@1")) == 14
+    again = {key for (step, _), key in delivered.items() if step == 3}
+    assert again != {key for _, key in plan.batch_ids(3)}
+
+
+def test_a_substitute_is_told_in_the_slot_that_it_filled(root, tmp_path):
+    version = write_photos(root)
+    (address,) = version.address(np.array([2]), ["jpg"])
+    path = tmp_path / "root" / address.fields["jpg"].path
+    data = bytearray(path.read_bytes())
+    data[address.fields["jpg"].offset + 9] ^= 1
+    path.write_bytes(data)
+    with loader.Root(tmp_path / "root") as root:
+        plan = loader.plan({"photos": root.open("photos@1").select("jpg")}, seed=3, global_batch=BATCH)
+        delivered = carry_out(root, plan, "one", steps=6)
+        assert address.key not in delivered.values()
+        assert check_held(root, "one", delivered, root.open("photos@1")) == 13
+        training = Training(root, "one")
+        stood_in = [
+            (one.step, one.slot)
+            for ordinal, key in enumerate(version.keys(np.arange(14)))
+            for one in held_steps([training], "photos", key, ordinal)[0].slots
+            if one.attempt
+        ]
+        training.close()
+        planned = {(one.step, one.slot) for one in plan.steps_of("photos", address.key, before=6)}
+    assert set(stood_in) == planned
+    assert planned
+
+
+def test_a_version_of_other_ordinals_is_looked_up_by_key(root, plan):
+    delivered = carry_out(root, plan, "one", steps=3)
+    gone = delivered[0, 0]
+    later = root.exclude("photos@1", [gone], reason="r")
+    assert check_held(root, "one", delivered, later) == len(set(delivered.values()) - {gone})
+    fewer = loader.plan({"photos": later.select("jpg", "cls")}, seed=3, global_batch=BATCH)
+    assert check_held(root, "two", carry_out(root, fewer, "two", steps=3), root.open("photos@1"))
+
+
+def test_the_last_200_slots_are_told(root):
+    with root.write("few") as writer:
+        writer.add("k", {"cls": 1})
+    plan = loader.plan({"few": root.open("few@1").select()}, seed=1, global_batch=4, allow_repeats=True)
+    carry_out(root, plan, "long", steps=60)
+    training = Training(root, "long")
+    (held,) = held_steps([training], "few", "k", 0)
+    training.close()
+    assert (held.n_slots, len(held.slots)) == (240, MOST)
+    assert (held.slots[-1].step, held.slots[0].step) == (59, 10)
+
+
+@pytest.fixture
+def opened(root, plan):
+    """A viewer with the runs `one` and `two` open, of which only the first held p/3."""
+    train(root, plan, "one", recipe=plain, steps=3)
+    without = loader.plan(
+        {"photos": plan.sources["photos"].view.where("note = 'n0'")}, seed=3, global_batch=BATCH
+    )
+    train(root, without, "two", recipe=plain, steps=1)
+    train(root, plan, "closed", recipe=plain, steps=1)
+    opened = OpenData(root)
+    for run in ("two", "one"):
+        opened.training(run)
+    yield opened
+    opened.close()
+
+
+def test_trainings_that_are_open_are_asked(root, plan, opened):
+    version = root.open("photos@1")
+    ordinal = version.keys(np.arange(14)).index("p/3")
+    record = sample_record(version, ordinal, opened.trainings())
+    assert [(one.training, one.n_slots) for one in record.trainings] == [
+        ("one", len(plan.steps_of("photos", "p/3", before=3))),
+        ("two", 0),
+    ]
+    assert record.to_json()["trainings"][1] == {"training": "two", "n_slots": 0, "slots": [], "error": ""}
+
+
+def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):
+    for path in (tmp_path / "root" / "plans").iterdir():
+        if path.name.startswith(opened.training("two").plan_hash(0)):
+            path.unlink()
+    version = root.open("photos@1")
+    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.trainings())
+    one, two = record.trainings
+    assert (one.error, bool(one.slots)) == ("", True)
+    assert "InvalidPlan" in two.error
+    assert not two.slots
+
+
+def test_pages_lead_to_the_steps(root, plan, tmp_path):
+    train(root, plan, "one", recipe=plain, steps=3)
+    train(root, plan, "other", recipe=plain, steps=2)
+    version = root.open("photos@1")
+    step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
+    ordinal = version.keys(np.arange(14)).index("p/3")
+    served = Served(tmp_path / "root", recipe=None)
+    sample = f"/v/photos/1/s/{ordinal}"
+    assert "Trainings that were looked at in this viewer are listed here" in served.get(sample).text
+    here = served.get(f"/r/one/{step}/{slot}.json").json()["trainings"]
+    assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
+    assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
+    served.get("/r/other")
+    assert [one["training"] for one in served.get(f"{sample}.json").json()["trainings"]] == ["one", "other"]
+    there = served.get(f"/r/one/{step}/{slot}").text
+    served.close()
+    assert f'href="../../../r/other/{step}/{slot}"' in there

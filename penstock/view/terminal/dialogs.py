@@ -1,5 +1,6 @@
 """Dialogs over a page: questions, the keys, and texts to read."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -38,7 +39,13 @@ class Asking(ModalScreen[dict[str, str] | None]):
     Asking > Vertical { background: $surface; }
     Asking Input { height: 3; }
     """
-    BINDINGS: ClassVar[list[Any]] = [Binding("escape", "leave", "leave")]
+    # At once, before the letters behind them in the same burst are handed to the line that has the cursor.
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("escape", "leave", "leave", priority=True),
+        Binding("tab", "next_line(1)", "next line", priority=True),
+        Binding("shift+tab", "next_line(-1)", "line before", priority=True),
+        Binding("enter", "enter", "next line", priority=True),
+    ]
 
     def __init__(self, heading: str, given: dict[str, str]) -> None:
         """given: name of an answer -> its text to begin with."""
@@ -57,14 +64,30 @@ class Asking(ModalScreen[dict[str, str] | None]):
         """Put the cursor into the first line."""
         self.query(Input).first().focus()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go to the next line, or give the answers."""
-        lines = list(self.query(Input))
-        at = lines.index(event.input)
-        if at + 1 < len(lines):
-            lines[at + 1].focus()
-            return
-        self.dismiss({str(one.name): one.value for one in lines})
+    def action_next_line(self, by: int) -> None:
+        """Move the cursor to another line, round and round."""
+        lines = self._lines
+        at = lines.index(self.focused) if self.focused in lines else -by
+        self.set_focus(lines[(at + by) % len(lines)])
+
+    def action_enter(self) -> None:
+        """Move the cursor to the next line; in the last one give the answers."""
+        if self.focused is not self._lines[-1]:
+            self.action_next_line(1)
+        else:
+            self.run_worker(self._answer())
+
+    async def _answer(self) -> None:
+        """Give the answers, once each line has taken in the letters that it was handed."""
+        for one in self._lines:
+            taken = asyncio.Event()
+            one.call_later(taken.set)
+            await taken.wait()
+        self.dismiss({str(one.name): one.value for one in self._lines})
+
+    @property
+    def _lines(self) -> list[Input]:
+        return list(self.query(Input))
 
     def action_leave(self) -> None:
         """Give no answer."""

@@ -13,6 +13,7 @@ from penstock.view.terminal.addresses import (
     StepPlace,
     VersionPlace,
 )
+from penstock.view.terminal.dialogs import Asking
 from tests.view.conftest import BATCH, photo, train, write_photos
 from tests.view.recipes import plain
 
@@ -219,6 +220,47 @@ def test_samples_are_excluded_by_keyboard(look, root, plan, tmp_path) -> None:
         assert all(key in terminal.text for key in keys)
 
     look(difference, DifferencePlace(dataset="photos", number=1, other=2), root=tmp_path / "root")
+
+
+BURSTS = {
+    "tab": [*"blurred", "tab", *"ada", "enter"],
+    "enter": [*"blurred", "enter", *"ada", "enter"],
+    "back": ["tab", *"ada", "shift+tab", *"blurred", "enter", "enter"],
+    "long": [*"blurred " * 50, "tab", *"ada " * 50, "enter"],
+}
+
+
+@pytest.mark.parametrize("burst", BURSTS)
+def test_letters_of_one_burst_go_into_the_line_that_they_are_typed_into(look, burst) -> None:
+    given = []
+
+    async def test(terminal) -> None:
+        terminal.app.push_screen(Asking("Exclude 1 sample", {"reason": "", "by": ""}), given.append)
+        await terminal.settle()
+        for key in BURSTS[burst]:
+            terminal.app.simulate_key(key)
+        await terminal.settle()
+        await terminal.settle()
+
+    look(test, RootPlace())
+    wanted = (
+        {"reason": "blurred " * 50, "by": "ada " * 50}
+        if burst == "long"
+        else {"reason": "blurred", "by": "ada"}
+    )
+    assert given == [wanted]
+
+
+def test_escape_leaves_a_dialog_without_an_answer(look) -> None:
+    given = []
+
+    async def test(terminal) -> None:
+        terminal.app.push_screen(Asking("Exclude 1 sample", {"reason": ""}), given.append)
+        await terminal.press("a", "escape")
+        assert "penstock" in terminal.lines[0]
+
+    look(test, RootPlace())
+    assert given == [None]
 
 
 def test_an_exclusion_without_a_reason_is_refused(look, root, plan, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """A root with photos, and a training on them that kept a trail."""
 
 import io
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,13 @@ def train(root, plan, run, recipe=recipes.recipe, world_size=1, steps=STEPS, **t
         with loader.Loader(plan, rank, world_size, steps=steps, trail=kept, **options) as batches:
             for batch in batches:
                 batches.note(loss=1.0 + batch.step / 100, per_sample={"loss": np.arange(len(batch))})
+
+
+def words_of(command):
+    """The arguments that a shell gives to `penstock`."""
+    script = "penstock() { printf '%s\\0' \"$@\"; }; " + command
+    told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})
+    return told.stdout.decode().split("\0")[:-1]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import loader
 from tests.servers.chromium import Page, chromium
-from tests.view.conftest import BATCH, train, write_photos
+from tests.view.conftest import BATCH, train, words_of, write_photos
 
 pytestmark = pytest.mark.server
 PREFIX = "/proxy/view"
@@ -40,6 +40,17 @@ _CONTRAST = """(() => {
             return [(Math.max(ground, text) + 0.05) / (Math.min(ground, text) + 0.05), one.innerText];
         })
         .sort((a, b) => a[0] - b[0])[0];
+})()"""
+ODD_KEY = "--turned\u202e  's`id`"
+_READ_ONLY = """(async () => {
+    document.querySelector('meta[name=csrf]').remove();
+    const { basket } = await import(`${document.body.dataset.up}static/basket.js?again`);
+    let told;
+    basket.begin((text) => { told = text; });
+    basket.toggle();
+    basket.exclude();
+    sessionStorage.clear();
+    return told;
 })()"""
 _READY = "document.readyState === 'complete' && document.body.dataset.keys === 'ready'"
 _FOREIGN = """performance.getEntriesByType('resource').map((one) => one.name)
@@ -85,6 +96,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plan = loader.plan({"photos": write_photos(root).select("jpg", "cls")}, seed=3, global_batch=BATCH)
         train(root, plan, "one")
         write_photos(root, numbers=range(20, 23))
+        with root.write("odd") as writer:
+            writer.add(ODD_KEY, {"txt": "a"})
     return folder
 
 
@@ -131,6 +144,14 @@ def test_every_page_is_readable_and_silent(viewer: Viewer, theme: str) -> None:
     assert viewer.page.problems == expected
 
 
+def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:
+    viewer.open("/v/odd/1/s/0", "The way back")
+    told = viewer.page.value_of(_READ_ONLY)
+    command = told.partition("as a command: ")[2]
+    assert command.isprintable()
+    assert words_of(command) == ["exclude", "--reason", "R", "--by", "WHO", "--", "odd", ODD_KEY]
+
+
 def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder: Path) -> None:
     viewer.page.problems.clear()
     viewer.open("/r/one", "Starts")
@@ -143,7 +164,7 @@ def test_a_step_is_found_walked_and_excluded_by_keyboard(viewer: Viewer, folder:
     viewer.press("[")
     viewer.at("/r/one/2?world=1&rank=0")
     viewer.press("ArrowRight", "ArrowRight")
-    key = viewer.page.value_of("document.activeElement.dataset.key")
+    key = viewer.page.value_of("decodeURIComponent(document.activeElement.dataset.key)")
     with loader.Root(folder) as root:
         plan = loader.open_plan(root, loader.read_trail(root, "one").starts[0].plan)
         assert loader.explain(plan, 2, slot=1)[0].address.key == key

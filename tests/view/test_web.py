@@ -4,23 +4,23 @@ import html
 import http.client
 import json
 import re
-import shlex
 import socket
 import threading
 from typing import NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import numpy as np
 import pytest
 import uvicorn
 
 import loader
+from penstock.cli import main
 from penstock.view import open_data
 from penstock.view.open_data import OpenData
 from penstock.view.raw_source import RawSource
 from penstock.view.web.app import application
 from penstock.view.web.guard import csrf
-from tests.view.conftest import BATCH, LABELS, STEPS, train, write_photos
+from tests.view.conftest import BATCH, LABELS, STEPS, train, words_of, write_photos
 from tests.view.test_open_data import FAILS
 
 TOKEN = "t0ken-" * 8
@@ -325,6 +325,8 @@ def test_stored_bytes_come_whole_and_by_ranges_with_a_fixed_type(served):
         ("/v/photos/1/s/3/stored/nofield", 404, "nofield"),
         ("/v/photos/1?where=width+%3E", 400, "not an SQL expression"),
         ("/v/photos/1?where=(SELECT+1)", 400, "SELECT"),
+        (f"/v/photos/1?where=width+in+(1){'+or+note+=+1' * 200}", 400, "words and operators"),
+        ("/v/photos/1?sort=((((((((width))))))))", 400, "brackets inside one another"),
         ("/v/photos/1?from=-1", 404, "whole number"),
         ("/r/..%2f..%2fetc/1", 404, ""),
         ("/v/photos/1/s/3/stored/..%2f..%2fetc%2fpasswd", 404, ""),
@@ -415,14 +417,86 @@ def test_hostile_text_is_text(serve, tmp_path):
         assert "\x1b" not in page.text
 
 
+ODD_KEYS = [
+    "'; touch pwned #",
+    "two  blanks",
+    "-rf",
+    "--root",
+    "turned\u202eyek",
+    "é $(id) \\ `id`",
+    "a\u00a0b\u2009c",
+]
+
+
 def test_a_copied_command_gives_a_shell_the_key_and_the_root_as_they_are(serve, tmp_path):
-    folder, key = tmp_path / "my $(root)", "'; touch pwned #"
+    folder = tmp_path / "my $(root)"
     with loader.Root(folder) as root, root.write("odd") as writer:
-        writer.add(key, {"txt": "a"})
-    page = serve(folder, recipe=None).get("/v/odd/1/s/0").text
-    command = html.unescape(re.search('data-command="([^"]*)"', page)[1])
-    words = ["exclude", "odd", key, "--reason", "R", "--by", "WHO", "--root", str(folder)]
-    assert shlex.split(command) == ["penstock", *words]
+        for key in [*ODD_KEYS, "kept"]:
+            writer.add(key, {"txt": "a"})
+    with loader.Root(folder) as root:
+        keys = root.open("odd").keys(np.arange(len(ODD_KEYS) + 1))
+    served = serve(folder, recipe=None)
+    for ordinal, key in enumerate(keys):
+        page = served.get(f"/v/odd/1/s/{ordinal}").text
+        assert unquote(re.search(r'<body[^>]* data-key="([^"]*)"', page)[1]) == key
+        command = unquote(re.search('data-command="([^"]*)"', page)[1])
+        assert command.isprintable()
+        words = words_of(command)
+        assert words == ["exclude", "--reason", "R", "--by", "WHO", "--root", str(folder), "--", "odd", key]
+        if key != "kept":
+            assert main(words) == 0
+    with loader.Root(folder) as root:
+        version = root.open("odd")
+        assert version.keys(np.arange(len(version))) == ["kept"]
+
+
+def test_a_card_names_its_key_as_it_is(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("odd") as writer:
+            for key in [*ODD_KEYS, "kept"]:
+                writer.add(key, {"txt": "a"})
+        plan = loader.plan({"odd": root.open("odd").select()}, seed=1, global_batch=len(ODD_KEYS) + 1)
+        plan.save(root)
+    served = serve(tmp_path / "root", recipe=None, writes=True)
+    for path in ("/v/odd/1", f"/r/{plan.hash}/0"):
+        page = served.get(path).text
+        keys = [unquote(one) for one in re.findall(r'<a class="card[^>]* data-key="([^"]*)"', page)]
+        assert sorted(keys) == sorted([*ODD_KEYS, "kept"])
+    samples = [{"version": "odd@1", "key": key} for key in keys if key != "kept"]
+    assert served.post({"samples": samples, "reason": "r", "by": "a", "page": ""}).status_code == 200
+
+
+def test_values_of_columns_lead_to_their_samples_as_they_are(serve, tmp_path):
+    odd = ["two  blanks", "it's", "turned\u202eback", "x" * 120]
+    with loader.Root(tmp_path / "root") as root, root.write("odd") as writer:
+        for i, label in enumerate(odd):
+            writer.add(f"k{i}", {"txt": "a"}, metadata={"label": label})
+    served = serve(tmp_path / "root", recipe=None)
+    page = served.get("/v/odd/1").text
+    assert "\u202e" not in page
+    links = [
+        html.unescape(one) for one in re.findall(r'<a class="chip" href="../../([^"]*label[^"]*)"', page)
+    ]
+    assert len(links) == len(odd)
+    found = [served.get(f"/{link.replace('?', '.json?', 1)}").json() for link in links]
+    assert [one["n_found"] for one in found] == [1] * len(odd)
+    (link,) = [one for one in links if "blanks" in one]
+    assert "label&#34; = &#39;two  blanks&#39;" in served.get(f"/{link}").text.replace(
+        "&quot;", "&#34;"
+    ).replace("&#x27;", "&#39;")
+
+
+def test_lines_keep_their_indentation(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("odd") as writer:
+            writer.add("k", {"json": {"box": {"left": 3}}, "txt": "def f():\n    return  1"})
+        plan = loader.plan({"odd": root.open("odd").select()}, seed=1, global_batch=1)
+        plan.save(root)
+    served = serve(tmp_path / "root", recipe=None)
+    for path in ("/v/odd/1/s/0", f"/r/{plan.hash}/0/0"):
+        page = html.unescape(served.get(path).text)
+        for line in ('  "box": {', '    "left": 3', "    return  1"):
+            assert f"<li>{line}</li>" in page
 
 
 def test_writes_are_off_unless_asked_for(served):

@@ -83,16 +83,24 @@ def parse_expression(pl: Any, text: object, what: str) -> "polars.Expr":
     return out
 
 
+def tokens_of(text: str) -> list[tuple[str, str]]:
+    """Return (kind, token) of an SQL expression, in upper case, blanks left out; kinds are the groups of `_TOKEN`."""
+    # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
+    found = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
+    return [one for one in found if one[0] != "blank"]
+
+
+def counts(kind: str, token: str) -> bool:
+    """Return whether a token is one of the words and operators that are counted."""
+    return kind in ("word", "operator") and token != ","
+
+
 def _refused(text: object) -> str | None:
     """Return the reason why polars must not see this text, None where it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
-    # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
-    tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text.upper())]
     before, heads, n_words = ("", ""), [""], 0
-    for kind, token in tokens:
-        if kind == "blank":
-            continue
+    for kind, token in tokens_of(text):
         if kind == "odd":
             return f"{token!r} outside of a text; write neither comments nor prefixes of texts"
         if kind == "open_quote":
@@ -105,8 +113,8 @@ def _refused(text: object) -> str | None:
             heads.append(before[1])
         elif token == ")" and len(heads) > 1:
             heads.pop()
-        n_words += kind in ("word", "operator") and token != ","
-        before = (str(kind), token)
+        n_words += counts(kind, token)
+        before = (kind, token)
     if n_words > MAX_WORDS:
         return f"{n_words} words and operators, where at most {MAX_WORDS} are taken; write column IN (...) for many"
     return None

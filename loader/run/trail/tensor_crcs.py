@@ -13,7 +13,7 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
     """Return field -> CRC-32C of its values, before they go to a device.
 
     An array counts with its dtype and shape, a list with the number and types of its elements. A field with objects of
-    other types than arrays, tensors, text, bytes and JSON has none.
+    other types than arrays, tensors, text, bytes and JSON, or one that is nested too deeply, has none.
     """
     found = {}
     for name, value in fields.items():
@@ -21,7 +21,7 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
         try:
             for piece in _pieces(value):
                 crc = crc32c(piece, crc)
-        except TypeError:
+        except (TypeError, RecursionError):
             continue
         found[name] = crc
     return found
@@ -34,9 +34,9 @@ def _pieces(value: Any) -> Iterator[Any]:
         yield value
     elif isinstance(value, str):
         yield b"text "
-        yield from _pieces(value.encode())
+        yield from _pieces(value.encode("utf-8", "surrogatepass"))
     elif value is None or isinstance(value, bool | int | float):
-        yield repr(value).encode() + b" "
+        yield _number(value).encode() + b" "
     elif isinstance(value, list | tuple | BytesColumn):
         yield b"list %d " % len(value)
         for item in value:
@@ -50,6 +50,13 @@ def _pieces(value: Any) -> Iterator[Any]:
         found = array_bytes(value)
         yield f"{value.dtype} {tuple(value.shape)} ".encode()
         yield found
+
+
+def _number(value: float | None) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"{value:#x}"
 
 
 def array_bytes(value: Any) -> "np.ndarray[Any, np.dtype[np.uint8]]":

@@ -6,14 +6,16 @@ expression is quoted. Markdown of a macro and text stand side by side: `~` and `
 """
 
 import base64
+import html
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from loader.errors import MissingDependency
 
 from ...units import number, share
-from .escape import clean, html_text, markdown_text
+from .escape import clean, html_text, markdown_text, terminal_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,7 +32,8 @@ def templates(folder: Path = OWN) -> "Environment":
     """Return the templates `<name>.html.j2` and `<name>.md.j2` of a folder, which may name those of this package.
 
     Filters beside the engine's: `base64` of bytes; `clean(longest)` of a text; `fenced` of a text between the fences of
-    Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. An undefined name raises. Raises:
+    Markdown's code, where escapes are read as they stand; `number`, `share(whole)`. `line` is of a text whose blanks
+    stay, and `percent` of one that a script takes back with decodeURIComponent. An undefined name raises. Raises:
     MissingDependency.
     """
     try:
@@ -61,6 +64,8 @@ def templates(folder: Path = OWN) -> "Environment":
     environment.filters |= {
         "base64": lambda data: Markup(base64.b64encode(data).decode()),  # megabytes, in harmless letters
         "clean": clean,
+        "line": lambda text: Markup(html.escape(terminal_text(str(text).replace("\n", " ")))),
+        "percent": lambda text: Markup(quote(str(text), safe="")),
         "fenced": lambda text: Markup(clean(text)),  # on one line, which ends no fence
         "number": number,
         "share": share,

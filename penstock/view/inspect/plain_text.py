@@ -166,7 +166,7 @@ def facet_line(facet: Facet) -> str:
     told = [f"{facet.column:<20} {facet.type:<10} {facet.n:,} with a value, {facet.nulls:,} without"]
     if facet.low is not None and facet.high is not None:
         told.append(f"{facet.low:.6g} to {facet.high:.6g}")
-    told += [f"{value} {n:,}" for value, n in facet.values]
+    told += [f"{clean(value, 80)} {n:,}" for value, n in facet.values]
     return "  ".join(told)
 
 

@@ -13,6 +13,7 @@ from loader.errors import InvalidRuntime
 from penstock.card.rendering.escape import clean
 from penstock.diff import column_statistics
 
+from .filter_limit import check_limit
 from .json_record import Record
 
 PAGE = 60
@@ -145,6 +146,8 @@ def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[
 
 def _found(version: "loader.Version", where: str, sort: str, first: int) -> tuple[list[int], int]:
     """Return the ordinals of one page, and the number of all that the filter keeps."""
+    for what, text in (("where", where), ("sort", sort)):
+        check_limit(text, what)
     if not where and not sort:
         return list(range(min(first, len(version)), min(first + PAGE, len(version)))), len(version)
     kept = np.flatnonzero(live_where(version, where)) if where else np.arange(len(version))
@@ -174,7 +177,7 @@ def _facets(version: "loader.Version") -> tuple[Facet, ...]:
                 low=one.get("min"),
                 high=one.get("max"),
                 mean=one.get("mean"),
-                values=tuple((clean(value, 80), count) for value, count in top[:MOST_CATEGORIES]),
+                values=tuple(top[:MOST_CATEGORIES]),
                 n_values=len(categories),
             )
         )

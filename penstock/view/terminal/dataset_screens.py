@@ -306,7 +306,7 @@ class SampleScreen(RecordScreen):
         """Return the verb that excludes the sample."""
         at = self.place.version
         key = "KEY" if self.record is None else self.record.record.key
-        return self.viewer.command("exclude", at.dataset, key, "--reason", "R", "--by", "WHO")
+        return self.viewer.command("exclude", "--reason", "R", "--by", "WHO", names=(at.dataset, key))
 
 
 class DifferenceScreen(RecordScreen):

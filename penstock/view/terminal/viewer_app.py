@@ -1,6 +1,5 @@
 """The application: pages by their address, the basket, and the way in which pictures are drawn."""
 
-import shlex
 from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from textual.binding import Binding
 
 from ..basket import exclude_basket
 from ..open_data import OpenData
+from ..shell_command import shell_command
 from .addresses import (
     AgainstPlace,
     DifferencePlace,
@@ -92,6 +92,6 @@ class ViewerApp(App[None]):
         self.basket.clear()
         return made
 
-    def command(self, *words: object) -> str:
-        """Return a command of `penstock` over this root."""
-        return shlex.join(["penstock", *map(str, words), "--root", self.data.root.url])
+    def command(self, *words: object, names: Sequence[object] = ()) -> str:
+        """Return a command of `penstock` over this root, as `shell_command`."""
+        return shell_command(self.data.root.url, *words, names=names)

@@ -1,7 +1,6 @@
 """Pages: a record as HTML by its template, as JSON at the same address with `.json`, and errors said in their place."""
 
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ from penstock.card.rendering.templates import templates
 
 from ..inspect.json_record import plain
 from ..open_data import OpenData
+from ..shell_command import shell_command
 
 MOST_DIGITS = 18
 """Digits of a number in an address: those of any that 64 bits hold. Python refuses to read 4,301."""
@@ -172,6 +172,6 @@ def number(request: Request, name: str, default: int | None = None) -> int:
     return int(given)
 
 
-def _command(site: Site, *words: object) -> str:
-    """Return a command of `penstock` over this root, quoted for a shell: keys hold whatever their maker wrote."""
-    return shlex.join(["penstock", *map(str, words), "--root", site.opened.root.url])
+def _command(site: Site, *words: object, names: Sequence[object] = ()) -> str:
+    """Return a command of `penstock` over this root, as `shell_command`."""
+    return shell_command(site.opened.root.url, *words, names=names)

@@ -61,3 +61,16 @@ def test_tensors_of_torch():
     assert crc(torch.tensor(2.5)) is not None
     ones = torch.ones(2, 3)
     assert crc(ones) == crc32c(b"torch.float32 (2, 3) " + ones.numpy().tobytes())
+
+
+def test_no_value_of_json_ends_a_training():
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    huge = 10**5000
+    found = tensor_crcs(
+        {"half": ["\ud800"], "other": ["\ud801"], "huge": huge, "more": huge + 1, "deep": deep}
+    )
+    assert found["half"] != found["other"]
+    assert found["huge"] != found["more"]
+    assert "deep" not in found

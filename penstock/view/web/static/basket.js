@@ -3,6 +3,14 @@ const NAME = "penstock-basket";
 const up = document.body.dataset.up, csrf = document.querySelector("meta[name=csrf]")?.content;
 let say = () => {};
 
+const keyOf = (element) => decodeURIComponent(element.dataset.key);
+// Letters that are not printed, such as turns of direction, as a shell and a person read them.
+const escaped = (text) => text.replace(/\p{C}/gu, (one) => {
+  const n = one.codePointAt(0);
+  return n < 0x10000 ? `\\u${n.toString(16).padStart(4, "0")}` : `\\U${n.toString(16).padStart(8, "0")}`;
+});
+const word = (text) => (/\p{C}/u.test(text) ? `$'${escaped(text.replace(/[\\']/g, "\\$&"))}'` : `'${text.replaceAll("'", "'\\''")}'`);
+
 const read = () => JSON.parse(sessionStorage.getItem(NAME) ?? "[]");
 
 function keep(samples) {
@@ -16,13 +24,13 @@ function show(samples) {
   label.textContent = `${samples.length} in the basket`;
   const picked = new Set(samples.map((one) => `${one.version}\n${one.key}`));
   for (const card of document.querySelectorAll("[data-key]")) {
-    card.classList.toggle("picked", picked.has(`${card.dataset.version}\n${card.dataset.key}`));
+    card.classList.toggle("picked", picked.has(`${card.dataset.version}\n${keyOf(card)}`));
   }
 }
 
 function current() {
   const card = document.activeElement?.closest?.("[data-key]") ?? document.body;
-  return card.dataset.key === undefined ? null : { version: card.dataset.version, key: card.dataset.key };
+  return card.dataset.key === undefined ? null : { version: card.dataset.version, key: keyOf(card) };
 }
 
 async function send(samples, reason, by) {
@@ -48,7 +56,7 @@ function ask(samples) {
   const heading = document.createElement("h2");
   heading.textContent = `Exclude ${samples.length} ${samples.length === 1 ? "sample" : "samples"}`;
   const list = document.createElement("p");
-  list.textContent = samples.slice(0, 20).map((one) => one.key).join(", ");
+  list.textContent = samples.slice(0, 20).map((one) => escaped(one.key)).join(", ");
   const fields = ["reason", "by"].map((name) => {
     const label = document.createElement("label"), input = document.createElement("input");
     input.name = name;
@@ -93,7 +101,7 @@ export const basket = {
     const samples = read().length ? read() : one ? [one] : [];
     if (!samples.length) return say("the basket is empty: b puts the marked sample into it");
     if (!csrf) {
-      const command = `penstock exclude ${samples[0].version.split("@")[0]} ${samples.map((it) => `'${it.key.replaceAll("'", "'\\''")}'`).join(" ")} --reason R --by WHO`;
+      const command = `penstock exclude --reason R --by WHO -- ${samples[0].version.split("@")[0]} ${samples.map((it) => word(it.key)).join(" ")}`;
       return say(`this server only reads (--allow-writes); as a command: ${command}`);
     }
     ask(samples);

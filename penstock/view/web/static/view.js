@@ -67,11 +67,12 @@ function nextFrame(by) {
 }
 
 async function copy() {
+  const command = decodeURIComponent(at.command);
   try {
-    await navigator.clipboard.writeText(at.command);
-    say(`copied: ${at.command}`);
+    await navigator.clipboard.writeText(command);
+    say(`copied: ${command}`);
   } catch {
-    say(at.command); // a browser without the permission: to be copied by hand
+    say(command); // a browser without the permission: to be copied by hand
   }
 }
 

@@ -1,0 +1,50 @@
+"""The limit of filters that pages ask for: what would keep the server busy is refused, what people write is not."""
+
+import pytest
+
+import loader
+from loader.errors import FieldNotFound
+from penstock.view.inspect.version_record import version_record
+
+
+def nested(form, times, inner="width"):
+    for _ in range(times):
+        inner = form.format(inner)
+    return inner
+
+
+@pytest.fixture(scope="module")
+def version(trained):
+    with loader.Root(trained) as root:
+        yield root.open("photos@1")
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (" OR ".join(f"width = {i}" for i in range(201)), "60[23] words and operators, up to 600"),
+        (nested("({} + 1)", 7), "7 brackets inside one another, up to 6"),
+        ("width" + " BETWEEN 1 AND 2" * 9, "9 of BETWEEN"),
+        (nested("nullif({}, 1)", 4) + nested(" between {}", 5), "9 of BETWEEN"),
+        (nested("case {} when 1 then 2 else 3 end", 2), "2 CASE inside one another, up to 1"),
+        ("case width" + " when 1 then 2" * 41 + " end", "41 WHEN, up to 40"),
+    ],
+)
+def test_a_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):
+    for asked in ({"where": where}, {"sort": where}, {"sort": f"-{where}"}):
+        with pytest.raises(FieldNotFound, match=told):
+            version_record(version, **asked)
+
+
+@pytest.mark.parametrize(
+    ("where", "n"),
+    [
+        (" OR ".join(f"width = {i}" for i in range(200)), 14),
+        (f"width IN ({', '.join(map(str, range(20_000)))})", 14),
+        ("(width BETWEEN 40 AND 41 OR width BETWEEN 45 AND 99) AND (note = 'n0' OR note = 'n1')", 8),
+        ("case when width > 44 then note = 'n0' else false end", 2),
+        ("note = '" + "(case between " * 500 + "'", 0),
+    ],
+)
+def test_what_people_write_is_taken(version, where, n):
+    assert version_record(version, where=where).n_found == n

@@ -31,6 +31,8 @@ FILTERS = (
 )
 EDGE_PX = 192
 TURN_STEPS = 50
+LOOKED_S = 4
+"""Seconds that a person looks at a step before going on to the next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
     own = median(importing)
     for told, options in (("as trained, with --recipe", RECIPE), ("without --recipe", ())):
         taken: dict[str, list[float]] = {
-            name: [] for name in ("window", "whole", "warm", "slot", "slot again")
+            name: [] for name in ("window", "whole", "warm", "slot", "slot again", "beside")
         }
         peaks = []
         for number in range(rounds):
@@ -127,6 +129,9 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
                 taken["warm"].append(viewer.look(f"/r/{RUN}/{2 + number}").whole_s)
                 taken["slot"].append(viewer.look(f"/r/{RUN}/{2 + number}/7").whole_s)
                 taken["slot again"].append(viewer.look(f"/r/{RUN}/{2 + number}/7").whole_s)
+                viewer.look(f"/r/{RUN}/{20 + number}")
+                time.sleep(LOOKED_S)
+                taken["beside"].append(viewer.look(f"/r/{RUN}/{21 + number}").whole_s)
                 peaks.append(viewer.peak_mib())
         more = own if options else 0.0
         yield Row(
@@ -139,6 +144,12 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
             what=f"- all {Sizes.batch} photos", values=taken["whole"], unit="s", goal=5 + round(more, 1)
         )
         yield Row(what=f"- another step, first {WINDOW} slots", values=taken["warm"], unit="s", goal=0.5)
+        yield Row(
+            what=f"- the step after one that was looked at for {LOOKED_S} s",
+            values=taken["beside"],
+            unit="s",
+            goal=0.5,
+        )
         yield Row(what="- a slot of it", values=taken["slot"], unit="s")
         yield Row(what="- the same slot again", values=taken["slot again"], unit="s")
         yield Row(

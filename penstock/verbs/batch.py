@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> Answer:
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import default_part, step_record, step_values
     from ..view.replays.recipe_process import RecipeProcess
-    from ..view.replays.replayed_values import itself
+    from ..view.replays.replayed_values import batch_itself, itself
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
 
@@ -58,11 +58,11 @@ def run(arguments: Namespace) -> Answer:
             rank, world_size = default_part(training, step)
             world_size = world_size if arguments.world is None else arguments.world
             rank = arguments.rank or rank
-            batch, trouble = step_values(training, replayers, step, rank, world_size, itself)
+            batch, trouble = step_values(training, replayers, step, rank, world_size, batch_itself)
             functions = (
                 recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
             )
-            seen = shown_batch(training.plan(step), batch, pictures=False)
+            seen = shown_batch(training.plan(step), batch, n_pictured=0)
             shown = step_record(training, seen, functions, trouble)
             text = step_text(shown)
             saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}

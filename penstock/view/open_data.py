@@ -3,15 +3,18 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
 from loader.dataset.root import root_over
+from loader.errors import InvalidRuntime, PenstockError
+from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 
-from .inspect.shown.shown_batch import ShownBatch, shown_batch
+from .inspect.shown.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
 from .kinds.kind import Media
@@ -32,6 +35,8 @@ FRESH_S = 10.0
 """Seconds after which a run's trail is looked at again: it may be training."""
 RETRY_S = 60.0
 """Seconds after which a step or slot that could not be made whole is made again."""
+AHEAD_S = 1.0
+"""Seconds without a question, after which the steps beside the last one are made: most people go on to them."""
 VALUES_BYTES = 96 * 2**20
 """Steps and slots that are kept."""
 MEDIA_BYTES = 48 * 2**20
@@ -164,11 +169,14 @@ class OpenData:
             VALUES_BYTES, lambda one: nbytes([one.value.decoded, one.value.trained])
         )
         self.media = Kept[Any](MEDIA_BYTES, nbytes)
-        self._closed = Event()
+        self._closed, self._asked = Event(), Event()
+        self._last: tuple[str, int, int, int] | None = None
         Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
+        Thread(target=self._look_ahead, name="penstock-view-ahead", daemon=True).start()
 
     def version(self, dataset: str, number: int) -> loader.Version:
         """Return a version, also a retired one. Raises: VersionNotFound; errors of opening."""
+        self._asked.set()
         ref = f"{dataset}@{number}"
         # A root of its own, over the same store: its lease is given back with the last reference to the version.
         root = root_over(self.root.store, self.root.verify)
@@ -176,6 +184,7 @@ class OpenData:
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""
+        self._asked.set()
         return self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
 
     def trainings(self) -> list[Training]:
@@ -186,10 +195,19 @@ class OpenData:
         return Training(self.root, name, self._plans, metrics=self._metrics.get(name))
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
-        """Return a rank's part of a step, and the reason why it is without the recipe."""
-        training = self.training(name)
+        """Return a rank's part of a step, and the reason why it is without the recipe.
+
+        After a second without another question the parts of the steps beside it are made.
+        """
+        self._last = None
+        found = self._batch(self.training(name), step, rank, world_size)
+        self._last = name, step, rank, world_size
+        self._asked.set()
+        return found
+
+    def _batch(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         look = self._batches.get(
-            (name, training.plan(step).hash, step, rank, world_size),
+            (training.name, training.plan(step).hash, step, rank, world_size),
             lambda: self._look(
                 step_values(training, self.replayers, step, rank, world_size, shown_batch),
                 lambda one: bool(one.errors),
@@ -197,6 +215,28 @@ class OpenData:
             self._holds,
         )
         return look.value, look.trouble
+
+    def thumbnails(
+        self, name: str, step: int, rank: int, world_size: int, slot: int
+    ) -> tuple[Mapping[str, Media], str]:
+        """Return field -> thumbnail of a slot of a rank's part, and the reason why it is without the recipe.
+
+        Those of the first slots come with the part. Others are made a few together: as parts of more ranks. Raises:
+        InvalidRuntime for no such slot.
+        """
+        batch, trouble = self.batch(name, step, rank, world_size)
+        if not batch.first_slot <= slot < batch.first_slot + len(batch.slots):
+            raise InvalidRuntime(
+                f"slot = {slot}; rank {batch.rank} of {batch.world_size} has slots {batch.first_slot} to "
+                f"{batch.first_slot + len(batch.slots) - 1}"
+            )
+        if slot >= batch.first_slot + batch.n_pictured:
+            training, pieces = self.training(name), -(-len(batch.slots) // PICTURED_SLOTS)
+            n, world_size = training.plan(step).batch_size(step), world_size * pieces
+            within = range(rank * pieces, (rank + 1) * pieces)
+            piece = next(one for one in within if slot < rank_slice(n, one, world_size).stop)
+            batch, trouble = self._batch(training, step, piece, world_size)
+        return batch.slots[slot - batch.first_slot].thumbnails, trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
         """Return a slot, and the reason why it is without the recipe."""
@@ -235,11 +275,30 @@ class OpenData:
     def close(self) -> None:
         """Give everything back."""
         self._closed.set()
+        self._asked.set()
         self.stop()
         self._runs.clear()
         self._versions.clear()
         self._plans.close()
         self.replayers.close()
+
+    def _look_ahead(self) -> None:
+        """Make the steps beside the last one that was asked for, whenever nobody asks for anything."""
+        while self._asked.wait() and not self._closed.is_set():
+            self._asked.clear()
+            if self._asked.wait(AHEAD_S) or self._last is None:
+                continue
+            (name, step, rank, world_size), self._last = self._last, None
+            for beside in (step + 1, step - 1):
+                if not self._asked.is_set():
+                    with suppress(PenstockError):  # whoever asks for that step is told what is wrong with it
+                        self._make_ahead(name, beside, rank, world_size)
+
+    def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
+        """Make a rank's part of a step, if there is one. Nobody has asked for it: it counts as no question."""
+        training = self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
+        if step >= 0 and (training.trail is None or step <= training.last_step):
+            self._batch(training, step, rank, world_size)
 
     def _sweep(self) -> None:
         while not self._closed.wait(SWEEP_S):

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import loader
+from penstock.view import open_data
 from tests.view import recipes
 
 STEPS = 6
@@ -62,6 +63,12 @@ def words_of(command):
     script = "penstock() { printf '%s\\0' \"$@\"; }; " + command
     told = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={"LC_ALL": "C.UTF-8"})
     return told.stdout.decode().split("\0")[:-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_ahead(monkeypatch):
+    """Steps are made when they are asked for: tests count what is made, and take their time."""
+    monkeypatch.setattr(open_data, "AHEAD_S", 3600)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -175,6 +176,59 @@ def test_a_step_is_made_once_for_its_page_and_pictures(opened, monkeypatch):
         assert all(set(slot.thumbnails) == {"jpg"} for slot in batch.slots)
     assert opened.replayers.plain.batches == 1
     assert batch.nbytes < 100_000  # and no tensor is kept
+
+
+def made_ahead(opened, monkeypatch, step):
+    """Steps that are made by the time that nobody has asked for anything for a while, after one was asked for."""
+    steps, done = [], threading.Event()
+    make = opened._batch
+
+    def told(training, one, rank, world_size):
+        found = make(training, one, rank, world_size)
+        steps.append((one, rank, world_size))
+        return found
+
+    def asked(*given):
+        if steps and not given and opened._last is None and not opened._asked.is_set():
+            done.set()  # nothing is left to be made
+        return wait(*given)
+
+    wait = opened._asked.wait
+    monkeypatch.setattr(opened, "_batch", told)
+    monkeypatch.setattr(opened._asked, "wait", asked)
+    monkeypatch.setattr(open_data, "AHEAD_S", 0.05)
+    opened.batch("three", step, 1, 3)
+    assert done.wait(30)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("step", "ahead"), [(2, [3, 1]), (0, [1]), (5, [4])], ids=["middle", "first", "last"]
+)
+def test_steps_beside_the_last_one_are_made_when_nobody_asks(opened, monkeypatch, step, ahead):
+    monkeypatch.setattr(opened, "replayers", Replayers(plain=Counting(opened.replayers.plain)))
+    assert made_ahead(opened, monkeypatch, step) == [(one, 1, 3) for one in (step, *ahead)]
+    monkeypatch.setattr(open_data, "AHEAD_S", 3600)
+    n = opened.replayers.plain.batches
+    for one in ahead:
+        opened.batch("three", one, 1, 3)
+    assert opened.replayers.plain.batches == n == 1 + len(ahead)
+
+
+def test_pictures_of_later_slots_are_those_of_the_whole_part(opened, monkeypatch):
+    monkeypatch.setattr(open_data, "PICTURED_SLOTS", 2)
+    counting = Counting(opened.replayers.plain)
+    monkeypatch.setattr(opened, "replayers", Replayers(plain=counting))
+    whole, _ = opened.batch("one", 2, 0, 1)
+    few = replace(whole, n_pictured=2)
+    ((key, (look, *more)),) = opened._batches._kept.items()
+    opened._batches._kept[key] = (replace(look, value=few), *more)
+    for slot in (5, 4, 3, 2, 1, 0):
+        assert opened.thumbnails("one", 2, 0, 1, slot) == (whole.slots[slot].thumbnails, "")
+        assert set(whole.slots[slot].thumbnails) == {"jpg"}
+    assert counting.batches == 3  # slots 0 and 1 come with the part; 2 and 3, and 4 and 5, are made together
+    with pytest.raises(InvalidRuntime, match="slot = 6; rank 0 of 1 has slots 0 to 5"):
+        opened.thumbnails("one", 2, 0, 1, 6)
 
 
 def test_a_run_that_goes_on_is_seen_to_go_on(root, plan, monkeypatch):

@@ -70,7 +70,7 @@ def test_pictures_are_made_of_the_first_field_that_has_one(plan):
     assert [set(slot.thumbnails) for slot in found.slots] == [{"depth"}, set()]
     assert [one.field for one in found.slots[0].fields] == ["txt", "depth", "jpg"]
     assert len(found.slots[0].thumbnails["depth"].data) < found.nbytes < 20_000
-    assert shown_batch(plan, values_of(sample), pictures=False).slots[0].thumbnails == {}
+    assert shown_batch(plan, values_of(sample), n_pictured=0).slots[0].thumbnails == {}
 
 
 @pytest.fixture(scope="module")

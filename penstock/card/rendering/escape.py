@@ -31,8 +31,9 @@ def clean(text: object, longest: int | None = None) -> str:
     told = str(text)
     if longest is not None and len(told) > 8 * longest + 64:
         told = told[: 8 * longest + 64]  # a document of megabytes is not walked through for its first line
-    kept = "".join(" " if letter.isspace() else letter for letter in told if _is_shown(letter))
-    line = " ".join(kept.split())
+    if not (told.isascii() and told.isprintable()):  # most texts are, and are not walked through
+        told = "".join(" " if letter.isspace() else letter for letter in told if _is_shown(letter))
+    line = " ".join(told.split())
     if longest is not None and len(line) > longest:
         line = line[: longest - 1].rstrip() + "…"
     return line

@@ -120,10 +120,10 @@ def picture_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
     """Return the marks of colours [..., C] without alpha. scale: of the whole picture."""
     found = range_of(colours)
     out = array_marks(colours, found)
-    dark, bright = _shares(colours, scale)
-    if not scale.own and dark >= BLACK_SHARE:
+    dark, bright = (0.0, 0.0) if scale.own else _shares(colours, scale)
+    if dark >= BLACK_SHARE:
         out = (*_but_constant(out), mark("black", f"{share(dark, 1)} of the values are black"))
-    if not scale.own and bright >= SATURATED_SHARE:
+    if bright >= SATURATED_SHARE:
         text = f"{share(bright, 1)} of the values are the largest possible, {told(scale.high)}"
         out = (*_but_constant(out), mark("saturated", text))
     if colours.dtype.kind == "f" and found.high > MAX_SCALED:

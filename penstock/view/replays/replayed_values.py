@@ -1,7 +1,7 @@
 """Values of one slot and of a rank's batch, and functions that are carried out where they are."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import loader
@@ -82,7 +82,7 @@ class BatchValues:
     ids: list[tuple[str, str] | None]
     """(source, key) per slot; None at padding."""
     slots: list[Mapping[str, Any]] = field(repr=False)
-    """Per slot, field -> its value after the transform; empty at padding."""
+    """Per slot, field -> its value after the transform, a view of the batch's; empty at padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
     texts: Texts = field(default_factory=dict)
@@ -92,3 +92,15 @@ class BatchValues:
 def itself(plan: "loader.Plan", values: V) -> V:
     """Return the values: a `Take` of everything."""
     return values
+
+
+def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
+    """Return the values, each with memory of its own: a view of a tensor travels with its whole batch."""
+    slots: list[Mapping[str, Any]] = [
+        {name: _alone(value) for name, value in sample.items()} for sample in values.slots
+    ]
+    return replace(values, slots=slots)
+
+
+def _alone(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value

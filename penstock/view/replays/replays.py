@@ -189,13 +189,8 @@ def _batch_values(replay: loader.Replay, batch: Batch, rank: int, world_size: in
         crc32c=tensor_crcs(batch.fields),
         ids=batch.ids,
         slots=[
-            {name: _alone(column[i]) for name, column in batch.fields.items()} if real[i] else {}
+            {name: column[i] for name, column in batch.fields.items()} if real[i] else {}
             for i in range(len(real))
         ],
         errors={one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute},
     )
-
-
-def _alone(value: Any) -> Any:
-    """Return a value that does not hold the memory of its whole batch when it travels."""
-    return value.clone() if hasattr(value, "clone") else value

@@ -141,15 +141,16 @@ class StepScreen(RecordScreen):
         rank, world_size = default_part(training, at.step)
         if at.world_size is not None:
             rank, world_size = 0, at.world_size
-        batch, trouble = self.data.batch(at.run, at.step, rank if at.rank is None else at.rank, world_size)
+        rank = rank if at.rank is None else at.rank
+        batch, trouble = self.data.batch(at.run, at.step, rank, world_size)
         record = step_record(training, batch, self.data.functions(training, at.step, trouble), trouble)
         numbers = [row.slot for row in record.slots]
         first = numbers.index(at.slot) // CARDS * CARDS if at.slot in numbers else 0
         shown = list(record.slots[first : first + CARDS])
-        pictures = {
-            row.slot: next(iter(batch.slots[row.slot - batch.first_slot].thumbnails.values()), None)
-            for row in shown
-        }
+        pictures: dict[int, Media | None] = {}
+        for row in shown if self.viewer.pictures != "none" else ():
+            found, _ = self.data.thumbnails(at.run, at.step, rank, world_size, row.slot)
+            pictures[row.slot] = next(iter(found.values()), None)
         return _Step(record, shown, pictures)
 
     def title_of(self, found: _Step) -> str:

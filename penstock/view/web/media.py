@@ -15,7 +15,6 @@ from loader.modalities import decoder_for
 
 from ..inspect.sample_record import decoded, stored
 from ..inspect.samples.phash_neighbours import Neighbour
-from ..inspect.shown.shown_batch import ShownBatch
 from ..inspect.shown.shown_values import facts_of, version_of
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
@@ -70,17 +69,6 @@ def media_response(media: Media | None, trouble: str = "") -> Response:
         return PlainTextResponse("this value has no picture", 404)
     kept = {} if trouble else {"cache-control": "private, max-age=300"}
     return Response(media.data, media_type=media.type, headers=kept)
-
-
-def batch_thumbnail(batch: ShownBatch, slot: int, field: str) -> Media | None:
-    """Return the thumbnail of a slot; None for a field that has none. Raises: InvalidRuntime for no such slot."""
-    row = slot - batch.first_slot
-    if not 0 <= row < len(batch.slots):
-        raise InvalidRuntime(
-            f"slot = {slot}; rank {batch.rank} of {batch.world_size} has slots {batch.first_slot} to "
-            f"{batch.first_slot + len(batch.slots) - 1}"
-        )
-    return batch.slots[row].thumbnails.get(field)
 
 
 def slot_media(

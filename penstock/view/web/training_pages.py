@@ -16,7 +16,6 @@ from ..inspect.slot_record import slot_record
 from ..inspect.step_record import default_part, step_record
 from ..replays.training import Training
 from .media import (
-    batch_thumbnail,
     media_response,
     media_route,
     neighbours_field,
@@ -126,8 +125,8 @@ def _step_thumbnail(site: Site, request: Request) -> Response:
     run, step = request.path_params["run"], int(request.path_params["step"])
     slot, field = int(request.path_params["slot"]), request.path_params["field"]
     rank, world_size = _part(site.opened.training(run), request, step)
-    batch, trouble = site.opened.batch(run, step, rank, world_size)
-    return media_response(batch_thumbnail(batch, slot, field), trouble)
+    found, trouble = site.opened.thumbnails(run, step, rank, world_size, slot)
+    return media_response(found.get(field), trouble)
 
 
 def _slot_media(site: Site, request: Request) -> Response:

@@ -7,7 +7,7 @@ import torch
 
 from penstock.view.kinds import Facts, kind_of
 from penstock.view.kinds.array import ARRAY
-from penstock.view.kinds.drawing.arrays import range_of
+from penstock.view.kinds.drawing.arrays import looking_once, range_of
 
 FACTS = Facts(field="latent.npy")
 
@@ -33,6 +33,23 @@ def test_every_value_counts_however_it_lies_in_memory(turn) -> None:
     array = turn(np.random.default_rng(4).standard_normal((8, 9, 10)))
     assert range_of(array).mean == pytest.approx(array.mean(), abs=1e-12)
     assert (range_of(array).low, range_of(array).high) == (array.min(), array.max())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, None])
+def test_a_value_that_is_looked_at_once_is_told_as_ever(bad) -> None:
+    rng = np.random.default_rng(5)
+    values = [rng.standard_normal((3, 20, 30)).astype(np.float32) for _ in range(3)]
+    if bad is not None:
+        values[1][1, 2, 3] = bad
+    values += [value.transpose(1, 2, 0) for value in values] + [values[0][:, ::2], values[0][0]]
+
+    def told(value):
+        kind = kind_of(value, FACTS)
+        return kind.lines(value, FACTS), kind.marks(value, FACTS), kind.thumbnail(value, FACTS)
+
+    wanted = [told(value) for value in values]
+    with looking_once():
+        assert [told(value) for value in values] == wanted
 
 
 def test_whole_numbers_are_told_exactly() -> None:

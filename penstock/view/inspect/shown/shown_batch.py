@@ -15,12 +15,15 @@ import loader
 from loader.run.trail.tensor_crcs import array_bytes, tensor_crcs
 
 from ...kinds import kind_of
+from ...kinds.drawing.arrays import looking_once
 from ...kinds.kind import Media
 from ...replays.replayed_values import BatchValues
 from .shown_values import Shown, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
 """Kinds of which a slot shows a thumbnail: that of its first such field."""
+PICTURED_SLOTS = 32
+"""Slots of a part whose thumbnails are made with it: more than a window shows. Others are asked for with theirs."""
 _MIN_BYTES = 64
 _THREADS = min(4, os.cpu_count() or 1)
 _LINE_BYTES = 120
@@ -58,6 +61,8 @@ class ShownBatch:
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
     slots: list[ShownSlot] = field(repr=False)
     """Slots of the part."""
+    n_pictured: int
+    """Slots whose thumbnails were made: the first ones."""
 
     @property
     def nbytes(self) -> int:
@@ -67,15 +72,16 @@ class ShownBatch:
         return _LINE_BYTES * lines + sum(len(media.data) for media in pictures)
 
 
-def shown_batch(plan: "loader.Plan", values: BatchValues, *, pictures: bool = True) -> ShownBatch:
-    """Return a part as it is shown. pictures: False makes no thumbnails."""
+def shown_batch(plan: "loader.Plan", values: BatchValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
+    """Return a part as it is shown. n_pictured: slots whose thumbnails are made, the first ones."""
     versions = {source: version_of(plan, source) for source in {who[0] for who in values.ids if who}}
 
     def shown(i: int) -> tuple[tuple[Shown, ...], Mapping[str, Media]]:
         sample, who = values.slots[i], values.ids[i]
         version = versions[who[0]] if who else None
-        fields = shown_sample(sample, version, values.texts)
-        return fields, _thumbnails(sample, fields, version) if pictures else {}
+        with looking_once():
+            fields = shown_sample(sample, version, values.texts)
+            return fields, _thumbnails(sample, fields, version) if i < n_pictured else {}
 
     with ThreadPoolExecutor(_THREADS) as pool:  # what numpy and the picture libraries do lets others go on
         made = list(pool.map(shown, range(len(values.slots))))
@@ -98,6 +104,7 @@ def shown_batch(plan: "loader.Plan", values: BatchValues, *, pictures: bool = Tr
         crc32c=values.crc32c,
         errors=values.errors,
         slots=slots,
+        n_pictured=min(n_pictured, len(slots)),
     )
 
 

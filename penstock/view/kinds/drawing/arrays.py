@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,18 +97,51 @@ class Range:
         return self.examined - self.nan - self.infinite
 
 
+_Known = dict[tuple[object, ...], tuple[Array, Range]]
+_known: ContextVar[_Known | None] = ContextVar("penstock_ranges", default=None)
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Go through the values of an array once in this block, however many functions ask for its range.
+
+    Arrays that are looked at are held until its end, and must not change.
+    """
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def range_of(array: Array) -> Range:
     """Return the range of an array, with O(1) memory, also of one whose memory is repeated."""
+    known = _known.get()
+    if known is None:
+        return _range_of(array)
+    # Axes in another order are the same values, in the order of `chunks_of`.
+    axes = sorted(zip(array.strides, array.shape, strict=True))
+    key = array.__array_interface__["data"][0], array.dtype.str, *axes
+    if key not in known:
+        known[key] = array, _range_of(array)
+    return known[key][1]
+
+
+def _range_of(array: Array) -> Range:
     low, high, first, total, squares = np.inf, -np.inf, 0.0, 0.0, 0.0
     nan = finite = examined = 0
     for chunk in chunks_of(array):
         examined += chunk.size
-        if chunk.dtype.kind == "f":
+        least, largest = chunk.min(), chunk.max()
+        if not (
+            np.isfinite(least) and np.isfinite(largest)
+        ):  # NaN is the least and the largest of any values
             nan += int(np.isnan(chunk).sum())
             chunk = chunk[np.isfinite(chunk)]
-        if not chunk.size:
-            continue
-        low, high = min(low, chunk.min().item()), max(high, chunk.max().item())
+            if not chunk.size:
+                continue
+            least, largest = chunk.min(), chunk.max()
+        low, high = min(low, least.item()), max(high, largest.item())
         wide = chunk.astype(np.float64)
         first = first if finite else float(wide[0])
         finite += chunk.size
@@ -145,6 +180,9 @@ def limits_of(array: Array) -> tuple[float, float, bool]:
 
     Quicker than `range_of`, which also counts.
     """
+    if _known.get() is not None:  # it is asked for the range too
+        found = range_of(array)
+        return found.low, found.high, not (found.nan or found.infinite)
     low, high, sound = np.inf, -np.inf, True
     for chunk in chunks_of(array):
         least, largest = chunk.min(), chunk.max()

@@ -20,7 +20,9 @@ def png(pixels: Pixels) -> Media:
     from PIL import Image
 
     sink = io.BytesIO()
-    picture = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
+    picture = Image.fromarray(
+        np.ascontiguousarray(pixels[:, :, 0]) if pixels.shape[2] == 1 else interleaved(pixels)
+    )
     picture.save(sink, "PNG", compress_level=1)
     return Media(type="image/png", data=sink.getvalue())
 
@@ -36,8 +38,10 @@ def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
     from PIL import Image
 
     channels = pixels.shape[2]
-    plane = np.ascontiguousarray(pixels[:, :, 0] if channels == 1 else pixels)
-    picture = Image.fromarray(plane).resize(wanted[::-1], Image.Resampling.BILINEAR, reducing_gap=2.0)
+    plane = pixels[:, :, 0] if channels == 1 else interleaved(pixels)
+    picture = Image.fromarray(np.ascontiguousarray(plane)).resize(
+        wanted[::-1], Image.Resampling.BILINEAR, reducing_gap=2.0
+    )
     small = np.asarray(picture).reshape(*wanted, channels)
     return png(small) if channels == 4 else jpeg(small)
 
@@ -51,6 +55,16 @@ def jpeg(pixels: Pixels) -> Media:
         np.ascontiguousarray(pixels), quality=_JPEG_QUALITY, colorspace=space, colorsubsampling=kept
     )
     return Media(type="image/jpeg", data=data)
+
+
+def interleaved(pixels: Pixels) -> Pixels:
+    """Return the pixels with the channels of each side by side in memory. Planes are copied one after the other."""
+    if pixels.strides[2] <= pixels.strides[1]:
+        return np.ascontiguousarray(pixels)
+    whole = np.empty(pixels.shape, np.uint8)
+    for channel in range(pixels.shape[2]):
+        whole[:, :, channel] = pixels[:, :, channel]
+    return whole
 
 
 def thinned(array: np.ndarray[Any, Any], edge: int) -> np.ndarray[Any, Any]:

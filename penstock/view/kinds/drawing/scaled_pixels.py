@@ -58,7 +58,9 @@ def scaled(array: Array, scale: Scale) -> Pixels:
             values *= 255 / (float(scale.high) - float(scale.low))
         else:
             values[...] = 128  # one value alone is neither black nor white
-        np.nan_to_num(np.rint(values, out=values), copy=False, nan=0.0)
+        np.rint(values, out=values)
+        if not (scale.finite and np.isfinite(exact(scale.high) - exact(scale.low))):
+            np.nan_to_num(values, copy=False, nan=0.0)
     pixels = np.clip(values, 0, 255, out=values).astype(np.uint8)
     if good is None:
         return pixels

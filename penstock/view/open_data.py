@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import loader
 from loader.dataset.root import root_over
+from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, PenstockError
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
@@ -283,10 +284,14 @@ class OpenData:
         self.replayers.close()
 
     def _look_ahead(self) -> None:
-        """Make the steps beside the last one that was asked for, whenever nobody asks for anything."""
+        """Make ready for the likely next questions, whenever nobody asks for anything."""
         while self._asked.wait() and not self._closed.is_set():
             self._asked.clear()
-            if self._asked.wait(AHEAD_S) or self._last is None:
+            if self._asked.wait(AHEAD_S):
+                continue
+            with suppress(PenstockError):
+                import_polars()  # the first filter of a version would wait for it
+            if self._last is None:
                 continue
             (name, step, rank, world_size), self._last = self._last, None
             for beside in (step + 1, step - 1):

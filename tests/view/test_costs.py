@@ -146,3 +146,16 @@ def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
     assert many[0]["get_ranges"] == few[0]["get_ranges"]
     largest = max(path.stat().st_size for path in roots[0].rglob("samples-keys*.parquet"))
     assert many[1]["samples-"] <= BATCH * largest
+
+
+def test_a_filter_reads_each_table_once(roots):
+    def filtered(opened):
+        record = version_record(opened.version("photos", 1), where="label = 'cat'", sort="-key")
+        assert record.rows[0].told == {"label": "cat"}
+        assert [row.key for row in record.rows] == [f"p/{59 - i:05d}" for i in range(60)]
+
+    requests, nbytes = cost(roots[0], filtered)
+    tables = [path.stat().st_size for path in roots[0].rglob("*samples-*.parquet")]
+    assert len(tables) == 2
+    assert nbytes["samples-"] == sum(tables)
+    assert requests["get"] == 2 + cost(roots[0], first_paint)[0]["get"]

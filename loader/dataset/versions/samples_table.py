@@ -238,16 +238,26 @@ def live_values(
 
     Raises: FieldNotFound as `live_where`.
     """
+    truths = len(expressions) if as_truth else 0
+    return live_columns(version, [(one, what) for one in expressions], truths)
+
+
+def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
+    """Return as `live_values`; the tables are read once for all. asked: expression and name of its question, for each.
+
+    truths: that many columns, the first, are bools, null as False. Raises: FieldNotFound as `live_where`.
+    """
     pl = import_polars()
-    columns = [parse_expression(pl, one, what) for one in expressions]
-    names = sorted({name for one in columns for name in one.meta.root_names()})
-    if as_truth:
-        columns = [one.cast(pl.Boolean).fill_null(False) for one in columns]
+    columns = [parse_expression(pl, one, what) for one, what in asked]
     known = {*_columns(version), "part", "row"}
-    if unknown := [name for name in names if name not in known]:
-        raise FieldNotFound(
-            f"{what} names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
-        )
+    for one, (_, what) in zip(columns, asked, strict=True):
+        if unknown := sorted(set(one.meta.root_names()) - known):
+            raise FieldNotFound(
+                f"{what} names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
+            )
+    what = " and ".join(dict.fromkeys(what for _, what in asked))
+    names = sorted({name for one in columns for name in one.meta.root_names()})
+    columns = [one.cast(pl.Boolean).fill_null(False) if i < truths else one for i, one in enumerate(columns)]
     try:
         # A constant, such as "1 = 1", is one row: the ordinals beside it make it as many as there are samples.
         frame: polars.DataFrame = (

@@ -8,7 +8,7 @@ import numpy as np
 
 import loader
 from loader.dataset.tables.columns import SOURCE_COLUMNS
-from loader.dataset.versions.samples_table import live_values, live_where
+from loader.dataset.versions.samples_table import live_columns
 from loader.errors import InvalidRuntime
 from penstock.card.rendering.escape import clean
 from penstock.diff import column_statistics
@@ -108,7 +108,7 @@ def version_record(
     """
     if first < 0:
         raise InvalidRuntime(f"from = {first}; a place from 0 is needed")
-    ordinals, n_found = _found(version, where, sort, first)
+    ordinals, n_found, told = _found(version, where, sort, first)
     manifest = version.manifest
     dataset, _, number = version.name.partition("@")
     return VersionRecord(
@@ -129,7 +129,7 @@ def version_record(
         sort=sort,
         n_found=n_found,
         first=first,
-        rows=_rows(version, ordinals, bool(where or sort)),
+        rows=_rows(version, ordinals, told),
     )
 
 
@@ -144,21 +144,37 @@ def fields_of(version: "loader.Version", ordinals: Sequence[int]) -> list[tuple[
     ]
 
 
-def _found(version: "loader.Version", where: str, sort: str, first: int) -> tuple[list[int], int]:
-    """Return the ordinals of one page, and the number of all that the filter keeps."""
+def _found(
+    version: "loader.Version", where: str, sort: str, first: int
+) -> tuple[list[int], int, list[dict[str, Any]]]:
+    """Return the ordinals of one page, the number of all that the filter keeps, and columns that the page is told with.
+
+    Without filter and order these are none: no table is read for them.
+    """
     for what, text in (("where", where), ("sort", sort)):
         check_limit(text, what)
     if not where and not sort:
-        return list(range(min(first, len(version)), min(first + PAGE, len(version)))), len(version)
-    kept = np.flatnonzero(live_where(version, where)) if where else np.arange(len(version))
+        whole = list(range(min(first, len(version)), min(first + PAGE, len(version))))
+        return whole, len(version), [{} for _ in whole]
+    columns = [name for name in TOLD if name in version.manifest["columns"]]
+    frame = live_columns(
+        version,
+        [
+            (where or "TRUE", f"where({where!r})"),
+            *((f'"{name}"', "the grid") for name in columns),
+            *([(sort.removeprefix("-"), f"sort={sort!r}")] if sort else ()),
+        ],
+        truths=1,
+    )
+    kept = frame["0"].arg_true()
     if sort:
         descending = sort.startswith("-")
-        values = live_values(version, [sort.removeprefix("-")], f"sort={sort!r}").to_series()
-        order = values.arg_sort(descending=descending, nulls_last=True).to_numpy()
-        inside = np.zeros(len(version), bool)
-        inside[kept] = True
-        kept = order[inside[order]]
-    return kept[first : first + PAGE].tolist(), len(kept)
+        ranked = frame[kept, -1].to_frame().with_row_index("at")
+        name = ranked.columns[-1]
+        kept = kept[ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]]
+    page = kept[first : first + PAGE]
+    told = frame[page].select(str(i + 1) for i in range(len(columns)))
+    return page.to_list(), len(kept), [dict(zip(columns, row, strict=True)) for row in told.rows()]
 
 
 def _facets(version: "loader.Version") -> tuple[Facet, ...]:
@@ -184,15 +200,9 @@ def _facets(version: "loader.Version") -> tuple[Facet, ...]:
     return tuple(sorted(found, key=lambda one: one.column))
 
 
-def _rows(version: "loader.Version", ordinals: list[int], scanned: bool) -> tuple[GridRow, ...]:
+def _rows(version: "loader.Version", ordinals: list[int], told: list[dict[str, Any]]) -> tuple[GridRow, ...]:
     if not ordinals:
         return ()
-    told: list[dict[str, Any]] = [{} for _ in ordinals]
-    columns = [name for name in TOLD if name in version.manifest["columns"]]
-    if scanned and columns:  # the table is read anyway
-        quoted = [f'"{name}"' for name in columns]
-        table = live_values(version, quoted, "the grid").select("*")[ordinals]
-        told = [dict(zip(columns, row, strict=True)) for row in table.rows()]
     keys = version.keys(np.array(ordinals, np.int64))
     return tuple(
         GridRow(

@@ -21,7 +21,7 @@ from .trail import check_run_name
 if TYPE_CHECKING:
     import polars as pl
 
-AT_ONCE = 256
+AT_ONCE = 64
 """Objects that are held at once before they are parsed."""
 _ROWS = re.compile(r"([0-9]+)-of-([0-9]+)/[0-9]{19}-[0-9a-f]{16}\.parquet")
 _PLACE = ["step", "rank", "at_us", "world_size"]
@@ -150,13 +150,11 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
         raise MissingDependency("a trail is read with polars: pip install 'penstock[tables]'") from error
     parts = [_of_rank(SCHEMA.empty_table(), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
-        some = names[first : first + AT_ONCE]
-        with Together(store, [folder + name for name in some]) as coming:
-            for name in some:
-                table = parse_table(coming.get(folder + name).data, f"{store.url}/{folder}{name}")
-                place = _ROWS.fullmatch(name)
-                assert place is not None  # as listed
-                parts.append(_of_rank(table, int(place[1]), int(place[2])))
+        some = _read(store, folder, names[first : first + AT_ONCE])
+        # Together, as small buffers take up to twice the memory of their values.
+        parts.append(pl.concat(some, how="diagonal", rechunk=True))
+        del some
+    pa.default_memory_pool().release_unused()
     steps = _ordered(pl.concat(parts, how="diagonal"))
     notes, crcs = (sorted(name for name in steps.columns if name.startswith(one)) for one in (NOTE, CRC))
     first_columns = ["step", "rank", "world_size"]
@@ -164,10 +162,25 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
     return steps.select(*first_columns, *others, *notes, *crcs)
 
 
+def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
+    """Return the rows of each of a few objects."""
+    found = []
+    with Together(store, [folder + name for name in names]) as coming:
+        for name in names:
+            table = parse_table(coming.get(folder + name).data, f"{store.url}/{folder}{name}")
+            place = _ROWS.fullmatch(name)
+            assert place is not None  # as listed
+            found.append(_of_rank(table, int(place[1]), int(place[2])))
+    return found
+
+
 def _ordered(steps: "pl.DataFrame") -> "pl.DataFrame":
     """Return the rows by step, rank and time, each once. Rows in their order, as one rank's are, are not copied."""
     import polars as pl
 
+    numbers = steps["step"].to_numpy()
+    if (numbers[1:] > numbers[:-1]).all():
+        return steps  # most runs record one rank, and repeat no step
     places = [steps[name].to_numpy() for name in _PLACE]
     order = np.lexsort(places[::-1])
     if not np.array_equal(order, np.arange(len(order))):

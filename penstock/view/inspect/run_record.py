@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from loader.run.trail.step_rows import NOTE
 from ..replays.training import Training
 from .json_record import Record
 from .marks import StepMark, note_marks
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MOST_POINTS = 1000
 """Places of a chart along its steps, over all notes; each has the least and the greatest value of a note there."""
@@ -136,11 +139,18 @@ def _spikes(training: Training) -> tuple[Spike, ...]:
     steps = training.charted.steps["step"].to_numpy()
     suspects: set[int] = set()
     for name in training.charted.notes:
-        values = training.charted.steps[NOTE + name].to_numpy().astype(np.float64)
+        values = _floats(training.charted.steps[NOTE + name])
         there = ~training.charted.steps[NOTE + name].is_null().to_numpy()
-        suspects.update(steps[there & ~np.isfinite(values)].tolist()[:MOST_SPIKES])
-        far = np.nan_to_num(np.abs(values - training.spreads[name].median), nan=-1.0, posinf=-1.0)
-        suspects.update(steps[np.argsort(-far, kind="stable")[: 2 * MOST_SPIKES]].tolist())
+        suspects.update(steps[there & ~np.isfinite(values)][:MOST_SPIKES].tolist())
+        far = np.abs(values - training.spreads[name].median)
+        np.nan_to_num(far, copy=False, nan=-1.0, posinf=-1.0)
+        if len(far) > 2 * MOST_SPIKES:
+            steps_far = np.flatnonzero(far >= np.partition(far, -2 * MOST_SPIKES)[-2 * MOST_SPIKES])
+        else:
+            steps_far = np.arange(len(far))
+        suspects.update(
+            steps[steps_far[np.argsort(-far[steps_far], kind="stable")][: 2 * MOST_SPIKES]].tolist()
+        )
     found = [
         Spike(step=step, marks=tuple(marks))
         for step in sorted(suspects)
@@ -175,28 +185,37 @@ def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:
     numbers = training.charted.steps["step"].to_numpy()  # ascending
     last = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
     notes = [NOTE + name for name in training.charted.notes]
-    frame = training.charted.steps.select("step", "wait_us", "substituted", *notes).filter(last)
-    columns: dict[str, np.ndarray[Any, np.dtype[np.float64]]] = {
-        name: frame[NOTE + name].to_numpy().astype(np.float64) for name in training.charted.notes
-    }
-    columns |= {
-        "wait_ms": frame["wait_us"].to_numpy() / 1000,
-        "substituted": frame["substituted"].to_numpy().astype(np.float64),
+    frame = training.charted.steps.select("step", "wait_us", "substituted", *notes)
+    frame = frame if last.all() else frame.filter(last)
+    shown = {name: NOTE + name for name in training.charted.notes} | {
+        "wait_ms": "wait_us",
+        "substituted": "substituted",
     }
     n = frame.height
     chosen = np.arange(n)
     if n > 2 * MOST_POINTS:
-        ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(columns)) + 1).astype(int)
+        ends = np.linspace(0, n, max(LEAST_POINTS, MOST_POINTS // len(shown)) + 1).astype(int)
         kept = {0, n - 1}
-        for values in columns.values():
-            low, high = np.nan_to_num(values, nan=np.inf), np.nan_to_num(values, nan=-np.inf)
+        for column in shown.values():  # one after the other: a column of 1e6 steps is 8 MB
+            values = _floats(frame[column])
             for start, stop in pairwise(ends.tolist()):
-                kept.update((start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())))
+                some = values[start:stop]
+                low, high = np.nan_to_num(some, nan=np.inf), np.nan_to_num(some, nan=-np.inf)
+                kept.update((start + int(low.argmin()), start + int(high.argmax())))
         chosen = np.array(sorted(kept))
+    rows = frame[chosen]
     return {
-        "step": tuple(frame["step"].to_numpy()[chosen].tolist()),
+        "step": tuple(rows["step"].to_list()),
         **{
-            name: tuple(float(one) if np.isfinite(one) else None for one in values[chosen])
-            for name, values in columns.items()
+            name: tuple(
+                float(one) if np.isfinite(one) else None
+                for one in _floats(rows[column]) / (1000 if name == "wait_ms" else 1)
+            )
+            for name, column in shown.items()
         },
     }
+
+
+def _floats(column: "pl.Series") -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return float64 [n]; null is NaN. The column's own memory where it can be."""
+    return column.to_numpy().astype(np.float64, copy=False)

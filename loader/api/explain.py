@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset.shards.address import FieldAddress, SampleAddress
+from ..dataset.shards.address import FieldAddress, SampleAddress, crc_text
 from ..dataset.tables.columns import SOURCE_COLUMNS
+from ..dataset.tables.foreign_objects import is_foreign
 from ..dataset.tables.parquet import TableFile
 from ..dataset.tables.table_rows import get_rows
 from ..dataset.versions.version import Version
@@ -20,6 +21,7 @@ from ..order.steps.slots import Slots, rank_slice
 from ..run.recipe.document_pieces import pieces_of, sequence_address
 from ..run.recipe.recipe import stored_view
 from ..run.recipe.world import World
+from ..storage.placed import PlacedStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Explanation:
 
 
 def _place(root: str, at: FieldAddress) -> str:
-    return f"{root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {at.crc32c:08x}"
+    return f"{root}/{at.path} bytes [{at.offset}:{at.offset + at.nbytes}] crc32c {crc_text(at.crc32c) or 'not known'}"
 
 
 def explain(
@@ -201,6 +203,14 @@ def _pieces(plan: Plan, step: int, slots: Slots, mine: I64, view: View) -> dict[
     return out
 
 
+def _registered_at(placed: PlacedStore, address: SampleAddress) -> dict[str, str]:
+    """Return where a sample's bytes were registered; nothing of one that lies in the root."""
+    for at in address.fields.values():
+        if is_foreign(at.path):
+            return {"raw_uri": placed.place(at.path, at.offset)[0]}
+    return {}
+
+
 def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[str, str]]:
     """Return the provenance columns of these samples; of large keys tables the row groups that hold them are read.
 
@@ -222,6 +232,8 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
             table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
             for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
                 out[i] = _own(version, entry["path"], int(place[i]) - start, row, addresses[i])
+                if version.placed is not None and "raw_uri" not in out[i]:
+                    out[i] |= _registered_at(version.placed, addresses[i])
         start = end
     return out
 

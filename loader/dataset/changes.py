@@ -4,7 +4,10 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from ..errors import Conflict, PenstockError
 from .labels.annotate import Annotated, Annotating, write_annotation
@@ -15,9 +18,17 @@ from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_f
 from .publishing.gate import check_verdict
 from .shards.part import Part
 from .tables.manifest import Change
+from .tables.parquet import put_named, table_bytes
 from .versions.samples_table import import_polars
 from .versions.version import Version, open_record
-from .writing.exclude import NOTHING_SUPERSEDED, StillLive, check_reason, find_superseded, write_exclusions
+from .writing.exclude import (
+    NOTHING_SUPERSEDED,
+    StillLive,
+    Superseded,
+    check_reason,
+    find_superseded,
+    write_exclusions,
+)
 from .writing.group_writer import write_group
 from .writing.run_tables import check_parts, write_group_run, write_run
 
@@ -77,6 +88,52 @@ def publish_parts(
         )
         checks += [superseded.still_live()] if supersede else []
         return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
+
+
+def publish_registered(
+    root: "Root",
+    dataset: str,
+    txn: str,
+    prefix: str,
+    parts: Sequence[Part],
+    samples: pa.Table,
+    foreign: pa.Table,
+    *,
+    facts: Mapping[str, str],
+    parent: Version | None,
+    left_out: Superseded,
+    producer: Mapping[str, Any],
+    created_us: int,
+) -> Version:
+    """Publish parts whose shards were registered where they lie, under names that follow from what they are.
+
+    samples: their samples, in their order. foreign: the table of their objects, and its facts. left_out: samples of the
+    parent to leave out.
+
+    Raises: Conflict where the parent is not the newest version any more; as `publish_parts`.
+    """
+    state = root.log.state
+    known = not_aborted(state, txn)
+    if known.number is not None:
+        return root.open(f"{dataset}@{known.number}")
+    check_parts(parts)
+    columns = parent.manifest["columns"] if parent else {}
+    earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
+    change, keys = write_run(root.store, prefix, parts, earlier, {}, left_out, samples)
+    table = put_named(
+        root.store, prefix, "foreign", table_bytes(foreign, "foreign", facts=facts), foreign.num_rows
+    )
+    pending = Pending(
+        dataset=dataset,
+        txn=txn,
+        prefix=prefix,
+        change=replace(change, foreign=table),
+        producer=check_producer(producer),
+        created_us=created_us,
+    )
+    checks: list[Check] = [Onto(parent.id if parent else ""), NewKeys(root.store, keys, left_out)]
+    checks += [left_out.still_live()] if left_out.n_samples else []
+    return commit(root.store, root.log, pending, *checks)
 
 
 def publish_group(

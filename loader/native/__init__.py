@@ -10,6 +10,7 @@ from types import ModuleType
 from . import python
 from .python import IN_MEMORY as IN_MEMORY
 from .python import RIGHT as RIGHT
+from .python import UNKNOWN_CRC as UNKNOWN_CRC
 from .python import UNREAD as UNREAD
 from .python import WRONG as WRONG
 from .python import OpenFile as OpenFile

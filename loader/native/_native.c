@@ -94,6 +94,8 @@ static double seconds(void)
 enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
 /* The first three are what a caller sees. COLD: not in the page cache, read when all others are. */
 
+#define UNKNOWN_CRC (-1)
+
 #define BLOCK_BYTES (128 * 1024)
 /* Read and then checked at once: they are in the processor's cache, and the clock is asked seldom. */
 
@@ -101,7 +103,8 @@ enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
 typedef struct {
     File *files;
     Py_ssize_t n_files, n, n_head;
-    const int64_t *which, *begin, *nbytes, *at, *crcs;
+    const int64_t *which, *begin, *nbytes, *at;
+    int64_t *crcs;
     const uint8_t *head;
     uint8_t *memory, *status;
     double checked_s;
@@ -121,6 +124,14 @@ static size_t size_of(const Items *items, Py_ssize_t i)
 static uint8_t *place_of(const Items *items, Py_ssize_t i)
 {
     return items->memory + items->at[i];
+}
+
+/* Whether an item has its checksum. One that is not known becomes known here. */
+static int has_crc(const Items *items, Py_ssize_t i, uint32_t crc)
+{
+    if (items->crcs[i] == UNKNOWN_CRC)
+        items->crcs[i] = crc;
+    return crc == (uint64_t)items->crcs[i];
 }
 
 /* All of an item, or false, with errno 0 where the file ends. */
@@ -243,7 +254,7 @@ static int copied(const Items *items, Py_ssize_t i, uint32_t begun)
     uint32_t crc = copied_crc(begun, place_of(items, i), file->data + begin + items->n_head, (size_t)n,
                               next_in_map(items, i));
     copying.back = NULL;
-    return same && crc == (uint64_t)items->crcs[i] ? RIGHT : WRONG;
+    return same && has_crc(items, i, crc) ? RIGHT : WRONG;
 }
 
 static long waits(void)
@@ -257,7 +268,7 @@ static void check(Items *items, Py_ssize_t first, Py_ssize_t last, uint32_t begu
     double start = seconds();
     for (Py_ssize_t i = first; i < last; i++)
         if (items->status[i] == UNCHECKED)
-            items->status[i] = extended(begun, place_of(items, i), size_of(items, i)) != (uint64_t)items->crcs[i];
+            items->status[i] = !has_crc(items, i, extended(begun, place_of(items, i), size_of(items, i)));
     items->checked_s += seconds() - start;
 }
 
@@ -317,7 +328,7 @@ static PyObject *crc32c(PyObject *self, PyObject *args)
     return PyLong_FromUnsignedLong(crc);
 }
 
-/* Arrays that say where items lie and what they are: int64 [n] each, but the last, uint8 [n]. */
+/* Arrays that say where items lie and what they are: int64 [n] each, but the last, uint8 [n]. The last two are written. */
 enum { WHICH, BEGIN, NBYTES, AT, CRC, STATUS, N_ARRAYS };
 
 /* Takes the arrays; *held is the number of those that are held then. 0, or -1 with ValueError. */
@@ -326,7 +337,7 @@ static int take_arrays(PyObject **given, Py_buffer *arrays, int *held, Items *it
     static const char *names[N_ARRAYS] = {"which", "begin", "nbytes", "at", "crcs", "status"};
     for (; *held < N_ARRAYS; ++*held) {
         Py_ssize_t nbytes = *held == WHICH ? -1 : *held == STATUS ? items->n : 8 * items->n;
-        if (buffer_of(given[*held], &arrays[*held], names[*held], nbytes, *held == STATUS) < 0)
+        if (buffer_of(given[*held], &arrays[*held], names[*held], nbytes, *held >= CRC) < 0)
             return -1;
         if (*held == WHICH)
             items->n = arrays[WHICH].len / 8;

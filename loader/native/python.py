@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 RIGHT, WRONG, UNREAD = 0, 1, 2
 """Status of an item: as it shall be; other bytes; not to be read, or not whole."""
 
+UNKNOWN_CRC = -1
+"""In the place of a CRC-32C: not known."""
+
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
@@ -50,7 +53,8 @@ def gather(
     - WRONG where the item does not begin with `head`, or its CRC-32C (of all its bytes) is not `crcs[i]`;
     - UNREAD where the file cannot be read, or ends before.
 
-    The memory of an item that is not RIGHT holds anything.
+    The memory of an item that is not RIGHT holds anything. A checksum that is `UNKNOWN_CRC` is not compared: that of
+    what was read is put into `crcs`.
 
     memory: uint8, contiguous. Items may lie in any order, and not over each other.
 
@@ -68,9 +72,16 @@ def gather(
             continue
         into[place : place + size - len(head)] = np.frombuffer(data, np.uint8)[len(head) :]
         checking = perf_counter()
-        status[i] = RIGHT if data.startswith(head) and crc32c(data) == crcs[i] else WRONG
+        status[i] = RIGHT if data.startswith(head) and _has_crc(crcs, i, crc32c(data)) else WRONG
         checked_s += perf_counter() - checking
     return checked_s
+
+
+def _has_crc(crcs: Int64s, i: int, crc: int) -> bool:
+    """Return whether an item has its checksum. One that is not known becomes known here."""
+    if crcs[i] == UNKNOWN_CRC:
+        crcs[i] = crc
+    return bool(crcs[i] == crc)
 
 
 def instructions() -> str:

@@ -104,7 +104,7 @@ class Execution:
         self._asked, self._bound = workers, bound_bytes
         self.name, self.why = self._first(executor)
         self._may_go_over = executor == "auto" and self.name == "threads"
-        local = all(is_local(view.version.store) for view in assembler.recipe.views)
+        local = all(is_local(view.version.shard_store) for view in assembler.recipe.views)
         self._may_be_fewer = workers == "auto" and self.name == "threads" and local
         self._least_threads = 0 if executor == "auto" else 1
         self._threads_made: int | None = None  # by what was seen

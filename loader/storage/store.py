@@ -168,6 +168,8 @@ def disk_of(store: RangeReader) -> Disk | None:
 
 def is_local(store: RangeReader) -> bool:
     """Return whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
+    if isinstance(known := getattr(store, "is_local", None), bool):  # of several stores
+        return known
     return disk_of(store) is not None or "://" not in store.url.removeprefix("file://")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.tables.foreign_objects import is_foreign
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.references import Reference, table_references
@@ -16,6 +17,7 @@ SMALL_FOLDERS = (
     "plans/",
     "views/",
     "packs/",
+    "places/",
     "cards/",
     "gates/",
     "exclusions/",
@@ -59,12 +61,15 @@ def new_items(source: Store, target: Store, state: State, after: int, failed: Fa
             gone = {file["path"] for file in base.get("shards", ())} - {
                 one["path"] for one in manifest["shards"]
             }
-            # Tables that were merged name shards that came with the parent.
+            # Tables that were merged name shards that came with the parent, by their indexes: registered bytes may have
+            # another index since.
             merged = {
                 path
                 for file in base.get("shards", ())
                 if file["path"] in gone
-                for path in get_table(source, TableFile.from_json(file), ["path"])["path"].to_pylist()
+                for path in get_table(source, TableFile.from_json(file), ["index_path"])[
+                    "index_path"
+                ].to_pylist()
             }
         except PenstockError as error:
             failed(record.manifest, error)
@@ -109,13 +114,15 @@ def _shards(
     for batch in table.to_batches(max_chunksize=4096):
         row: dict[str, Any]
         for row in batch.to_pylist():
-            if row["path"] not in merged:
+            if row["index_path"] in merged:
+                continue
+            if not is_foreign(row["path"]):  # registered bytes stay where they are
                 yield Item(
                     path=row["path"], nbytes=row["nbytes"], digest=f"sha256:{row['sha256']}", look=look
                 )
-                yield Item(
-                    path=row["index_path"],
-                    nbytes=row["index_nbytes"],
-                    digest=f"crc32c:{row['index_crc32c']:08x}",
-                    look=look,
-                )
+            yield Item(
+                path=row["index_path"],
+                nbytes=row["index_nbytes"],
+                digest=f"crc32c:{row['index_crc32c']:08x}",
+                look=look,
+            )

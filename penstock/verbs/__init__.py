@@ -17,6 +17,7 @@ from . import (
     ls,
     migrate,
     order,
+    register,
     repair,
     retire,
     seen,
@@ -43,6 +44,7 @@ VERBS: dict[str, Verb] = {
     "seen": seen.VERB,
     "card": card.VERB,
     "bench": bench.VERB,
+    "register": register.VERB,
     "annotate": annotate.VERB,
     "exclude": exclude.VERB,
     "approve": approve.VERB,
@@ -71,7 +73,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "checkpoints",
         "trail",
     ),
-    "build datasets": ("diff", "card", "annotate", "exclude", "approve", "retire"),
+    "build datasets": ("register", "diff", "card", "annotate", "exclude", "approve", "retire"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
 """User -> verbs, as `penstock --help` shows them; each verb is in one group."""

@@ -32,6 +32,8 @@ def run(arguments: Namespace) -> Answer:
         "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
     )
     of = f" of {report.of_shards}" if report.shards < report.of_shards else ""
+    if report.unverified_nbytes:
+        how += f"; of {size(report.unverified_nbytes)} no checksum is known: they were read, and held against nothing"
     said = f"{report.version}: {report.shards}{of} shards, {report.rows} rows, {size(report.nbytes)}; checked {how}"
     return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
 

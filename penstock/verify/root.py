@@ -38,6 +38,7 @@ DERIVED = (
     "reports",
     "follows",
     "trails",
+    "places",
 )
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))

@@ -1,6 +1,6 @@
 """`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,10 +11,13 @@ import pyarrow as pa
 from loader import Root, Version
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.part import SHARDS_SCHEMA
+from loader.dataset.tables.foreign_objects import is_foreign
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import PenstockError
+from loader.storage import ObjectInfo
 
 from ..progress import progress
+from .registered import check_registered
 from .shard import Problem, check_bytes, check_last_row
 from .tables import any_in, bad_tables, check_statistics, compare_tables
 
@@ -39,6 +42,8 @@ class Report:
     """Rows of the shards that were looked at."""
     nbytes: int = 0
     """Bytes of the shards that were looked at."""
+    unverified_nbytes: int = 0
+    """Registered bytes among them that were read, and of which no checksum is known; 0 unless every byte was read."""
     problems: list[Problem] = field(default_factory=list)
     """Things that are wrong."""
 
@@ -66,6 +71,8 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     - that all groups of a part and the samples table hold the same keys in the same order;
     - the hashes of keys, and the statistics, computed again.
 
+    Registered objects are asked for their size and change token, also without `full`; with it, their fields are read.
+
     A bad table stops only the checks that need it. The shards that a bad table names are not looked at: the problem
     says their number. Tables are compared with each other for each version, for which those of samples and parts are
     read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
@@ -73,6 +80,7 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     seen: shards and tables that were looked at before, and need not be again; those of this version are added.
     """
     report = Report(version=version.name, full=full)
+    unverified: list[int] = []
     bad = bad_tables(version, seen)
     different = list(compare_tables(version, bad))
     report.problems.extend([*bad.values(), *different])
@@ -90,7 +98,10 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     seen.update(shard["path"] for shard in shards)
     with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
         found = pool.map(
-            lambda shard: list(_shard(version, shard, keys.get(shard["part"], no_keys), full=full)), shards
+            lambda shard: list(
+                _shard(version, shard, keys.get(shard["part"], no_keys), unverified.append, full=full)
+            ),
+            shards,
         )
         for shard in progress(
             shards,
@@ -102,6 +113,7 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
             report.rows += shard["n_rows"]
             report.nbytes += shard["nbytes"]
             report.problems.extend(next(found))
+    report.unverified_nbytes = sum(unverified)
     return report
 
 
@@ -127,16 +139,25 @@ def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]
 
 
 def _shard(
-    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+    version: Version,
+    shard: dict[str, Any],
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+    *,
+    full: bool,
 ) -> Iterator[Problem]:
     """Yield the problems of a shard and its index.
 
     keys: of its part, by the samples table; None where that cannot be told.
+    unverified: told the registered bytes of which no checksum is known.
     full: whether every byte is read.
     """
     address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
     try:
-        found = version.store.head(shard["path"])
+        registered = is_foreign(shard["path"])
+        if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
+            return  # its object may be another now, or gone: registering again has left its samples out
+        found = _head(version, shard["path"])
         if found.nbytes != shard["nbytes"]:
             yield Problem(
                 address=address,
@@ -155,8 +176,17 @@ def _shard(
                     address=address,
                     what=f"its index has {there} bytes, the manifest says {shard['index_nbytes']}",
                 )
-            yield from check_bytes(version, shard, address, index, keys)
-        elif index.n_rows and found.nbytes == shard["nbytes"]:
+            if registered:
+                yield from check_registered(version, shard, address, index, keys, unverified)
+            else:
+                yield from check_bytes(version, shard, address, index, keys)
+        elif not registered and index.n_rows and found.nbytes == shard["nbytes"]:
             yield from check_last_row(version, shard, index)
     except (PenstockError, OSError) as error:
         yield Problem(address=address, what=str(error))
+
+
+def _head(version: Version, path: str) -> ObjectInfo:
+    """Return what the store of a shard says of it. Raises: Changed for a registered object that is another now."""
+    placed = version.placed
+    return version.store.head(path) if placed is None else placed.head(path)

@@ -89,9 +89,13 @@ def gathers(draw):
         contents = [head + one[len(head) :] for one in contents]
         items = [(i, 0) if draw(st.booleans()) else (i, begin) for i, begin in items]
     sizes = [len(head) + size for size in draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))]
-    flips = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2**32]), min_size=n, max_size=n))
+    flips = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 2**32]), min_size=n, max_size=n))
     messages = [contents[i][begin : begin + size] for (i, begin), size in zip(items, sizes, strict=True)]
-    crcs = int64(*(google_crc32c.value(one) ^ flip for one, flip in zip(messages, flips, strict=True)))
+    known = (
+        -1 if flip == 2 else google_crc32c.value(one) ^ flip
+        for one, flip in zip(messages, flips, strict=True)
+    )
+    crcs = int64(*known)
     which, begin, nbytes = int64(*(i for i, _ in items)), int64(*(b for _, b in items)), int64(*sizes)
     room = int(nbytes.sum()) - n * len(head) + draw(st.integers(0, 3))
     order = draw(st.permutations(range(n)))
@@ -122,17 +126,34 @@ def test_both_do_the_same(of, mapped, tmp_path):
     found = []
     for verbs in VERBS:
         memory, status = np.full(room, 7, np.uint8), np.full(len(which), 9, np.uint8)
+        found_crcs = crcs.copy()
         with opened(tmp_path, contents, mapped) as files:
             try:
-                verbs.gather(files, which, begin, nbytes, head, memory, at, crcs, status)
+                verbs.gather(files, which, begin, nbytes, head, memory, at, found_crcs, status)
                 said = None
             except ValueError as error:
                 said = str(error)
         if said is None:  # the memory of items that are not right holds anything
             for i in np.flatnonzero(status != RIGHT).tolist():
                 memory[at[i] : at[i] + nbytes[i] - len(head)] = 0
-        found.append((said, memory.tobytes(), status.tobytes()))
+        found.append((said, memory.tobytes(), status.tobytes(), found_crcs.tobytes()))
     assert all(one == found[0] for one in found)
+
+
+@each
+@mapped
+def test_a_checksum_that_is_not_known_is_told_and_not_compared(verbs, mapped, tmp_path):
+    """Also of the first items of a call, which are read, and of the others, which are copied where there are maps."""
+    contents, n = [b"headAAAAhoadBBBB"], 9
+    every = np.tile(np.arange(2), n)
+    crcs, status = np.full(2 * n, -1, np.int64), np.full(2 * n, 9, np.uint8)
+    memory = np.zeros((2 * n, 4), np.uint8)
+    with opened(tmp_path, contents, mapped) as files:
+        columns = np.zeros(2 * n, np.int64), every * 8, np.full(2 * n, 8)
+        verbs.gather(files, *columns, b"head", memory, np.arange(2 * n) * 4, crcs, status)
+    assert status.tolist() == [RIGHT, WRONG] * n  # of another head nothing is told
+    assert crcs.tolist() == [google_crc32c.value(b"headAAAA"), -1] * n
+    assert bytes(memory[0]) == b"AAAA"
 
 
 @each

@@ -7,7 +7,7 @@ same change is laid on the newer version (a rebase). Parts are named by id, so o
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..shards.key_hashes import covered, hashes_of, known
 from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
-from ..writing.exclude import still_there
+from ..writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
 
@@ -55,6 +55,8 @@ class Pending:
     """Returns the change to commit, once the version it is laid on is known: with additions, or less of it."""
     verdict: str = ""
     """Path of the record that lets it pass; "" for none."""
+    created_us: int | None = None
+    """Time that the manifest says, in UTC microseconds; None for now."""
 
 
 TEXT_FACTS, LIST_FACTS = ("tokenizer", "tokenizer_sha256", "unit"), ("dims", "labels")
@@ -152,6 +154,7 @@ def _manifest(parent: Version | None, applied: Applied, pending: Pending, denies
             denies=denies,
             producer={**pending.producer, **dropped},
             facts=pending.facts,
+            created_us=pending.created_us,
         )
 
     under = parent.manifest if parent else None
@@ -162,10 +165,13 @@ class NewKeys:
     """Checks that none of a run's keys is live in the newest version, by their hashes.
 
     The keys of the dataset are read where a hash was there before, each table once.
+
+    leaving: samples that leave with the run: it may bring their keys again.
     """
 
-    def __init__(self, store: Store, keys: list[str]) -> None:
+    def __init__(self, store: Store, keys: list[str], leaving: Superseded = NOTHING_SUPERSEDED) -> None:
         self._store, self._keys = store, keys
+        self._leaving = {(part, row) for (part, _), rows in leaving.rows.items() for row in rows}
         self._hashes = np.sort(hashes_of(keys))
         self._known: dict[str, bool] = {}  # tables of hashes that were asked -> whether one of ours is there
         self._clashes: dict[str, pa.Table] = {}
@@ -186,7 +192,7 @@ class NewKeys:
             self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=keys))
         # Which rows are live is asked again each time: a retirement may bring back what was excluded.
         for file in runs:
-            _refuse_live(parent, self._clashes[file.path])
+            _refuse_live(parent, self._clashes[file.path], self._leaving)
 
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
@@ -250,14 +256,14 @@ class FreeGroup:
                 )
 
 
-def _refuse_live(parent: Version, clashes: pa.Table) -> None:
-    """Raise DuplicateKey when one of these rows (part, row, key) is live in the version."""
+def _refuse_live(parent: Version, clashes: pa.Table, leaving: Container[tuple[str, int]]) -> None:
+    """Raise DuplicateKey when one of these rows (part, row, key) is live in the version, and not leaving."""
     members: dict[str, Any] = {}
     for row in clashes.to_pylist():
         part = row["part"]
         if part not in members:
             members[part] = parent.parts.live_members(parent.parts.position(part))
-        if members[part][row["row"]]:
+        if members[part][row["row"]] and (part, row["row"]) not in leaving:
             raise DuplicateKey(
                 f"key {row['key']!r} is already in {parent.name} (one of {len(clashes)} keys that were there before); "
                 "a version adds new samples to those there. Write under new keys, exclude the old ones first "

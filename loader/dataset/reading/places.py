@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...storage.shared.threads import lock
-from ..shards.address import FieldAddress, SampleAddress
+from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.bitmap import Bools, SelectTable
 from ..shards.index import ROW_GROUP_ROWS, IndexRows
 from ..shards.parts_table import PartsTable, locate
@@ -47,7 +47,12 @@ class FieldPlaces:
     nbytes: Int64s
     """int64 [n]: number of bytes."""
     crc32c: Int64s
-    """int64 [n]: CRC-32C of the bytes."""
+    """int64 [n]: CRC-32C of the bytes. One that is not known (`UNKNOWN_CRC`) is put here once the bytes were read."""
+
+    @property
+    def unknown(self) -> Int64s:
+        """int64: numbers of the samples whose CRC-32C is not known."""
+        return np.flatnonzero(self.crc32c == UNKNOWN_CRC)
 
     def address(self, field: str, number: int) -> FieldAddress:
         """Return the address of one sample's field."""

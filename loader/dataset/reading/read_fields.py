@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...errors import Corrupt
 from ...storage import RangeReader
-from ..shards.address import FieldAddress, SampleAddress
+from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .places import Int64s, SamplePlaces
 from .shard_read import AddressOf, OnRead, Reading, ReadingOf, ShardRead, extent
@@ -24,6 +24,13 @@ _Wanted = tuple[int, str, int, int, int | None]
 
 _Shard = tuple[int, str]
 """Number of the version, path."""
+
+OnCrc = Callable[[int, str, int], None]
+"""Told of a field whose CRC-32C was not known, once it is: number of the sample, field, CRC-32C of what was read."""
+
+
+def _nothing(number: int, field: str, crc: int) -> None:
+    """Do nothing with a CRC-32C that nobody keeps."""
 
 
 def raise_corrupt(number: int, error: Corrupt) -> None:
@@ -102,9 +109,13 @@ def read_places(
 ) -> list[tuple[int, str, bytes | Corrupt]]:
     """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
 
-    numbers: field -> numbers of the samples. unverified: fields whose bytes the caller verifies. Raises: as
-    `read_fields`.
+    A CRC-32C that is not known is put into the places. numbers: field -> numbers of the samples. unverified: fields
+    whose bytes the caller verifies. Raises: as `read_fields`.
     """
+
+    def learn(number: int, field: str, crc: int) -> None:
+        places.fields[field].crc32c[number] = crc
+
     by_shard: dict[_Shard, list[_Wanted]] = {}
     for field, some in numbers.items():
         at = places.fields[field]
@@ -114,7 +125,7 @@ def read_places(
                 (number, field, offset, nbytes, None if field in unverified else crc)
                 for number, offset, nbytes, crc in zip(*(one.tolist() for one in columns), strict=True)
             )
-    return _read_shards(reading_of, by_shard, places.address, run)
+    return _read_shards(reading_of, by_shard, places.address, run, learn)
 
 
 def read_parts(
@@ -157,11 +168,15 @@ def read_parts(
 
 
 def _read_shards(
-    reading_of: ReadingOf, by_shard: Mapping[_Shard, Sequence[_Wanted]], address_of: AddressOf, run: Map
+    reading_of: ReadingOf,
+    by_shard: Mapping[_Shard, Sequence[_Wanted]],
+    address_of: AddressOf,
+    run: Map,
+    on_crc: OnCrc = _nothing,
 ) -> list[tuple[int, str, bytes | Corrupt]]:
     def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
         (of, path), wanted = item
-        return _read_shard(reading_of(of), path, wanted, address_of)
+        return _read_shard(reading_of(of), path, wanted, address_of, on_crc)
 
     # Taken in order, shard by shard: which of several errors is raised does not depend on threads.
     lists = run(read_shard, list(by_shard.items()))
@@ -173,7 +188,7 @@ def _read_shards(
 
 
 def _read_shard(
-    reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf
+    reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf, on_crc: OnCrc
 ) -> list[bytes | Corrupt]:
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in wanted]
     first = partial(address_of, wanted[0][0])
@@ -181,16 +196,35 @@ def _read_shard(
     try:
         found = reading.ranges(path, spans, first, wanted[0][1])
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
-        return [reading.again_or_error(address_of(number), field) for number, field, _, _, _ in wanted]
+        return [_again(reading, one, address_of, on_crc) for one in wanted]
     fetched = perf_counter()
-    good = [crc is None or crc32c(data) == crc for data, (*_, crc) in zip(found, wanted, strict=True)]
+    good = [_is_good(data, one, on_crc) for data, one in zip(found, wanted, strict=True)]
     verify_s = perf_counter() - fetched
     out: list[bytes | Corrupt] = list(found)
     for i, whole in enumerate(good):
         if not whole:
-            out[i] = reading.again_or_error(address_of(wanted[i][0]), wanted[i][1])
+            out[i] = _again(reading, wanted[i], address_of, on_crc)
     reading.on_read(ShardRead(first, path, extent(spans), perf_counter() - start - verify_s, verify_s))
     return out
+
+
+def _again(reading: Reading, wanted: _Wanted, address_of: AddressOf, on_crc: OnCrc) -> bytes | Corrupt:
+    number, field, _, _, expected = wanted
+    data = reading.again_or_error(address_of(number), field)
+    if expected == UNKNOWN_CRC and not isinstance(data, Corrupt):
+        on_crc(number, field, crc32c(data))
+    return data
+
+
+def _is_good(data: bytes, wanted: _Wanted, on_crc: OnCrc) -> bool:
+    number, field, _, _, expected = wanted
+    if expected is None:
+        return True
+    crc = crc32c(data)
+    if expected == UNKNOWN_CRC:
+        on_crc(number, field, crc)
+        return True
+    return crc == expected
 
 
 def _read_parts(

@@ -21,7 +21,7 @@ from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
 from ...storage.shared.requests import noting_who_serves
 from ...storage.shared.threads import lock
-from ...storage.store import Disk, Piece, disk_of
+from ...storage.store import Disk, Piece, disk_of, is_local
 from ..shards.shard import PageHashes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -62,6 +62,11 @@ class VerifiedStore:
     @property
     def url(self) -> str:
         return self._origin.url
+
+    @property
+    def is_local(self) -> bool:
+        """True where the origin is a folder of this machine: see `store.is_local`."""
+        return is_local(self._origin)
 
     @property
     def disk(self) -> "VerifiedStore | None":

@@ -10,7 +10,7 @@ from ...storage import RangeReader, Span
 from ...storage.disk.file_handles import FileHandle, FileHandles
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
-from ..shards.address import FieldAddress, SampleAddress
+from ..shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress
 from ..shards.shard import crc32c
 from .sha256_store import Int64s, VerifiedStore
 
@@ -135,7 +135,7 @@ class Reading(NamedTuple):
             raise Corrupt(f"{address.describe(place.field)} cannot be read: {error}. {advice}") from error
         self.pin(place.path, blob.etag)
         found = crc32c(blob.data)
-        if found != place.crc32c:
+        if found != place.crc32c != UNKNOWN_CRC:
             raise Corrupt(
                 f"{address.describe(place.field)} is corrupt: CRC-32C {found:08x}, {said_by} says {place.crc32c:08x}, "
                 f"for bytes [{place.offset}:{place.offset + place.nbytes}], after reading it twice. {advice}"

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+UNKNOWN_CRC = -1
+"""In the place of a CRC-32C: not known. So are those of registered bytes until they are sealed."""
+
 _SAMPLE = ("key", "version", "version_id", "part", "row", "ordinal")
 _PLACE = ("group", "path", "offset", "nbytes")
 
@@ -13,6 +16,16 @@ class Described(Protocol):
 
     def describe(self, field: str | None = None) -> str:
         """Return its place, with that of a field where one is named."""
+
+
+def crc_text(crc: int) -> str:
+    """Return a CRC-32C as 8 hex digits, "" for one that is not known."""
+    return "" if crc == UNKNOWN_CRC else f"{crc:08x}"
+
+
+def crc_of(text: str) -> int:
+    """Return the CRC-32C that `crc_text` gave. Raises: ValueError."""
+    return int(text, 16) if text else UNKNOWN_CRC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +43,7 @@ class FieldAddress:
     nbytes: int
     """Number of bytes."""
     crc32c: int
-    """CRC-32C of the bytes."""
+    """CRC-32C of the bytes; `UNKNOWN_CRC` where nobody has computed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,7 @@ class SampleAddress:
         return {
             **{name: getattr(self, name) for name in _SAMPLE},
             "fields": {
-                name: {**{of: getattr(place, of) for of in _PLACE}, "crc32c": f"{place.crc32c:08x}"}
+                name: {**{of: getattr(place, of) for of in _PLACE}, "crc32c": crc_text(place.crc32c)}
                 for name, place in self.fields.items()
             },
         }
@@ -66,9 +79,7 @@ class SampleAddress:
     def from_json(body: Mapping[str, Any]) -> "SampleAddress":
         """Return the address whose `to_json` is in `body`. Raises: KeyError, TypeError, ValueError for other JSON."""
         fields = {
-            name: FieldAddress(
-                field=name, **{of: place[of] for of in _PLACE}, crc32c=int(place["crc32c"], 16)
-            )
+            name: FieldAddress(field=name, **{of: place[of] for of in _PLACE}, crc32c=crc_of(place["crc32c"]))
             for name, place in body["fields"].items()
         }
         return SampleAddress(**{name: body[name] for name in _SAMPLE}, fields=fields)

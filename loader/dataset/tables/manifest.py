@@ -23,8 +23,10 @@ from .columns import fits, is_annotation
 from .parquet import TableFile
 
 FORMAT = 1
-NEWEST_FORMAT = 2
+ANNOTATED_FORMAT = 2
 """Format of a manifest with annotations: a reader that knows none would see the values that they override."""
+NEWEST_FORMAT = 3
+"""Format of a manifest with registered bytes: a reader that knows none would look for them in the root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class Change:
     """Statistics table; None for none."""
     exclusions: TableFile | None = None
     """Exclusions table; None for none."""
+    foreign: TableFile | None = None
+    """Table of objects that were registered where they lie; None for none."""
     key_hashes: Mapping[str, Any] | None = None
     """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
@@ -111,9 +115,11 @@ def child(
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
     groups = _groups(base["groups"], change.groups)
+    foreign = [*base.get("foreign", ()), *_json(change.foreign)]
     return {
         **_facts(base, facts or {}, groups),
-        "format": NEWEST_FORMAT if any(map(is_annotation, samples)) else FORMAT,
+        **({"foreign": foreign} if foreign else {}),
+        "format": _format(samples, foreign),
         "dataset": dataset,
         "parent": parent_id,
         "txn": txn,
@@ -147,6 +153,13 @@ _EMPTY: Mapping[str, Any] = {
     "stats": [],
     "exclusions": [],
 }
+
+
+def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
+    """Return the lowest format whose readers understand a manifest with these lists."""
+    if foreign:
+        return NEWEST_FORMAT
+    return ANNOTATED_FORMAT if any(map(is_annotation, samples)) else FORMAT
 
 
 def _json(file: TableFile | None) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from ...errors import AlreadyExists, Corrupt, DecodeFailed, ObjectNotFound, Stor
 from ...modalities.array import layout_of
 from ...order.sources.packed_view import PackedView
 from ..reading.read_fields import FieldPart, read_fields
-from ..shards.address import FieldAddress
+from ..shards.address import UNKNOWN_CRC, FieldAddress
 from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes
 
@@ -104,7 +104,8 @@ def _of_documents(
             stored = layout_of(fields[field])
         except (KeyError, DecodeFailed):
             continue
-        if stored.shape == (n,) and stored.dtype.str == packing.dtype:
+        known = address.fields[field].crc32c != UNKNOWN_CRC
+        if known and stored.shape == (n,) and stored.dtype.str == packing.dtype:
             nbytes = packing.length * stored.dtype.itemsize
             rows = _pieces(fields[field], len(stored.head), nbytes)
             own = (address.ordinal, address.fields[field].crc32c)

@@ -27,6 +27,7 @@ from ..tables.parquet import TableFile, get_table, get_table_bytes
 if TYPE_CHECKING:
     import polars
 
+    from ...storage.placed import PlacedStore
     from ..tables.annotations import Annotation
     from .view import View
 
@@ -74,6 +75,7 @@ class Version:
         self._parts: PartsTable | None = None
         self._indexes: IndexCache | None = None
         self._shards: dict[tuple[str, int], tuple[IndexPlace, str]] = {}
+        self._placed: PlacedStore | None = None
         self._verified: VerifiedStore | None = None
 
     def __reduce__(self) -> Any:
@@ -137,13 +139,34 @@ class Version:
 
     @property
     def shard_store(self) -> RangeReader:
-        """Reader of shards: the store, or with verify="sha256" a reader that checks the hashes of pages."""
+        """Reader of shards: the store, or a reader that also finds those that were registered where they lie.
+
+        With verify="sha256" it checks the hashes of pages.
+
+        Raises: where shards are registered, as `foreign_objects.shard_reader`.
+        """
+        origin = self.placed or self.store
         if self.verify == "crc32c":
-            return self.store
+            return origin
         with self._lock:
             if self._verified is None:
-                self._verified = VerifiedStore(self.store, self._page_hashes)
+                self._verified = VerifiedStore(origin, self._page_hashes)
             return self._verified
+
+    @property
+    def placed(self) -> "PlacedStore | None":
+        """Reader of shards of which some were registered where they lie; None where none were.
+
+        Raises: as `foreign_objects.shard_reader`.
+        """
+        if not (foreign := self.manifest.get("foreign")):
+            return None
+        from ..tables.foreign_objects import shard_reader  # which versions with all their bytes do without
+
+        with self._lock:
+            if self._placed is None:
+                self._placed = shard_reader(self.store, foreign, self.name)
+            return self._placed
 
     def _page_hashes(self, path: str) -> PageHashes:
         """Return a shard's page hashes. Raises: Corrupt; ObjectNotFound; InvalidRuntime for an earlier release's."""
@@ -151,6 +174,11 @@ class Version:
         if shard is None:
             raise Corrupt(f"{path} is no shard of {self.name}: nothing is known of its bytes")
         found = self.indexes.page_hashes(IndexPlace.of(shard), shard["nbytes"])
+        if found is None and not shard["sha256"]:
+            raise InvalidRuntime(
+                f"{path}, a shard of {self.name}, is registered where it lies, and has no hashes of pages: "
+                'verify="sha256" cannot prove it. Open the root with verify="crc32c"'
+            )
         if found is None:
             raise InvalidRuntime(
                 f"{self.store.url}/{path}, a shard of {self.name}, was written by a release that kept no hashes of "

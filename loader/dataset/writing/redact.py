@@ -23,6 +23,7 @@ from ..names import member_name
 from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from ..shards.shard import hash_pages, member_header
+from ..tables.foreign_objects import is_foreign
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
 from ..tables.stats import column_stats
@@ -59,6 +60,8 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
         keys[row] = key
     if not patches:
         return dict(shard)
+    if is_foreign(shard["path"]):
+        return _redact_index(store, prefix, shard, rows, keys, places)
     stem = f"{prefix}/{shard['group']}-{shard['part']}"
     sha256, pages = _copy(store, shard, f"{stem}.tar", sorted(patches, key=lambda patch: patch[0]))
     index = index_bytes(keys, places, pages)
@@ -70,6 +73,26 @@ def redact_shard(store: Store, prefix: str, shard: Shard, rows: Mapping[int, str
         "sha256": sha256,
         **place.row(),
     }
+
+
+def _redact_index(
+    store: Store,
+    prefix: str,
+    shard: Shard,
+    rows: Mapping[int, str],
+    keys: list[str],
+    places: dict[str, Int64s],
+) -> dict[str, Any]:
+    """Return the row of a registered shard whose index does not name the samples, nor where their bytes are.
+
+    The bytes are others': their owner deletes them.
+    """
+    for table in places.values():
+        table[list(rows)] = 0
+    index = index_bytes(keys, places)
+    place = IndexPlace.measure(f"{prefix}/{shard['group']}-{shard['part']}.index.parquet", index)
+    store.put_if_absent(place.path, index)
+    return {**shard, **place.row()}
 
 
 def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) -> TableFile:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
 from ...storage import Store
+from ...storage.placed import FOREIGN
 from ..shards.key_hashes import hashes_of, put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
 from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
@@ -43,8 +44,9 @@ def check_parts(parts: Sequence[Part]) -> str:
 
 
 def _is_written_by(part: Part) -> bool:
-    """Return whether all files of a part lie where its transaction writes, and are of this part."""
-    paths = [path for shard in part.shards for path in (shard.path, shard.index_path)]
+    """Return whether all files of a part lie where its transaction writes, or were registered, and are of this part."""
+    paths = [shard.path for shard in part.shards if not shard.path.startswith(FOREIGN)]
+    paths += [shard.index_path for shard in part.shards]
     paths += [part.samples.path] if part.samples else []
     return all(path.startswith(f"data/{part.txn}/") for path in paths) and all(
         shard.part == part.id for shard in part.shards
@@ -58,6 +60,7 @@ def write_run(
     earlier: Mapping[str, str],
     exclude: Mapping[str, str],
     superseded: Superseded = NOTHING_SUPERSEDED,
+    samples: pa.Table | None = None,
 ) -> tuple[Change, list[str]]:
     """Upload the run's tables under `prefix`, and return the change and the live keys that it adds.
 
@@ -66,10 +69,11 @@ def write_run(
     earlier: column -> type that the dataset already has.
     exclude: key -> reason.
     superseded: samples of earlier parts that are left out from now on.
+    samples: of all parts, in their order, as their samples tables would have them; None reads these.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to exclude that no part has; Corrupt.
     """
-    rows = _without_empty(fit_types(_samples(store, parts), earlier))
+    rows = _without_empty(fit_types(_samples(store, parts) if samples is None else samples, earlier))
     keys: list[str] = rows["key"].to_pylist()
     _check_unique(keys)
     files = []

@@ -1,5 +1,6 @@
 """A loader's reads of remote stores: kept pages, reads ahead, and the choice between them."""
 
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from ...cache.node_cache import OpenCache
 from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.read_fields import Map
 from ...dataset.shards.shard import END_BYTES
+from ...dataset.tables.foreign_objects import is_foreign
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...order.plan import PlannedSource
@@ -152,5 +154,7 @@ def _content(version: Version, path: str) -> Content | None:
     if found is None:
         return None
     sha256, nbytes = found
+    if is_foreign(path):  # its path has the hash of all sizes and change tokens
+        sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
     # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
     return Content(sha256 if version.verify == "crc32c" else f"{sha256} verified", nbytes)

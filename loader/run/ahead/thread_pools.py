@@ -45,7 +45,7 @@ def _in_context(pool: DaemonPool) -> Map:
 
 def _all_local(plan: Plan) -> bool:
     """Return whether every source lies on this machine: threads per range read only pay where a read waits."""
-    return all(is_local(view.version.store) for view in stored_views(plan))
+    return all(is_local(view.version.shard_store) for view in stored_views(plan))
 
 
 A = TypeVar("A")

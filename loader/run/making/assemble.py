@@ -91,9 +91,10 @@ class Assembler:
         return batch
 
     def digest(self, step: int) -> int:
-        """Return the digest of the rank's part of a step, if every sample of it can be read; no media are read.
+        """Return the digest of the rank's part of a step, if every sample of it can be read.
 
-        Costs the look-ups of its samples in the indexes. Raises: errors of reading these.
+        Costs the look-ups of its samples in the indexes. No media are read but registered bytes that are not sealed.
+        Raises: errors of reading these.
         """
         (mine,) = self._planned([step])
         if mine.n_padded:
@@ -101,7 +102,10 @@ class Assembler:
         if self._packed is not None:
             crcs = self._packed.crcs(mine)
         else:
-            crcs = _crcs(len(mine), self._fetch.locate(mine.slots, mine.wanted, self._run))
+            found = self._fetch.locate(mine.slots, mine.wanted, self._run)
+            for one in found:
+                self._fetch.learn(one, StepMetrics([step]))
+            crcs = _crcs(len(mine), found)
         identities = slot_identities(self.recipe.plan, mine.slots)
         return delivered_digest(step, mine.number[mine.wanted], identities[mine.wanted], crcs[mine.wanted])
 

@@ -21,9 +21,11 @@ from ...dataset.reading.gathered_reads import (
     gather_bytes,
     gather_rows,
 )
+from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map, OnCorrupt, PartsOfField, read_fields, read_parts, read_places
 from ...dataset.reading.shard_read import Reading, ReadingOf
 from ...dataset.shards.address import SampleAddress
+from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
 from ...order.random.keyed_permutation import I64
@@ -173,6 +175,19 @@ class Fetch:
                 return self._by_sample(slots, wanted, seen)
             return self._by_field(wanted, columns, seen)
 
+    def learn(self, wanted: Located, seen: StepMetrics) -> None:
+        """Read the fields whose CRC-32C is not known, which puts it into their places. Raises: errors of reading."""
+        numbers = {field: at.unknown for field, at in wanted.places.fields.items()}
+        if not any(map(len, numbers.values())):
+            return
+        sources = wanted.kind.sources
+        read = read_places(
+            lambda number: self._reading(sources[number], seen), wanted.places, numbers, self._run
+        )
+        for _, _, data in read:
+            if isinstance(data, Corrupt):
+                raise data
+
     def close(self) -> None:
         """Hold no file any more."""
         for files in self._files:
@@ -197,6 +212,7 @@ class Fetch:
         def reading_of(number: int) -> Reading:
             return self._reading(sources[number], seen)
 
+        unknown = {field: at.unknown for field, at in places.fields.items()}
         fetched = Fetched({}, {})
         found = self._found(reading_of, wanted, columns, fetched, seen)
         rest = dict.fromkeys(places.fields, np.arange(len(places)))
@@ -218,6 +234,7 @@ class Fetch:
         nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
         nbytes[list(fetched.bad)] = 0
         seen.count("fetched_bytes", int(nbytes.sum()))
+        _count_unverified(places, unknown, seen)
         return fetched
 
     def _found(
@@ -283,14 +300,21 @@ class Fetch:
                 generators.place_of(self._plan, slots, int(wanted.rows[number])), field
             )
 
+        places = wanted.places
+        unknown = {field: at.unknown for field, at in places.fields.items()}
         read = read_samples(
             self._views[source],
             self._videos[source],
             self._decoders[source],
-            wanted.places.addresses(),
+            places.addresses(),
             rng_of,
             self._readers(source, seen),
         )
+        for field, numbers in unknown.items():
+            for number in numbers.tolist():
+                if not isinstance(payload := read[number], Corrupt):
+                    places.fields[field].crc32c[number] = _crc_of(payload[field])
+        _count_unverified(places, unknown, seen)
         return Fetched(
             {number: {**one} for number, one in enumerate(read) if not isinstance(one, Corrupt)},
             {number: one for number, one in enumerate(read) if isinstance(one, Corrupt)},
@@ -327,6 +351,18 @@ class Fetch:
             return read
 
         return Readers(fields=fields, parts=parts, run=self._run)
+
+
+def _crc_of(data: bytes | BareClip) -> int:
+    """Return the CRC-32C of a field; of a video of which packets were read, that which its packet table says."""
+    return data.table.facts.crc32c if isinstance(data, BareClip) else crc32c(data)
+
+
+def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: StepMetrics) -> None:
+    """Count the bytes that could be held against no checksum. unknown: field -> numbers of the samples, before."""
+    nbytes = sum(int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items())
+    if nbytes:
+        seen.count("unverified_bytes", nbytes)
 
 
 def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:

@@ -130,9 +130,12 @@ class PackedSlots:
         plan = self._recipe.plan
         assert plan.pack is not None
         pieces = self._recorded(mine, pieces_of(plan, mine.steps[0], mine.slots, mine.wanted))
+        located = self._located(pieces)
+        for one in located:
+            self._fetch.learn(one, StepMetrics(mine.steps))
         crcs = {
             piece: [int(one.places.fields[field].crc32c[number]) for field, _, _ in plan.pack.layout]
-            for one in self._located(pieces)
+            for one in located
             for number, piece in enumerate(one.rows.tolist())
         }
         sums = np.zeros(len(mine), np.int64)
@@ -183,8 +186,11 @@ class PackedSlots:
                 (piece, _Document(one, number, fetched)) for number, piece in enumerate(one.rows.tolist())
             )
         for piece, address in sorted(addresses.items()):
-            found = read.pop(piece)
+            found, places = read.pop(piece), address.fields
             if isinstance(found, _Document):
+                places = found.located.places.address(
+                    found.number
+                ).fields  # with the checksums of what was read
                 found = self._decoded(pieces, piece, found, seen)
             if isinstance(found, Corrupt):
                 if not self._recipe.substitute:
@@ -195,7 +201,7 @@ class PackedSlots:
                 )
                 continue
             values[piece] = found
-            crcs[piece] = [address.fields[field].crc32c for field, _, _ in plan.pack.layout]
+            crcs[piece] = [places[field].crc32c for field, _, _ in plan.pack.layout]
         return values, crcs
 
     def _decoded(

@@ -30,6 +30,7 @@ COUNTERS = {
     "consumed_batches": "Batches handed to the consumer.",
     "consumed_samples": "Samples handed to the consumer.",
     "fetched_bytes": "Bytes of fields read from the store.",
+    "unverified_bytes": "Bytes of fields without a checksum to hold them against: registered, and not sealed.",
     "decoded_bytes": "Bytes of the batches made.",
     "requests": "Requests to the store, those of indexes and repeated ones included.",
     "retries": "Requests repeated because the store failed or throttled.",

@@ -14,7 +14,7 @@ from itertools import chain
 import numpy as np
 
 from ...dataset.reading.read_fields import FieldPart, Map, OnCorrupt, PartsOfField, raise_corrupt
-from ...dataset.shards.address import FieldAddress, SampleAddress
+from ...dataset.shards.address import UNKNOWN_CRC, FieldAddress, SampleAddress, crc_text
 from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
@@ -275,11 +275,11 @@ def _table(
     except DecodeFailed as error:
         raise DecodeFailed(f"{with_tables.describe(field + SUFFIX)}: {error}") from error
     facts, place = table.facts, address.fields[field]
-    if (facts.nbytes, facts.crc32c) != (place.nbytes, place.crc32c):
+    if facts.nbytes != place.nbytes or facts.crc32c != place.crc32c != UNKNOWN_CRC:
         raise DecodeFailed(
             f"{with_tables.describe(field + SUFFIX)} is the packet table of {facts.nbytes} bytes with CRC-32C "
-            f"{facts.crc32c:08x}; {field!r} has {place.nbytes} with {place.crc32c:08x}. Make the tables again from the "
-            "videos (loader.modalities.video.packet_table.index_packets)"
+            f"{facts.crc32c:08x}; {field!r} has {place.nbytes} with {crc_text(place.crc32c)}. Make the tables again "
+            "from the videos (loader.modalities.video.packet_table.index_packets)"
         )
     return table
 

@@ -58,9 +58,10 @@ def check_can_be_sent(recipe: Recipe) -> None:
             "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'"
         )
     for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
-        if view.version.store.url.startswith("memory:"):
+        urls = getattr(view.version.shard_store, "urls", [view.version.store.url])
+        if in_memory := [url for url in urls if url.startswith("memory:")]:
             raise Unpicklable(
-                f"source {name!r} lies in the memory of this process ({view.version.store.url}); write it to a disk or "
+                f"source {name!r} lies in the memory of this process ({in_memory[0]}); write it to a disk or "
                 "bucket, or use executor='threads'"
             )
     for name, value in _named(recipe):

@@ -9,7 +9,7 @@ import numpy as np
 import loader
 from loader.api.explain import provenance
 from loader.dataset.reading.read_fields import read_fields
-from loader.dataset.shards.address import SampleAddress
+from loader.dataset.shards.address import SampleAddress, crc_text
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
 from loader.modalities import decoder_for
@@ -41,7 +41,7 @@ class SampleField(Record):
     nbytes: int
     """Number of bytes."""
     crc32c: str
-    """CRC-32C, 8 hex digits."""
+    """CRC-32C, 8 hex digits; "not known" of registered bytes that are not sealed."""
     decoded: Shown | None
     """Value as the loader decodes it; None where it cannot be read."""
     error: str = ""
@@ -146,7 +146,7 @@ def _fields(
             path=at.path,
             offset=at.offset,
             nbytes=at.nbytes,
-            crc32c=f"{at.crc32c:08x}",
+            crc32c=crc_text(at.crc32c) or "not known",
             decoded=shown(name, values[name], facts_of(values, name, version)) if name in values else None,
             error=errors.get(name, ""),
         )

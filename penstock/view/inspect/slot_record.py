@@ -7,6 +7,7 @@ import numpy as np
 
 import loader
 from loader.api.explain import Explanation, explain_slots
+from loader.dataset.shards.address import crc_text
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
 from penstock.lineage import StageRun, made_by
@@ -36,7 +37,7 @@ class FieldRow(Record):
     nbytes: int
     """Number of stored bytes."""
     crc32c: str
-    """CRC-32C of the stored bytes, 8 hex digits."""
+    """CRC-32C of the stored bytes, 8 hex digits; "not known" of registered bytes that are not sealed."""
     decoded: Shown | None
     """Value before the transform; None where there is none."""
     trained: Shown | None
@@ -202,7 +203,7 @@ def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[Field
             path=stored[name].path if name in stored else "",
             offset=stored[name].offset if name in stored else 0,
             nbytes=stored[name].nbytes if name in stored else 0,
-            crc32c=f"{stored[name].crc32c:08x}" if name in stored else "",
+            crc32c=(crc_text(stored[name].crc32c) or "not known") if name in stored else "",
             decoded=decoded.get(name),
             trained=trained.get(name),
             placement=values.placements.get(name),

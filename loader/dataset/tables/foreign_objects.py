@@ -1,0 +1,214 @@
+"""Objects that were registered where they lie: the table of a version's, and the record of their place.
+
+    foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard
+    places/<place>/<n>.json    {"format", "url", "at_us"}: where the objects are; created once, the highest n counts
+
+The table has no URL, so that a bucket may move, and a copy of a root has the same version ids.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
+from ...json_text import parse_json_object
+from ...storage import ObjectInfo, Store, open_store
+from ...storage.placed import FOREIGN, PlacedObject, PlacedStore
+from ...storage.shared.requests import retry_corrupt
+from ...storage.store import disk_of
+from ..log.entries import canonical
+from .parquet import TableFile, changes, get_tables, table_facts
+
+PLACES = "places/"
+PLACE_FORMAT = 1
+KEPT_SHARDS = 4096
+"""Shards whose objects are kept at hand."""
+FOREIGN_SCHEMA = pa.schema(
+    [
+        ("shard", pa.string()),
+        ("offset", pa.int64()),
+        ("path", pa.string()),
+        ("nbytes", pa.int64()),
+        ("etag", pa.string()),
+        ("modified_us", pa.int64()),
+        ("sha256", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignObject:
+    """One registered object: a row of the table."""
+
+    shard: str
+    """Path of the shard that it is all or a part of: `foreign/<place>/...`."""
+    offset: int
+    """First byte in the shard."""
+    path: str
+    """`foreign/<place>/` and its key in the place."""
+    nbytes: int
+    """Size in bytes."""
+    etag: str
+    """Change token of its store; "" in a folder, where the time of the last write stands for it."""
+    modified_us: int
+    """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
+    sha256: str = ""
+    """Sha256 hex of its bytes; "" for not known."""
+
+    @property
+    def place(self) -> str:
+        """Id of the place."""
+        return _place_of(self.path)
+
+    @property
+    def key(self) -> str:
+        """Key in the place."""
+        return self.path.split("/", 2)[2]
+
+    def is_still(self, info: ObjectInfo, etag: str) -> bool:
+        """Return whether a listed object is this one. etag: as `etag_to_keep`."""
+        modified_us = info.modified_us or 0
+        return (self.nbytes, self.etag) == (info.nbytes, etag) and bool(
+            etag or self.modified_us == modified_us
+        )
+
+
+def etag_to_keep(store: Store, info: ObjectInfo) -> str:
+    """Return the change token that a table keeps of an object: none of a folder, where it has the inode's number."""
+    return "" if disk_of(store) is not None else info.etag
+
+
+def place_id(store: Store, infos: Iterable[ObjectInfo]) -> str:
+    """Return the id of a place, a hash of the keys, sizes and change tokens of its objects, in order."""
+    digest = hashlib.sha256()
+    for info in infos:
+        token = etag_to_keep(store, info) or str(info.modified_us or 0)
+        digest.update(json.dumps([info.key, info.nbytes, token]).encode() + b"\n")
+    return digest.hexdigest()[:32]
+
+
+def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
+    """Return the table of these objects."""
+    columns = {
+        name: pa.array([getattr(one, name) for one in objects], FOREIGN_SCHEMA.field(name).type)
+        for name in FOREIGN_SCHEMA.names
+    }
+    return pa.table(columns, schema=FOREIGN_SCHEMA)
+
+
+def foreign_objects(
+    store: Store, files: Sequence[dict[str, Any]]
+) -> tuple[list[ForeignObject], dict[str, str]]:
+    """Return the objects of a manifest's list `foreign`, in its order, and the facts of its last table.
+
+    A request per table. Raises: Corrupt.
+    """
+    facts: dict[str, str] = {}
+    out: list[ForeignObject] = []
+    for table in get_tables(store, [TableFile.from_json(file) for file in files]):
+        out += [ForeignObject(**row) for row in table.to_pylist()]
+        facts = table_facts(table)
+    return out, facts
+
+
+def put_place(store: Store, place: str, url: str) -> None:
+    """Record where a place is, unless the newest record says so. Raises: StoreError."""
+    while True:
+        n, known = _newest(store, place)
+        if known is not None and known["url"] == url:
+            return
+        body = {"format": PLACE_FORMAT, "url": url, "at_us": time.time_ns() // 1000}
+        try:
+            store.put_if_absent(f"{PLACES}{place}/{n + 1:012d}.json", canonical(body))
+        except AlreadyExists:
+            continue  # somebody else's: perhaps the same
+        return
+
+
+def place_url(store: Store, place: str) -> str:
+    """Return where a place is. Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew."""
+    _, known = _newest(store, place)
+    if known is None:
+        raise ObjectNotFound(
+            f"{store.url} has no {PLACES}{place}/: nobody knows where these bytes lie. Register them again, from where "
+            "they are now"
+        )
+    return str(known["url"])
+
+
+def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
+    """Return the number and body of the newest record of a place; (0, None) without any."""
+    key = max((info.key for info in store.list(f"{PLACES}{place}/")), default="")
+    if not key:
+        return 0, None
+    body = retry_corrupt(partial(_record, store, key))
+    if body["format"] > PLACE_FORMAT:
+        raise FormatTooNew(
+            f"{store.url}/{key} has format {body['format']}; this penstock reads up to {PLACE_FORMAT}. "
+            "Upgrade: pip install -U penstock"
+        )
+    return int(key.rpartition("/")[2].removesuffix(".json")), body
+
+
+def _record(store: Store, key: str) -> dict[str, Any]:
+    try:
+        body = parse_json_object(store.get(key).data)
+        if not isinstance(body["url"], str) or not isinstance(body["format"], int):
+            raise TypeError("url is a text, format a number")
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{store.url}/{key} is no record of a place ({error}); register the bytes again"
+        ) from error
+    return body
+
+
+def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
+    """Return the reader of a version's shards, in the root and in places.
+
+    Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
+    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record; InvalidStore.
+    """
+    tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
+    table = pa.concat_tables([FOREIGN_SCHEMA.empty_table(), *tables]).combine_chunks()
+    shards = table["shard"].combine_chunks()
+    starts = np.flatnonzero(changes(shards)).tolist()
+    rows = dict(
+        zip(
+            shards.take(pa.array(starts, pa.int64())).to_pylist(),
+            pairwise([*starts, len(shards)]),
+            strict=True,
+        )
+    )
+    stores = {
+        place: open_store(place_url(store, place)) for place in sorted({_place_of(path) for path in rows})
+    }
+
+    @lru_cache(maxsize=KEPT_SHARDS)
+    def objects_of(path: str) -> Sequence[PlacedObject]:
+        if path not in rows:
+            raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
+        first, stop = rows[path]
+        found = [ForeignObject(**row) for row in table.slice(first, stop - first).to_pylist()]
+        return [
+            PlacedObject(stores[one.place], one.key, one.nbytes, one.etag, one.modified_us, one.offset)
+            for one in found
+        ]
+
+    return PlacedStore(store, list(stores.values()), objects_of)
+
+
+def _place_of(path: str) -> str:
+    return path.split("/", 2)[1]
+
+
+def is_foreign(path: str) -> bool:
+    """Return whether a shard lies in another's place."""
+    return path.startswith(FOREIGN)

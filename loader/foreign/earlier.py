@@ -1,0 +1,114 @@
+"""The part of a dataset that was registered before, beside the objects of the place as they are now."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_foreign
+from ..dataset.tables.parquet import TableFile, get_tables
+from ..dataset.versions.version import Version
+from ..dataset.writing.exclude import Superseded
+from ..errors import Conflict
+from ..json_text import parse_json
+from ..storage import ObjectInfo, Store
+
+Rows = Mapping[str, Mapping[int, tuple[str, str]]]
+"""Part id -> row -> its key and the key of its object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Objects of a place, beside those that the newest version has of it."""
+
+    fresh: Sequence[ObjectInfo]
+    """Objects to walk: new ones, and those that were written again."""
+    replaced: frozenset[str] = frozenset()
+    """Keys of objects that were written again."""
+    gone: frozenset[str] = frozenset()
+    """Keys of objects that are not there any more, and have live samples."""
+    same: int = 0
+    """Objects that are as they were."""
+    places: frozenset[str] = frozenset()
+    """Ids of the places that the version has."""
+    live: Rows | None = None
+    """Live samples of the version."""
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of the version's live samples that stay."""
+        out = self.replaced | self.gone
+        return {key for rows in (self.live or {}).values() for key, of in rows.values() if of not in out}
+
+    def left_out(self, version: Version | None) -> Superseded:
+        """Return the live samples of the objects that were written again, or are gone."""
+        rows: dict[tuple[str, str], list[int]] = {}
+        for part, members in (self.live or {}).items():
+            for row, (_, of) in members.items():
+                for why, keys in (("written again", self.replaced), ("gone", self.gone)):
+                    if of in keys:
+                        rows.setdefault((part, f"registered again: {of} is {why}"), []).append(row)
+        parts = {part for part, _ in rows}
+        n_rows = {part: int(version.parts.n_rows[version.parts.position(part)]) for part in parts if version}
+        return Superseded(rows=rows, n_rows=n_rows)
+
+
+def difference(
+    version: Version | None, chosen: Mapping[str, Any], store: Store, infos: Sequence[ObjectInfo]
+) -> Difference:
+    """Return how the objects differ from those of the newest version. chosen: format and options.
+
+    Costs the version's tables of objects, shards and keys. Raises: Conflict where the version was made otherwise, or
+    registered from elsewhere.
+    """
+    if version is None:
+        return Difference(fresh=infos)
+    objects, facts = foreign_objects(version.store, version.manifest.get("foreign", ()))
+    if not objects:
+        raise Conflict(f"the samples of {version.name} were written, not registered; choose another name")
+    if (before := parse_json(facts.get("registered", "{}"))) != chosen:
+        raise Conflict(
+            f"{version.name} was registered as {before}, which {dict(chosen)} is not; choose another name"
+        )
+    known = {one.key: one for one in objects}
+    present = {info.key: info for info in infos}
+    if not known.keys() & present.keys():
+        raise Conflict(
+            f"{store.url} has none of the {len(known)} objects of {version.name}, such as {min(known)}: it is another "
+            "place; choose another name"
+        )
+    changed = {
+        key
+        for key, info in present.items()
+        if key in known and not known[key].is_still(info, etag_to_keep(store, info))
+    }
+    live = _live(version)
+    with_samples = {of for rows in live.values() for _, of in rows.values()}
+    return Difference(
+        fresh=[info for info in infos if info.key in changed or info.key not in known],
+        replaced=frozenset(changed),
+        gone=frozenset((known.keys() - present.keys()) & with_samples),
+        same=len((known.keys() & present.keys()) - changed),
+        places=frozenset(one.place for one in objects),
+        live=live,
+    )
+
+
+def _live(version: Version) -> Rows:
+    """Return the live samples of a version's registered parts."""
+    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
+    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    out: dict[str, dict[int, tuple[str, str]]] = {}
+    members: dict[str, Any] = {}
+    for table in get_tables(version.store, files, ["part", "row", "key", "raw_key"]):
+        for at in table.to_pylist():
+            part = at["part"]
+            if part not in registered:
+                continue
+            if part not in members:
+                members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
+            if members[part][at["row"]]:
+                out.setdefault(part, {})[at["row"]] = at["key"], at["raw_key"] or ""
+    return out

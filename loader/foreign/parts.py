@@ -1,0 +1,129 @@
+"""Parts of a registered version: an index for each group of each run of rows, and the rows of the samples table."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..dataset.shards.address import UNKNOWN_CRC
+from ..dataset.shards.index import IndexPlace, index_bytes
+from ..dataset.shards.part import Part, ShardFile
+from ..dataset.tables import columns
+from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
+from ..storage import Store
+from ..storage.placed import FOREIGN
+from .shard_rows import Rows, Shard
+
+AT_ONCE = 16
+"""Indexes that are put together."""
+
+
+def put_parts(
+    store: Store,
+    txn: str,
+    prefix: str,
+    place: str,
+    walked: Sequence[tuple[Shard, Rows]],
+    keys: Sequence[Sequence[str]],
+    group_of: Mapping[str, str],
+) -> tuple[list[Part], pa.Table]:
+    """Put the indexes under `prefix`, and return the parts, and their rows of the samples table.
+
+    walked: rows of each part, and their shard; keys: of each part's rows. Raises: StoreError.
+    """
+
+    def put(number: int) -> tuple[Part, pa.Table]:
+        (shard, rows), own = walked[number], list(keys[number])
+        part = f"{txn}-{number:05d}"
+        groups: dict[str, list[str]] = {}
+        for name in rows.fields:
+            groups.setdefault(group_of[name], []).append(name)
+        shards = [
+            _put_index(store, f"{prefix}/{group}-{number:05d}", part, group, names, shard, place, rows, own)
+            for group, names in sorted(groups.items())
+        ]
+        made = Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
+        return made, _samples(rows, part, own)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
+        done = list(pool.map(put, range(len(walked))))
+    return [part for part, _ in done], columns.concat([table for _, table in done], "the samples table")
+
+
+def objects_of(store: Store, place: str, shards: Sequence[Shard]) -> list[ForeignObject]:
+    """Return the objects of these shards, as the table has them."""
+    return [
+        ForeignObject(
+            shard=_path(place, shard),
+            offset=offset,
+            path=f"{FOREIGN}{place}/{info.key}",
+            nbytes=info.nbytes,
+            etag=etag_to_keep(store, info),
+            modified_us=info.modified_us or 0,
+        )
+        for shard in shards
+        for info, offset in zip(shard.infos, shard.offsets, strict=True)
+    ]
+
+
+def _path(place: str, shard: Shard) -> str:
+    return f"{FOREIGN}{place}/{shard.name}"
+
+
+def _put_index(
+    store: Store,
+    stem: str,
+    part: str,
+    group: str,
+    names: Sequence[str],
+    shard: Shard,
+    place: str,
+    rows: Rows,
+    keys: list[str],
+) -> ShardFile:
+    fields = {}
+    for name in names:
+        crcs = np.full((len(keys), 1), UNKNOWN_CRC, np.int64)
+        fields[name] = np.concatenate([rows.places[:, rows.fields.index(name)], crcs], axis=1)
+    index = index_bytes(keys, fields)
+    at = IndexPlace.measure(f"{stem}.index.parquet", index)
+    store.put_if_absent(at.path, index)
+    return ShardFile(
+        part=part,
+        group=group,
+        path=_path(place, shard),
+        nbytes=shard.nbytes,
+        sha256="",
+        n_rows=len(keys),
+        field_nbytes={name: int(table[:, 1].sum()) for name, table in fields.items()},
+        **at.row(),
+    )
+
+
+def _samples(rows: Rows, part: str, keys: list[str]) -> pa.Table:
+    """Return keys, provenance and metadata of a part's rows."""
+    sources: dict[str, Any] = {
+        "part": [part] * len(keys),
+        "row": range(len(keys)),
+        "key": keys,
+        "source_key": [
+            _text(own) if own != key else None for own, key in zip(rows.source_keys, keys, strict=True)
+        ],
+        "raw_key": rows.objects,
+    }
+    arrays = [
+        pa.array(sources.get(field.name, [None] * len(keys)), field.type) for field in columns.KEYS_SCHEMA
+    ]
+    table = pa.table(arrays, schema=columns.KEYS_SCHEMA)
+    if any(rows.metadata):
+        more = columns.metadata_table(rows.metadata, part, keys)
+        for name in more.column_names[2:]:
+            table = table.append_column(name, more[name])
+    return table
+
+
+def _text(key: str) -> str:
+    """Return a key as text: bytes of a file's name that are no UTF-8 as \\xNN."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

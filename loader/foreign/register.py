@@ -1,0 +1,178 @@
+"""A version over bytes that stay where they are: the objects of a place are walked, an index of them is published.
+
+The version's id follows from the dataset's name, the format, its options and the objects' keys, sizes and change
+tokens: whoever registers the same bucket has the same version. A killed registration is finished by doing it again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any
+
+from ..dataset.changes import publish_exclusions, publish_registered
+from ..dataset.log.entries import canonical
+from ..dataset.names import check_dataset_name
+from ..dataset.root import Root
+from ..dataset.tables.foreign_objects import foreign_table, place_id, put_place
+from ..dataset.versions.version import Version
+from ..errors import EmptyVersion, InvalidStore
+from ..storage import Store, open_store
+from . import Format, format_named
+from .earlier import Difference, difference
+from .groups import groups_of
+from .parts import objects_of, put_parts
+from .shard_rows import Rows, Shard, keys_of, rows_of, shards_of
+
+AT_ONCE = 16
+"""Shards that are walked together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The result of a registration."""
+
+    version: Version
+    """The version."""
+    new: int
+    """Objects that no earlier version had."""
+    replaced: int
+    """Objects that were written again since: their earlier samples are left out."""
+    gone: int
+    """Objects that are not there any more: their samples are left out."""
+    same: int
+    """Objects that are as they were."""
+    others: int
+    """Objects of the place that are not of the format."""
+
+
+def register(
+    root: Root,
+    format: str,
+    url: str | PathLike[str],
+    dataset: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    without: Sequence[str] = (),
+) -> Registered:
+    """Publish a version of the samples at a URL, or the next one where the dataset was registered from there before.
+
+    Nothing is written at the URL. Readers open it with the credentials of their environment.
+
+    options: of the URL's store; they are not kept. without: fields that are left out.
+
+    Raises: InvalidStore for a format or place that cannot be registered; Conflict where the dataset is not of this
+    place, or somebody published meanwhile; EmptyVersion; Corrupt, InvalidSample for objects that are not of the format,
+    by name and byte; StoreError.
+    """
+    check_dataset_name(dataset)
+    found, store = format_named(format), open_store(fspath(url), options)
+    _check_apart(root.url, store.url)
+    root.create()
+    newest = root.state.newest(dataset)
+    parent = root.open(newest.id) if newest else None
+    chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
+    listed = list(store.list())
+    infos = found.look(store, listed)
+    if not infos:
+        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
+    since = difference(parent, chosen, store, infos)
+    place = place_id(store, infos)
+    version = parent
+    if since.fresh:
+        version = _publish(root, dataset, found, store, parent, since, place, chosen)
+    elif since.gone and parent is not None:
+        keys = [key for rows in (since.live or {}).values() for key, of in rows.values() if of in since.gone]
+        version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
+    for known in sorted(since.places):
+        put_place(root.store, known, store.url)
+    assert version is not None
+    return Registered(
+        version=version,
+        new=len(since.fresh) - len(since.replaced),
+        replaced=len(since.replaced),
+        gone=len(since.gone),
+        same=since.same,
+        others=len(listed) - len(infos),
+    )
+
+
+def _publish(
+    root: Root,
+    dataset: str,
+    found: Format,
+    store: Store,
+    parent: Version | None,
+    since: Difference,
+    place: str,
+    chosen: Mapping[str, Any],
+) -> Version:
+    shards = shards_of(since.fresh, found.OBJECTS_PER_SHARD)
+    walked = _walk(found, store, shards, chosen["without"])
+    rows = [one for _, one in walked]
+    if not rows:
+        raise EmptyVersion(
+            f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
+        )
+    keys = keys_of(rows, since.keys)
+    group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
+    txn = _transaction(root, dataset, place, chosen, parent)
+    prefix = f"data/{txn}/registered"
+    put_place(root.store, place, store.url)
+    with root.heartbeat(txn):
+        parts, samples = put_parts(root.store, txn, prefix, place, walked, keys, group_of)
+        return publish_registered(
+            root,
+            dataset,
+            txn,
+            prefix,
+            parts,
+            samples,
+            foreign_table(objects_of(store, place, shards)),
+            facts={"registered": canonical(dict(chosen)).decode()},
+            parent=parent,
+            left_out=since.left_out(parent),
+            producer={"registered": dict(chosen), "place": place},
+            created_us=max(info.modified_us or 0 for info in since.fresh),
+        )
+
+
+def _walk(
+    found: Format, store: Store, shards: Sequence[Shard], without: Sequence[str]
+) -> list[tuple[Shard, Rows]]:
+    """Return the rows of the shards, in order, each with its shard. Raises: as the format."""
+
+    def walk(shard: Shard) -> list[Rows]:
+        return rows_of(shard, [found.samples(store, info) for info in shard.infos], without)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-walk") as pool:
+        return [
+            (shard, rows) for shard, some in zip(shards, pool.map(walk, shards), strict=True) for rows in some
+        ]
+
+
+def _transaction(
+    root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
+) -> str:
+    """Begin the transaction that follows from what is registered; the one that was begun before, if it is still open.
+
+    Raises: as `Root.begin`.
+    """
+    said = [dataset, place, dict(chosen), parent.id if parent else ""]
+    name, n = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32], 0
+    txn = name
+    while (known := root.state.txns.get(txn)) is not None and known.status != "open":
+        n += 1  # a collector gave it up, or its version was retired
+        txn = f"{name}-{n}"
+    return root.begin(dataset, parent.id if parent else None, txn=txn)
+
+
+def _check_apart(root: str, place: str) -> None:
+    """Raise InvalidStore where the place is in the root, or the root in the place."""
+    inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
+    if inner.startswith(outer) or outer.startswith(inner):
+        raise InvalidStore(
+            f"{place} and the root {root} lie in one another; register bytes that lie beside the root"
+        )

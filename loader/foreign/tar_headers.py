@@ -1,0 +1,199 @@
+"""Headers of a tar archive, walked without reading the payloads behind them: ustar, GNU and pax.
+
+Nothing is extracted, and nothing is guessed. What a reader of the archive would drop, or take for something else, is an
+error that names the object and the byte.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ..errors import Corrupt, InvalidSample
+
+BLOCK_BYTES = 512
+HEADER_BYTES = 1 << 20
+"""Names and pax records, at most: larger ones are no names."""
+TAIL_BYTES = 64 * 2**10
+"""Bytes behind the end of an archive that are looked at: writers pad it with zeros."""
+
+Read = Callable[[int, int], bytes]
+"""(offset, nbytes) -> at most so many bytes of the object from there; fewer at its end alone."""
+
+_NUMBER = re.compile(rb"[0-7]+")
+_PAX = re.compile(rb"(\d{1,20}) ([^=]+)=")
+_LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
+_OTHERS = {
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a FIFO",
+    b"S": "a sparse file",
+    b"M": "a part of a file that began in another volume",
+    b"V": "a volume's name",
+    b"N": "an old GNU name",
+    b"D": "a GNU dump of a directory",
+}
+
+
+class Member(NamedTuple):
+    """A regular file of an archive."""
+
+    name: str
+    """Path as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    offset: int
+    """First byte of its content."""
+    nbytes: int
+    """Bytes of its content."""
+    header: int
+    """First byte of its header."""
+
+
+def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
+    """Yield the regular files of an archive, in order; directories are left out.
+
+    nbytes: size of the object. name: of it, for errors.
+
+    Raises: Corrupt for an archive that is cut, damaged or none, or that goes on behind its end; InvalidSample for a
+    member that is no regular file; errors of `read`.
+    """
+    at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
+    while True:
+        block = read(at, BLOCK_BYTES)
+        if len(block) < BLOCK_BYTES:
+            raise _corrupt(
+                name, at, f"the archive is cut: it ends at byte {nbytes} without its two blocks of zeros"
+            )
+        if not any(block):
+            _check_end(read, at, nbytes, name)
+            return
+        header = at
+        size, kind = _checked(block, name, at), block[156:157]
+        if kind in (b"x", b"X", b"g", b"L", b"K"):
+            data = _content(read, at, size, nbytes, name)
+            if kind == b"g":
+                pax |= _records(data, name, at)
+            elif kind in (b"x", b"X"):
+                known |= _records(data, name, at)
+            elif kind == b"L":
+                known["path"] = data.rstrip(b"\0")
+            at += BLOCK_BYTES + _padded(size)
+            continue
+        said = {**pax, **known}
+        known = {}
+        path = said["path"] if said.get("path") else _path(block)
+        if "size" in said:
+            size = _decimal(said["size"], name, header)
+        shown = path.decode(errors="backslashreplace")
+        if any(record.startswith("GNU.sparse") for record in said) or kind in _OTHERS:
+            raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
+        if kind in _LINKS:
+            raise _refused(name, header, shown, _LINKS[kind])
+        is_folder = kind == b"5" or (kind == b"\0" and path.endswith(b"/"))
+        if not is_folder and kind not in (b"0", b"\0", b"7"):
+            raise _refused(name, header, shown, f"of type {kind!r}")
+        at += BLOCK_BYTES
+        if is_folder:
+            continue
+        if at + size > nbytes:
+            raise _corrupt(
+                name,
+                header,
+                f"member {shown!r} has {size:,} bytes, and the object ends after {nbytes - at:,} of them",
+            )
+        yield Member(path.decode("utf-8", "surrogateescape"), at, size, header)
+        at += _padded(size)
+
+
+def _checked(block: bytes, name: str, at: int) -> int:
+    """Return the size that a header says. Raises: Corrupt where it is none."""
+    said = _octal(block[148:156])
+    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
+    if said != unsigned:
+        signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
+        if said != signed:
+            what = "it is no tar archive" if at == 0 else "the header there is damaged"
+            raise _corrupt(name, at, f"{what}: the checksum of a header is wrong")
+    field = block[124:136]
+    if field[0] in (0x80, 0xFF):  # a binary number, as GNU tar writes those from 8 GiB on
+        size = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
+    else:
+        size = _octal(field)
+    if size < 0:
+        raise _corrupt(name, at, f"the header there has the size {field!r}, which is no number of bytes")
+    return size
+
+
+def _octal(field: bytes) -> int:
+    """Return an octal number; 0 of an empty field, -1 of what is none."""
+    text = field.split(b"\0", 1)[0].strip(b" ")
+    if not text:
+        return 0
+    return int(text, 8) if _NUMBER.fullmatch(text) else -1
+
+
+def _decimal(text: bytes, name: str, at: int) -> int:
+    if not text.isdigit() or len(text) > 20:
+        raise _corrupt(name, at, f"a pax record there says size={text[:40]!r}, which is no number of bytes")
+    return int(text)
+
+
+def _path(block: bytes) -> bytes:
+    path = block[:100].split(b"\0", 1)[0]
+    if block[257:263] == b"ustar\0":  # GNU's own format has other things there
+        prefix = block[345:500].split(b"\0", 1)[0]
+        return prefix + b"/" + path if prefix else path
+    return path
+
+
+def _content(read: Read, at: int, size: int, nbytes: int, name: str) -> bytes:
+    """Return what an extended header says. Raises: Corrupt."""
+    if size > HEADER_BYTES:
+        raise _corrupt(
+            name, at, f"an extended header there has {size:,} bytes; at most {HEADER_BYTES:,} are read"
+        )
+    data = read(at + BLOCK_BYTES, size)
+    if len(data) < size:
+        raise _corrupt(name, at, f"the archive is cut: an extended header there ends behind byte {nbytes}")
+    return data
+
+
+def _records(data: bytes, name: str, header: int) -> dict[str, bytes]:
+    """Return the records of a pax header, keyword -> value. Raises: Corrupt."""
+    out, at = dict[str, bytes](), 0
+    while at < len(data) and data[at] != 0:
+        found = _PAX.match(data, at)
+        end = at + int(found[1]) if found else 0
+        if found is None or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise _corrupt(name, header, "the pax header there is damaged")
+        out[found[2].decode(errors="replace")] = data[found.end() : end - 1]
+        at = end
+    return out
+
+
+def _check_end(read: Read, at: int, nbytes: int, name: str) -> None:
+    """Raise Corrupt where something follows the end: readers of tar stop there."""
+    tail = read(at, min(TAIL_BYTES, nbytes - at))
+    if any(tail):
+        other = at + next(i for i, byte in enumerate(tail) if byte)
+        raise _corrupt(
+            name,
+            at,
+            f"the archive ends there, and the object goes on at byte {other // BLOCK_BYTES * BLOCK_BYTES}: archives "
+            "that were joined are read to the first end alone. Join them with tar --concatenate, or keep them apart",
+        )
+    if len(tail) < 2 * BLOCK_BYTES:
+        raise _corrupt(name, at, "the archive is cut: one of its two last blocks of zeros is missing")
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _corrupt(name: str, at: int, what: str) -> Corrupt:
+    return Corrupt(f"{name}, byte {at}: {what}")
+
+
+def _refused(name: str, at: int, member: str, what: str) -> InvalidSample:
+    return InvalidSample(
+        f"{name}, byte {at}: member {member!r} is {what}; only regular files are samples' fields. Write the archive "
+        "again without it"
+    )

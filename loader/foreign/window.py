@@ -1,0 +1,59 @@
+"""One object of a store, read forward in few requests: large ones where what is wanted lies close together."""
+
+import os
+
+from ..errors import Changed
+from ..storage import ObjectInfo, Store
+from ..storage.store import disk_of
+
+LOCAL_BYTES = 4 * 2**10
+"""Read at once of a file: a header or two."""
+FIRST_BYTES = 256 * 2**10
+"""Read at once of a bucket's object, at first and after a jump."""
+MOST_BYTES = 8 * 2**20
+"""Read at once of a bucket's object where no jump pays."""
+JUMP_BYTES = 2**20
+"""A gap that is jumped over: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
+
+
+class Window:
+    """Reads an object pinned to what its listing said; not thread-safe, closed by its user."""
+
+    def __init__(self, store: Store, info: ObjectInfo) -> None:
+        """Open the object. Raises: ObjectNotFound; Changed."""
+        self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
+        self._store, self._info = store, info
+        self._start, self._data, self._size = 0, b"", FIRST_BYTES
+        self._file: int | None = None
+        if (disk := disk_of(store)) is not None:
+            self._file = disk.open_same(info.key, info.etag)
+            if self._file is None:
+                raise Changed(f"{self.name} was written while it was being registered; register again")
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return at most `nbytes` bytes from `offset`, fewer at the end of the object alone. Raises: Changed."""
+        low = offset - self._start
+        if low >= 0 and low + nbytes <= len(self._data):
+            return self._data[low : low + nbytes]
+        nbytes = max(0, min(nbytes, self.nbytes - offset))
+        if not (low >= 0 and low + nbytes <= len(self._data)):
+            self._fetch(offset, nbytes)
+            low = 0
+        return self._data[low : low + nbytes]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _fetch(self, offset: int, nbytes: int) -> None:
+        if self._file is not None:
+            self._start, self._data = offset, os.pread(self._file, max(nbytes, LOCAL_BYTES), offset)
+            return
+        gap = offset - self._start - len(self._data)
+        if self._data:
+            self._size = min(2 * self._size, MOST_BYTES) if gap < JUMP_BYTES else FIRST_BYTES
+        size = min(max(nbytes, self._size), self.nbytes - offset)
+        blob = self._store.get_range(self._info.key, offset, size, self._info.etag or None)
+        self._start, self._data = offset, blob.data

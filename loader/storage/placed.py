@@ -1,0 +1,240 @@
+"""Shards that lie in places of others, beside those of the root: one reader, which holds each object to what is known.
+
+A shard's path that begins with `foreign/` is one object of a bucket or folder, or several of them, one behind the
+other. An object that has another size or change token than the one that was registered raises Changed by its name.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Unpack
+
+from ..errors import Changed, Corrupt, ObjectNotFound
+from .shared.threads import lock
+from .store import (
+    Blob,
+    Disk,
+    ObjectInfo,
+    Piece,
+    ReadLimits,
+    Span,
+    Store,
+    check_span,
+    disk_of,
+    is_local,
+)
+
+FOREIGN = "foreign/"
+"""Beginning of the path of a shard that lies in another's place."""
+SEVERAL = "several"
+"""Change token of a shard of several objects: each is held to its own at every read."""
+
+
+class PlacedObject(NamedTuple):
+    """One object of a shard, as it was registered."""
+
+    store: Store
+    """Store that it lies in."""
+    key: str
+    """Key in that store."""
+    nbytes: int
+    """Size in bytes."""
+    etag: str
+    """Change token; "" where the time of the last write stands for it, as in a folder."""
+    modified_us: int
+    """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
+    offset: int
+    """First byte in the shard."""
+
+
+ObjectsOf = Callable[[str], Sequence[PlacedObject]]
+"""Path of a shard -> its objects by offset. Raises: Corrupt for a path that is not registered."""
+
+
+class PlacedStore:
+    """A reader of shards, those of the root and those in places. Thread-safe; a disk where all of these are.
+
+    home: store of the root. places: stores of the places. objects_of: see there.
+
+    Raises: as these stores; also Changed for an object that is not as it was registered.
+    """
+
+    def __init__(self, home: Store, places: Sequence[Store], objects_of: ObjectsOf) -> None:
+        self._home, self._places, self._objects_of = home, places, objects_of
+        self._lock = lock()
+        self._pins: dict[tuple[str, str], str] = {}
+        self.is_local = all(map(is_local, (home, *places)))
+        """True where every store is a folder of this machine."""
+
+    @property
+    def url(self) -> str:
+        return self._home.url
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of the root and the places."""
+        return [self._home.url, *(one.url for one in self._places)]
+
+    @property
+    def disk(self) -> "PlacedStore | None":
+        """This store itself where all are folders of this machine, else None: see `store.disk_of`."""
+        return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
+
+    def place(self, key: str, offset: int = 0) -> tuple[str, int]:
+        """Return (URL of the object, byte in it) that holds a byte of a shard."""
+        if not key.startswith(FOREIGN):
+            return f"{self._home.url}/{key}", offset
+        objects = self._objects_of(key)
+        one = objects[_which(objects, offset)]
+        return f"{one.store.url}/{one.key}", offset - one.offset
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        check_span(key, offset, nbytes)
+        return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
+
+    def get_ranges(
+        self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
+    ) -> list[Blob]:
+        if not key.startswith(FOREIGN):
+            return self._home.get_ranges(key, spans, etag=etag, **limits)
+
+        def read(one: PlacedObject, mine: Sequence[Span]) -> tuple[list[bytes], str]:
+            blobs = one.store.get_ranges(one.key, mine, etag=self._pinned(one), **limits)
+            return [blob.data for blob in blobs], blobs[0].etag
+
+        data, found = self._read(key, spans, read)
+        return [Blob(piece, found) for piece in data]
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return size and change token of a shard, whose objects are as registered. Raises: also Changed."""
+        if not key.startswith(FOREIGN):
+            return self._home.head(key)
+        objects = self._objects_of(key)
+        infos = [self._looked_at(one) for one in objects]
+        token = infos[0].etag if len(infos) == 1 else SEVERAL
+        return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
+
+    # what a disk can do
+
+    def read_each(
+        self, key: str, spans: Sequence[tuple[int, int]], *, etag: str | None = None
+    ) -> tuple[list[bytes], str]:
+        """Return the bytes of spans, as the disk does."""
+        if not key.startswith(FOREIGN):
+            return _disk(self._home).read_each(key, spans, etag=etag)
+
+        def read(one: PlacedObject, mine: Sequence[Span]) -> tuple[list[bytes], str]:
+            return _disk(one.store).read_each(one.key, mine, etag=self._pinned(one))
+
+        return self._read(key, [Span(*span) for span in spans], read)
+
+    def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
+        """Fill buffers, as the disk does."""
+        if not key.startswith(FOREIGN):
+            return _disk(self._home).read_into(key, pieces, etag=etag)
+        data, found = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
+        for one, (_, _, buffers) in zip(data, pieces, strict=True):
+            at = 0
+            for buffer in buffers:
+                view = memoryview(buffer).cast("B")
+                view[:] = one[at : at + len(view)]
+                at += len(view)
+        return found
+
+    def etag_of(self, key: str, etag: str | None = None) -> str | None:
+        """Return a file's etag, as the disk does; None of a shard of several files."""
+        if not key.startswith(FOREIGN):
+            return _disk(self._home).etag_of(key, etag)
+        objects = self._objects_of(key)
+        if len(objects) > 1:
+            return None
+        with self._told(objects[0]):
+            return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
+
+    def open_same(self, key: str, etag: str) -> int | None:
+        """Return a descriptor, as the disk does."""
+        if not key.startswith(FOREIGN):
+            return _disk(self._home).open_same(key, etag)
+        (one,) = self._objects_of(key)
+        return _disk(one.store).open_same(one.key, etag)
+
+    def _read(
+        self,
+        key: str,
+        spans: Sequence[Span],
+        read: Callable[[PlacedObject, Sequence[Span]], tuple[list[bytes], str]],
+    ) -> tuple[list[bytes], str]:
+        """Return the bytes of spans of a shard, in the order given, and its token. A span lies in one object."""
+        objects = self._objects_of(key)
+        numbers: dict[int, list[int]] = {}
+        for number, span in enumerate(spans):
+            numbers.setdefault(_which(objects, span.offset), []).append(number)
+        out, token = [b""] * len(spans), SEVERAL
+        for which, mine in numbers.items():
+            one = objects[which]
+            with self._told(one):
+                inside = [Span(spans[n].offset - one.offset, spans[n].nbytes) for n in mine]
+                data, found = read(one, inside)
+            token = found if len(objects) == 1 else token
+            for n, piece in zip(mine, data, strict=True):
+                out[n] = piece
+        return out, token
+
+    def _pinned(self, one: PlacedObject) -> str:
+        """Return the change token that a read is held to; of a folder it is asked for once. Raises: Changed."""
+        if one.etag:
+            return one.etag
+        name = (one.store.url, one.key)
+        with self._lock:
+            found = self._pins.get(name)
+        if found is None:
+            found = self._looked_at(one).etag
+            with self._lock:
+                self._pins[name] = found
+        return found
+
+    def _looked_at(self, one: PlacedObject) -> ObjectInfo:
+        """Return what the store says of an object, which is as registered. Raises: Changed; ObjectNotFound."""
+        try:
+            info = one.store.head(one.key)
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{one.store.url}/{one.key} is gone, and its bytes were registered where they lay: restore it, or "
+                "register again, which leaves its samples out"
+            ) from error
+        if what := difference(info, one.nbytes, one.etag, one.modified_us):
+            raise Changed(f"{one.store.url}/{one.key} {what}: register again, old samples keep their keys")
+        return info
+
+    @contextmanager
+    def _told(self, one: PlacedObject) -> Iterator[None]:
+        """Say of an object that is not what was registered what it is now."""
+        try:
+            yield
+        except (Changed, ObjectNotFound, Corrupt):
+            self._looked_at(one)
+            raise
+
+
+def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int) -> str:
+    """Return in words how an object is not the one that was registered; "" where it is."""
+    if info.nbytes != nbytes:
+        return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
+    if etag and info.etag != etag:
+        return f"has the change token {info.etag}, registered was {etag}"
+    if not etag and info.modified_us != modified_us:
+        return f"was written at {info.modified_us} us since 1970, registered was {modified_us}"
+    return ""
+
+
+def _which(objects: Sequence[PlacedObject], offset: int) -> int:
+    """Return the number of the object that holds a byte; the last for one behind the end, whose read says so."""
+    if len(objects) == 1:
+        return 0
+    return bisect_right(objects, offset, key=lambda one: one.offset) - 1
+
+
+def _disk(store: Store) -> Disk:
+    found = disk_of(store)
+    assert found is not None, f"{store.url} is no folder of this machine"
+    return found

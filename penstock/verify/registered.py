@@ -1,0 +1,83 @@
+"""Bytes that were registered where they lie: that the objects are still those, and with `--full` every field."""
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from loader import Version
+from loader.dataset.shards.address import UNKNOWN_CRC
+from loader.dataset.shards.index import IndexFile, IndexRows
+from loader.dataset.shards.shard import crc32c
+from loader.errors import PenstockError
+from loader.storage import Span
+
+from .shard import Problem
+
+READ_BYTES = 16 * 2**20
+"""Bytes of fields that are read together, or one larger field."""
+
+
+def check_registered(
+    version: Version,
+    shard: dict[str, Any],
+    address: str,
+    index: IndexFile,
+    keys: list[str] | None,
+    unverified: Callable[[int], None],
+) -> Iterator[Problem]:
+    """Read every field of a registered shard, and hold it against the checksum that is known of it.
+
+    keys: of the part, by the samples table; None where they are not known. unverified: told the bytes of fields
+    of which no checksum is known.
+    """
+    row = 0
+    while row < index.n_rows:
+        rows = index.read_row_group(index.row_group_of(row))
+        named = rows.keys if keys is None else keys[row : row + len(rows.keys)]
+        for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
+            if got != wanted:
+                yield Problem(
+                    address=f"{address} row {row + position}",
+                    what=f"its index has key {got!r}, the samples table {wanted!r}",
+                )
+                break
+        yield from _fields(version, shard, rows, unverified)
+        row += len(rows.keys)
+    if keys is not None and len(keys) > row:
+        yield Problem(address=address, what=f"its index has {row} rows, the samples table {len(keys)}")
+
+
+def _fields(
+    version: Version, shard: dict[str, Any], rows: IndexRows, unverified: Callable[[int], None]
+) -> Iterator[Problem]:
+    """Check the fields of these rows, in the order of their offsets."""
+    names = sorted(rows.offset)
+    order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
+    nbytes = rows.places[:, :, 1].reshape(-1)[order]
+    cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
+    for some in np.split(order, cuts):
+        at = [divmod(flat, len(names)) for flat in some.tolist()]
+        places = [rows.places[local, number].tolist() for local, number in at]
+        try:
+            blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
+        except PenstockError as error:
+            yield Problem(
+                address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),
+                what=str(error),
+            )
+            continue
+        for (local, number), place, blob in zip(at, places, blobs, strict=True):
+            if place[2] == UNKNOWN_CRC:
+                unverified(place[1])
+            elif (found := crc32c(blob.data)) != place[2]:
+                yield Problem(
+                    address=_where(version, shard, rows.keys[local], names[number], place),
+                    what=f"its CRC-32C is {found:08x}, {place[2]:08x} is known of it",
+                )
+
+
+def _where(version: Version, shard: dict[str, Any], key: str, field: str, place: list[int]) -> str:
+    span = f"{shard['group']}[{place[0]}:{place[0] + place[1]}]"
+    return f"{version.name}/{shard['part']} {span} sample {key!r} field {field!r} ({shard['path']})"

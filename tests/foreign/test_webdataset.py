@@ -1,0 +1,150 @@
+"""WebDataset's archives as samples: what the webdataset package reads of them, and no field lost without a word."""
+
+import tarfile
+
+import numpy as np
+import pytest
+import webdataset
+
+import loader
+from loader.dataset.reading.read_fields import read_fields
+from loader.errors import EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.foreign.register import register
+
+
+def read(version, *fields):
+    """key -> field -> bytes, of all live samples."""
+    addresses = version.address(np.arange(len(version)), fields or version.fields)
+    return {
+        at.key: one for at, one in zip(addresses, read_fields(version.shard_store, addresses), strict=True)
+    }
+
+
+def test_samples_are_those_that_webdataset_wrote_and_reads(root, tmp_path):
+    (tmp_path / "tars").mkdir()
+    long = "a/very-long-folder/" * 12
+    with webdataset.ShardWriter(str(tmp_path / "tars/%03d.tar"), maxcount=30, verbose=0) as writer:
+        for i in range(100):
+            key = f"{long if i == 7 else 'd'}/{i:03}"
+            writer.write({"__key__": key, "txt": f"text {i}", "left.npy": np.arange(i), "Cls": i})
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    theirs = []
+    for path in sorted((tmp_path / "tars").iterdir()):
+        with path.open("rb") as stream:
+            files = webdataset.tariterators.tar_file_expander([{"url": str(path), "stream": stream}])
+            theirs += list(webdataset.tariterators.group_by_keys(files))
+    assert len(theirs) == len(found) == 100
+    source = {row["source_key"] or row["key"]: row["key"] for row in rows(root)}
+    for sample in theirs:
+        mine = found[source[sample["__key__"]]]
+        assert mine == {name: sample[name] for name in ("txt", "left.npy", "cls")}
+
+
+def rows(root):
+    return root.open("photos").samples().collect().to_dicts()
+
+
+def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
+    members = [
+        ("b.txt", b"B"),
+        ("a.txt", b"A"),
+        ("README", b"no extension"),
+        ("b.cls", b"1"),
+        ("a.cls", b"2"),
+    ]
+    tars.fill(tmp_path / "tars", {"x.tar": [*members, ("__meta__/x.txt", b"theirs")]})
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    assert found == {"a": {"txt": b"A", "cls": b"2"}, "b": {"txt": b"B", "cls": b"1"}}
+
+
+def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path, tars):
+    names = ["../../etc/a.txt", "/abs/b.txt", "./c.txt", "v1.0/d.txt", "caf\udce9.txt", "k" * 300 + ".txt"]
+    data = tars.tar_bytes([(name, name[:3].encode(errors="replace")) for name in names], tarfile.GNU_FORMAT)
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/x.tar").write_bytes(data)
+    register(root, "webdataset", tmp_path / "tars", "photos")
+    found = {row["key"]: row["source_key"] for row in rows(root)}
+    assert found["c"] is found["v1.0/d"] is None
+    kept = {source for source in found.values() if source}
+    assert kept == {"../../etc/a", "/abs/b", "caf\\xe9", "k" * 300}
+    assert {"%2E%2E/%2E%2E/etc/a", "%/abs/b", "caf%E9"} <= set(found)
+
+
+def test_keys_that_repeat_have_the_object_in_front(root, tmp_path, tars):
+    tars.fill(
+        tmp_path / "tars",
+        {"x.tar": [("0.txt", b"x0"), ("1.txt", b"x1")], "y.tar": [("0.txt", b"y0"), ("2.txt", b"y2")]},
+    )
+    found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
+    assert {key: one["txt"] for key, one in found.items()} == {
+        "x.tar/0": b"x0",
+        "1": b"x1",
+        "y.tar/0": b"y0",
+        "2": b"y2",
+    }
+
+
+def test_a_field_that_not_all_samples_have_is_a_group_of_its_own(root, tmp_path, tars):
+    members = tars.sample("a", jpg=b"1", cls=b"2") + tars.sample("b", jpg=b"3", cls=b"4", txt=b"5")
+    tars.fill(tmp_path / "tars", {"x.tar": members, "y.tar": tars.sample("c", jpg=b"6", cls=b"7")})
+    version = register(root, "webdataset", tmp_path / "tars", "photos").version
+    assert {
+        name: (sorted(one["field_nbytes"]), one["n_rows"]) for name, one in version.manifest["groups"].items()
+    } == {
+        "media": (["cls", "jpg"], 3),
+        "txt": (["txt"], 1),
+    }
+    assert len(version.select("jpg", "cls")) == 3
+    assert len(version.select("jpg", "txt", where_present=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "match"),
+    [
+        (
+            [("a.jpg", b"1"), ("a.JPG", b"2")],
+            InvalidSample,
+            r"x.tar, byte 1024: member 'a.JPG' is also at byte 0",
+        ),
+        (
+            [("a.jpg", b"1"), ("a.pth", b"2")],
+            InvalidField,
+            r"x.tar, sample 'a': .*never unpickled.*--without pth",
+        ),
+        (
+            [("a.b c", b"1"), ("a.b_c", b"2")],
+            InvalidSample,
+            r"x.tar, sample 'a': of the fields .* two would have one",
+        ),
+        ([("a.__x", b"1")], InvalidField, "begins with '__'"),
+        ([("README", b"1")], EmptyVersion, "hold no samples"),
+    ],
+)
+def test_what_would_be_lost_is_an_error(members, error, match, root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"x.tar": members})
+    with pytest.raises(error, match=match):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    assert root.datasets() == []
+
+
+def test_a_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"x.tar": [("a.jpg", b"1"), ("a.pth", b"2")]})
+    version = register(root, "webdataset", tmp_path / "tars", "photos", without=["pth"]).version
+    assert read(version) == {"a": {"jpg": b"1"}}
+
+
+@pytest.mark.parametrize("name", ["x.tgz", "x.tar.gz", "x.tar.zst"])
+def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), name: []})
+    with pytest.raises(InvalidStore, match=f"{name} .* is compressed"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+
+
+def test_a_place_without_archives_says_what_is_there(root, tmp_path):
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/a.jpg").write_bytes(b"")
+    with pytest.raises(EmptyVersion, match="has no webdataset object among 1"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    with pytest.raises(InvalidStore, match="format 'wds' is not known; accepted: webdataset"):
+        register(root, "wds", tmp_path / "tars", "photos")
+    assert loader.Root(root.url).datasets() == []

@@ -1,14 +1,22 @@
-"""`penstock exclude REF KEY... --reason R --by WHO`: the next version without these samples, and every later build."""
+"""`penstock exclude REF KEY... --reason R --by WHO`: the next version without these samples, and every later build.
+
+`penstock exclude DATASET --list` tells the exclusions that stand.
+"""
 
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import loader
 from loader.errors import InvalidRuntime
 
+from ..console.table import Table
 from .verb import Answer, Verb
+
+FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -18,8 +26,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="file", metavar="FILE", help="file with a key per line; - is standard input"
     )
-    parser.add_argument("--reason", required=True, help="why; readers of the version see it")
-    parser.add_argument("--by", required=True, help="who decides it")
+    parser.add_argument("--reason", help="why; readers of the version see it")
+    parser.add_argument("--by", help="who decides it")
     parser.add_argument("--page", default="", metavar="URL", help="page where it was decided")
     parser.add_argument(
         "--whole-objects",
@@ -31,13 +39,22 @@ def arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="end the exclusions of these keys: later builds take the samples again",
     )
+    parser.add_argument(
+        "--list", action="store_true", help="the exclusions of the dataset that nobody withdrew"
+    )
 
 
 def run(arguments: Namespace) -> Answer:
-    """Exclude samples, or withdraw their exclusions."""
+    """Exclude samples, withdraw their exclusions, or list those that stand."""
     from ..exclusions.publish import exclude, withdraw
 
     root = loader.Root(arguments.root)
+    if arguments.list:
+        if arguments.key or arguments.file or arguments.withdraw or arguments.whole_objects:
+            raise InvalidRuntime("--list is of a dataset: give it alone, without keys and without --withdraw")
+        return _listed(root, arguments.ref)
+    if arguments.reason is None or arguments.by is None:
+        raise InvalidRuntime("who excludes or takes back samples says so: pass --reason and --by")
     keys = [*arguments.key, *_keys_of(arguments.file)]
     told = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
     if arguments.withdraw and arguments.whole_objects:
@@ -67,6 +84,44 @@ def run(arguments: Namespace) -> Answer:
         f"later builds leave them out too ({record.path}), until penstock exclude --withdraw",
     ]
     return body, "\n".join(lines), 0
+
+
+def _listed(root: "loader.Root", ref: str) -> Answer:
+    """Return the exclusions of a dataset that stand, by key; `live` where the newest version has the sample still."""
+    from loader.dataset.versions.samples_table import live_ordinals
+
+    from ..exclusions.exclusion import records, standing
+
+    dataset = root.record(ref, retired=True).dataset
+    stands, newest = standing(records(root.store, dataset)), root.state.newest(dataset)
+    keys = sorted(stands)
+    places = [-1] * len(keys)
+    if keys and newest is not None:
+        places = live_ordinals(root.open(newest.id), keys).tolist()
+    body: list[dict[str, Any]] = [
+        {
+            "key": key,
+            "live": place >= 0,
+            **{name: getattr(one, name) for name in ("reason", "by", "page", "at_us", "version")},
+            "record": one.path,
+        }
+        for key, place in zip(keys, places, strict=True)
+        for one in stands[key]
+    ]
+    rows = [
+        [
+            one["key"],
+            f"{datetime.fromtimestamp(one['at_us'] / 1e6, UTC):%Y-%m-%d %H:%M:%S}",
+            "live" if one["live"] else "",
+            one["by"],
+            one["reason"],
+        ]
+        for one in body
+    ]
+    table = Table(form=FORM, header=("key", "excluded (UTC)     ", "", "by", "reason"), rows=rows)
+    name = None if newest is None else newest.name
+    told = {"dataset": dataset, "newest": name, "exclusions": body}
+    return told, [table] if rows else f"no exclusion of {dataset} stands", 0
 
 
 def _keys_of(file: str | None) -> Iterator[str]:

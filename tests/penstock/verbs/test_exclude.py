@@ -3,6 +3,7 @@
 import io
 import sys
 
+import numpy as np
 import pytest
 
 import loader
@@ -32,6 +33,55 @@ def test_samples_are_excluded_and_taken_back(cli, own):
     assert "1 exclusions withdrawn" in done.out
     assert "no version changes: later builds of d take the samples again" in done.out
     assert len(root.versions("d")) == 6
+
+
+def test_exclusions_that_stand_are_listed(cli, own):
+    assert cli("exclude", "d", "--list", root=own).out == "no exclusion of d stands\n"
+    cli("exclude", "d@4", "k5", "k3", *TOLD, "--page", "http://x", root=own)
+    cli("exclude", "d", "k7", "--reason", "blurred\x1b", "--by", "bob", root=own)
+    cli("exclude", "d", "k3", "--withdraw", *TOLD, root=own)
+    root = loader.Root(own)
+    first, second, _ = records(root.store, "d")
+    done = cli("exclude", "d", "--list", "--json", root=own)
+    told = {"reason": "wrong label", "by": "ann", "page": "http://x", "version": "d@4"}
+    assert done.json == {
+        "dataset": "d",
+        "newest": "d@6",
+        "exclusions": [
+            {"key": "k5", "live": False, **told, "at_us": first.at_us, "record": first.path},
+            {
+                "key": "k7",
+                "live": False,
+                "reason": "blurred\x1b",
+                "by": "bob",
+                "page": "",
+                "at_us": second.at_us,
+                "version": "d@5",
+                "record": second.path,
+            },
+        ],
+    }
+    assert cli("exclude", "d@2", "--list", "--json", root=own).json == done.json
+    text = cli("exclude", "d", "--list", root=own).out
+    assert [line.split()[0] for line in text.splitlines()] == ["key", "k5", "k7"]
+    assert text.splitlines()[1].split()[3:] == ["ann", "wrong", "label"]
+    assert "\x1b" not in text
+    assert len(root.versions("d")) == 6
+
+
+def test_a_key_written_again_by_hand_is_listed_as_live_and_excluded_again(cli, own):
+    cli("exclude", "d@4", "k3", "k5", *TOLD, root=own)
+    with loader.Root(own) as root:
+        with root.write("d") as writer:
+            writer.add("k3", {"cls": 1, "x.npy": np.zeros(2, np.float32)})
+        assert "k3" in root.open("d@6").samples().collect()["key"]
+    listed = cli("exclude", "d", "--list", "--json", root=own).json
+    assert [(one["key"], one["live"]) for one in listed["exclusions"]] == [("k3", True), ("k5", False)]
+    assert "  live  " in cli("exclude", "d", "--list", root=own).out.splitlines()[1]
+    cli("exclude", "d@4", "k3", "k5", *TOLD, root=own)
+    listed = cli("exclude", "d", "--list", "--json", root=own).json
+    assert [one["live"] for one in listed["exclusions"]] == [False, False]
+    assert listed["newest"] == "d@7"
 
 
 def test_json(cli, own):
@@ -74,6 +124,9 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
         (("d@4", "k3", "--by", "ann"), "--reason"),
         (("d@4", "k12", "--whole-objects", *TOLD), "InvalidRuntime: d@4 does not tell the raw object"),
         (("d@4", "k3", "--whole-objects", "--withdraw", *TOLD), "InvalidRuntime: --withdraw is of keys"),
+        (("d@4", "k3", "--list"), "InvalidRuntime: --list is of a dataset"),
+        (("d@4", "--list", "--withdraw"), "InvalidRuntime: --list is of a dataset"),
+        (("nothing", "--list"), "VersionNotFound"),
         (("d@4", "k3", "--withdraw", *TOLD), "VersionNotFound: 'k3' of d: no exclusion stands"),
     ],
 )

@@ -53,6 +53,7 @@ _READ_ONLY = """(async () => {
     return told;
 })()"""
 _READY = "document.readyState === 'complete' && document.body.dataset.keys === 'ready'"
+_FOCUS = "getComputedStyle(document.activeElement).outlineStyle"
 _FOREIGN = """performance.getEntriesByType('resource').map((one) => one.name)
     .filter((one) => new URL(one).origin !== location.origin)"""
 
@@ -137,11 +138,24 @@ def test_every_page_is_readable_and_silent(viewer: Viewer, theme: str) -> None:
         assert ratio >= 4.5, (path, text)
         assert viewer.page.value_of(_FOREIGN) == []
         assert viewer.page.value_of("document.documentElement.scrollWidth <= innerWidth"), path
+        viewer.press("Tab")
+        assert viewer.page.value_of(_FOCUS) == "solid", path
         grounds.add(viewer.page.value_of("getComputedStyle(document.body).backgroundColor"))
         expected = [one for one in viewer.page.problems if "404" in one] if path == "/nowhere" else []
         assert viewer.page.problems == expected
     assert len(grounds) == 1
     assert viewer.page.problems == expected
+
+
+def test_every_page_fits_a_narrow_window(viewer: Viewer) -> None:
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    viewer.page.ask("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        for path, shown in {**PAGES, "/v/odd/1/s/0": "The way back"}.items():
+            viewer.open(path, shown)
+            assert viewer.page.value_of("document.documentElement.scrollWidth <= innerWidth"), path
+    finally:
+        viewer.page.ask("Emulation.clearDeviceMetricsOverride")
 
 
 def test_a_server_that_only_reads_tells_the_command_of_a_basket(viewer: Viewer) -> None:

@@ -109,7 +109,7 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     samples = _found(value)
     channels, n = samples.shape
     rate = _rate(facts)
-    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz, as nobody knows its rate"
+    at = f"{rate:,} Hz" if facts.rate == rate else f"{rate:,} Hz (assumed: its rate is not on record)"
     count = "1 channel" if channels == 1 else f"{channels} channels"
     heard = _heard(samples)
     peak, level = float(np.abs(heard).max()), float(np.sqrt(np.mean(np.square(heard, dtype=np.float64))))

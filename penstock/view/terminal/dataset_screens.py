@@ -141,7 +141,7 @@ class VersionScreen(RecordScreen):
         """Yield the filter, the samples and the columns."""
         record = found.record
         until = record.first + len(found.shown)
-        told = f"{record.n_found:,} found, {record.first:,} to {until:,} shown"
+        told = f"{record.n_found:,} found" + (f", {record.first + 1:,} to {until:,} shown" if until else "")
         yield line(
             told
             + (f"; where {record.where}" if record.where else "")

@@ -42,7 +42,7 @@ def test_length_rate_and_level_are_told() -> None:
     assert lines[0] == "1 channel, 1.0 s at 8,000 Hz"
     assert lines[-1] == "peak -20.0 dB, level -20.0 dB of full scale"
     unknown = AUDIO.lines(square, Facts(field="audio"))
-    assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz, as nobody knows its rate"
+    assert unknown[0] == "1 channel, 0.5 s at 16,000 Hz (assumed: its rate is not on record)"
 
 
 def test_the_picture_shows_envelope_and_tone(pixels_of) -> None:

@@ -168,7 +168,7 @@ def test_a_version_is_filtered_and_its_sample_opened(look, trained) -> None:
         await terminal.press("/")
         await terminal.type("width = 41")
         await terminal.press("enter", "enter")
-        assert "2 found, 0 to 2 shown; where width = 41" in terminal.lines[1]
+        assert "2 found, 1 to 2 shown; where width = 41" in terminal.lines[1]
         (first, _) = [card.key for card in terminal.app.screen.query("Card")]
         await terminal.press("enter")
         assert terminal.lines[0].rstrip().endswith(f": {first}")

@@ -26,13 +26,14 @@ export async function chart(place, go) {
   const names = Object.keys(notes), text = getComputedStyle(document.body).color;
   const line = { stroke: getComputedStyle(document.querySelector("header")).borderBottomColor, width: 1 };
   const axis = { stroke: text, grid: line, ticks: line };
+  const whole = Array.from({ length: 16 }, (_, i) => [1, 2, 5].map((one) => one * 10 ** i)).flat();
   const shownFirst = names.find((name) => !HIDDEN.has(name)) ?? names[0];
   const drawn = new uPlot({
     width: place.clientWidth,
     height: 280,
     hooks: { draw: [(plot) => strike(plot, spikes)] },
     scales: { x: { time: false }, ...Object.fromEntries(names.map((name) => [name, {}])) },
-    axes: [{ ...axis }, { ...axis, scale: shownFirst, size: 70 }],
+    axes: [{ ...axis, incrs: whole }, { ...axis, scale: shownFirst, label: shownFirst, labelSize: 20, size: 60 }],
     series: [
       { label: "step" },
       ...names.map((name, i) => ({

@@ -1,7 +1,8 @@
 """A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from ..errors import Corrupt, InvalidRuntime, PenstockError
 from ..order.plan import Plan
 from ..order.steps.occurrences import Occurrence
-from ..order.steps.slots import Slots
+from ..order.steps.slots import Slots, rank_slice
 from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.substitution import Substitution
@@ -20,10 +21,13 @@ from .recipe.by_bucket import ByBucket
 from .recipe.decode import Decode, Transform
 from .recipe.rank_slots import real_slots
 from .recipe.recipe import Recipe, bounds
-from .recipe.recorded import Recorded
+from .recipe.recorded import Laid, Recorded
 from .recipe.world import World
 from .seen import Seen, seen
 from .trail.code_facts import CodeFacts, decoders_of, library_versions, transforms_of
+
+MOST_CHOICES = 2**18
+"""Choices of substitutions of a part that are tried against its digest."""
 
 
 class Functions(NamedTuple):
@@ -77,6 +81,73 @@ class Replay:
         self._world = World.of(0, 1)
         self._assembler = self._made(self._world)
         self._closed = False
+
+    def substituted(self, step: int) -> bool:
+        """Return whether substitutions of a step are on record, of any run."""
+        return self._recorded.has(step)
+
+    def settle(self, step: int, parts: Iterable[tuple[int, int, int, int]]) -> bool | None:
+        """Find the substitutions that a run had at a step, by the digests that it got; lay these in from now on.
+
+        A ledger lists the substitutions of all runs of its plan: one run may have met a sample before it rotted, and
+        another after it. Without a call every one on record is laid in. The last call of a step counts.
+
+        parts: (rank, world size, digest, substituted slots) of one run's parts of the step, as its trail has them.
+        Slots of other ranks have all that is on record.
+
+        Returns True where that is found; False where a part has a digest that no choice gives; None where there are too
+        many choices to try. A part of these two has all that is on record. Reads indexes alone. Raises: InvalidRuntime;
+        errors of reading indexes.
+        """
+        self._check_open()
+        n = self.plan.batch_size(self.plan.checked_step(step))
+        chosen: dict[int, Laid] = {}
+        answers: list[bool | None] = []
+        answer: bool | None
+        for rank, world_size, digest, substituted in parts:
+            world = World.of(rank, world_size)
+            mine = rank_slice(n, world.rank, world.world_size)
+            options = self._recorded.options(step, range(mine.start, mine.stop))
+            if not substituted:
+                answer, laid = True, dict.fromkeys(options, Laid())
+            elif options:
+                answer, laid = self._settled(step, world, digest, options)
+            else:
+                answer, laid = False, {}
+            answers.append(answer)
+            chosen |= laid
+        if self._recorded.has(step):
+            self._choose(step, chosen)
+        return None if None in answers else all(answers)
+
+    def _settled(
+        self, step: int, world: World, digest: int, options: Mapping[int, Sequence[Laid]]
+    ) -> tuple[bool | None, dict[int, Laid]]:
+        """Return the answer of `settle` for one part, and slot -> its entries, where they are found."""
+        self._choose(step, {})
+        whole = self.digest(step, world.rank, world.world_size)
+        if whole == digest:
+            return True, {}
+        if prod(map(len, options.values())) > MOST_CHOICES:
+            return None, {}
+        # A digest adds up over slots: to the whole, each choice adds its difference.
+        sums = np.zeros(1, np.uint64)
+        for slot, some in options.items():
+            alone = np.array([self._slot_digest(step, slot, one) for one in some], np.uint64)
+            sums = np.add.outer(sums, alone - alone[0]).ravel()
+        found = np.flatnonzero(sums == np.uint64((digest - whole) % 2**64))
+        if not len(found):
+            return False, {}
+        picked = np.unravel_index(found[0], [len(some) for some in options.values()])
+        return True, {slot: some[int(i)] for (slot, some), i in zip(options.items(), picked, strict=True)}
+
+    def _slot_digest(self, step: int, slot: int, laid: Laid) -> int:
+        self._choose(step, {slot: laid})
+        return self.digest(step, slot, self.plan.batch_size(step))
+
+    def _choose(self, step: int, chosen: Mapping[int, Laid]) -> None:
+        self._recorded.choose(step, chosen)
+        self._of(self._world.rank, self._world.world_size, anew=True)  # it may have planned the step
 
     def slots(self, step: int, rank: int = 0, world_size: int = 1) -> Slots:
         """Return the slots of a rank's part, substitutes on record laid in. Raises: InvalidRuntime."""
@@ -163,11 +234,11 @@ class Replay:
         if self._closed:
             raise InvalidRuntime("this Replay is closed; make a new one")
 
-    def _of(self, rank: int, world_size: int) -> Assembler:
+    def _of(self, rank: int, world_size: int, *, anew: bool = False) -> Assembler:
         """Return the maker of a rank's batches: the last one is kept."""
         self._check_open()
         world = World.of(rank, world_size)
-        if world != self._world:
+        if anew or world != self._world:
             made = self._made(world)
             self._assembler.close()
             self._assembler, self._world = made, world

@@ -123,7 +123,6 @@ def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> 
         except PenstockError as error:
             yield from ({**row, "problem": str(error)} for row in named)
             continue
-        # A ledger lists the substitutions of all runs of a plan: rows without any must not get another run's.
         with (
             index_replay(plan, None, start.epochs) as planned,
             index_replay(plan, ledger, start.epochs) as recorded,
@@ -134,6 +133,8 @@ def _computed(root: "loader.Root", ledger: "loader.Root", found: "RunTrail") -> 
 
 def _problem(replay: "loader.Replay", row: Row) -> str:
     try:
+        if row["substituted"]:
+            replay.settle(row["step"], [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
         now = replay.digest(row["step"], row["rank"], row["world_size"])
     except PenstockError as error:
         return str(error)

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, RLock, Thread
@@ -22,7 +22,7 @@ from .kinds.kind import Media
 from .raw_source import RawSource
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
-from .replays.replayed_values import SlotValues, itself
+from .replays.replayed_values import SlotValues, Told, itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
 
@@ -206,12 +206,21 @@ class OpenData:
         self._asked.set()
         return found
 
-    def _batch(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
+    def _batch(
+        self,
+        training: Training,
+        step: int,
+        rank: int,
+        world_size: int,
+        told: Sequence[Told] | None = None,
+    ) -> tuple[ShownBatch, str]:
+        """told: of the part that this one is a piece of; None for its own."""
+        told = training.told(step, rank, world_size) if told is None else told
         look = self._batches.get(
-            (training.name, training.plan(step).hash, step, rank, world_size),
+            (training.name, training.plan(step).hash, step, rank, world_size, told),
             lambda: self._look(
-                step_values(training, self.replayers, step, rank, world_size, shown_batch),
-                lambda one: bool(one.errors),
+                step_values(training, self.replayers, step, rank, world_size, shown_batch, told),
+                lambda one: bool(one.errors) or not one.settled,
             ),
             self._holds,
         )
@@ -233,19 +242,21 @@ class OpenData:
             )
         if slot >= batch.first_slot + batch.n_pictured:
             training, pieces = self.training(name), -(-len(batch.slots) // PICTURED_SLOTS)
+            told = training.told(step, rank, world_size)
             n, world_size = training.plan(step).batch_size(step), world_size * pieces
             within = range(rank * pieces, (rank + 1) * pieces)
             piece = next(one for one in within if slot < rank_slice(n, one, world_size).stop)
-            batch, trouble = self._batch(training, step, piece, world_size)
+            batch, trouble = self._batch(training, step, piece, world_size, told)
         return batch.slots[slot - batch.first_slot].thumbnails, trouble
 
     def slot(self, name: str, step: int, slot: int) -> tuple[SlotValues, str]:
         """Return a slot, and the reason why it is without the recipe."""
         training = self.training(name)
         look = self._slots.get(
-            (name, training.plan(step).hash, step, slot),
+            (name, training.plan(step).hash, step, slot, training.told(step)),
             lambda: self._look(
-                slot_values(training, self.replayers, step, slot, itself), lambda one: bool(one.error)
+                slot_values(training, self.replayers, step, slot, itself),
+                lambda one: bool(one.error) or not one.settled,
             ),
             self._holds,
         )

@@ -7,6 +7,7 @@ import pytest
 
 import loader
 from loader.errors import Corrupt, InvalidRuntime, TransformFailed
+from loader.run import replay as replay_module
 from tests.run.making import test_packed_slots
 from tests.run.making.test_packed_slots import FIELD
 from tests.run.making.test_substitution import Flips
@@ -191,6 +192,79 @@ def test_masked_documents_stay_masked(root, damage, monkeypatch):
     with loader.Replay(plan, recorded, framework="numpy") as replay:
         check_same(replay, plan, before)
     assert writes.keys == []
+
+
+def parts_of(run, plan, world_size=2):
+    """Step -> parts as a run's trail has them: (rank, world size, digest, substituted slots)."""
+    planned = loader.Replay(plan, framework="numpy")
+    parts = {step: [] for step in range(STEPS)}
+    for (step, rank), (digest, *_) in run.items():
+        parts[step].append((rank, 2, digest, int(digest != planned.digest(step, rank, 2))))
+    if world_size == 1:  # a trail of whole batches
+        parts = {
+            step: [(0, 1, sum(one[2] for one in some) % 2**64, sum(one[3] for one in some))]
+            for step, some in parts.items()
+        }
+    planned.close()
+    return parts
+
+
+def check_each_run(root, plan, runs):
+    """Each run of a plan is looked back on as it was, whichever was looked at before."""
+    recorded = loader.read_ledger(root, plan)
+    with loader.Replay(plan, recorded, framework="numpy") as replay:
+        for world_size in (2, 1):
+            for run in [*runs, *reversed(runs)]:
+                for step, parts in parts_of(run, plan, world_size).items():
+                    assert replay.settle(step, parts) is True
+                check_same(replay, plan, run)
+        for step in {one.step for one in recorded}:
+            told = parts_of(runs[0], plan)[step]
+            everything = loader.Replay(plan, recorded, framework="numpy").digest(step)
+            for digest, answer in ((1, False), (2, False)):
+                assert replay.settle(step, [(0, 1, digest, 1)]) is answer
+                assert replay.digest(step) == everything, "all on record, where nobody can tell"
+            assert replay.settle(step, told) is True
+            assert replay.settle(step, []) is True
+            assert replay.digest(step) == everything
+
+
+def test_runs_of_one_plan_are_told_apart_by_their_digests(root, views, damage):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    runs = []
+    for bad in ({}, BAD, {"photos": [3, 9]}, {"web": [0]}, {}):
+        damage(bad)
+        runs.append(trained(plan))
+    damage({})
+    assert len({tuple(one[0] for one in run.values()) for run in runs}) == 4
+    check_each_run(root, plan, runs)
+
+
+def test_runs_of_one_packed_plan_are_told_apart_by_their_digests(root, damage):
+    version = test_packed_slots.write(root, "apart")
+    plan = loader.plan({"docs": version.select(FIELD)}, seed=3, global_batch=6, pack=test_packed_slots.PACK)
+    runs = []
+    for bad in ((), (3, 4, 17, 60), (4, 5)):
+        ordinals = version.select(FIELD).ordinals([f"apart-{number:03d}" for number in bad])
+        found = version.address(ordinals, [FIELD])
+        root.store.change = Flips([address.fields[FIELD] for address in found])
+        runs.append(trained(plan))
+    damage({})
+    assert len({tuple(one[0] for one in run.values()) for run in runs}) == 3
+    check_each_run(root, plan, runs)
+
+
+def test_more_choices_than_can_be_tried_are_undecided(root, views, damage, monkeypatch):
+    plan = loader.plan(views, seed=7, global_batch=13)
+    damage(BAD)
+    before = trained(plan)
+    damage({})
+    recorded = loader.read_ledger(root, plan)
+    monkeypatch.setattr(replay_module, "MOST_CHOICES", 1)
+    with loader.Replay(plan, recorded, framework="numpy") as replay:
+        for step in {one.step for one in recorded}:
+            assert replay.settle(step, [(0, 1, 1, 1)]) is None
+        check_same(replay, plan, before)
 
 
 def test_the_last_epoch_is_padded_as_it_was(root, views):

@@ -12,6 +12,9 @@ from PIL import Image
 
 import loader
 from loader.errors import InvalidRuntime
+from penstock.cli import main
+from penstock.view.inspect.runs.run_comparison import run_comparison
+from penstock.view.inspect.runs.step_window import step_window
 from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.shown.shown_values import facts_of
 from penstock.view.inspect.slot_record import slot_record, slot_values
@@ -177,6 +180,78 @@ def test_a_sample_that_was_bad_and_is_repaired_keeps_its_substitute(tmp_path):
         records = [viewed.step(step, 0, 1)[1] for step in range(STEPS)]
         assert [proved(one) for one in records] == [ALL] * STEPS
         assert any(slot.attempt for one in records for slot in one.slots)
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory):
+    """A root with runs of one plan: of sound bytes, with a sick sample, with two, of repaired bytes.
+
+    The run `again` did its steps twice.
+    """
+    folder = tmp_path_factory.mktemp("histories") / "root"
+    with loader.Root(folder) as root:
+        version = write_photos(root)
+        places = [one.fields["jpg"] for one in version.address(np.array([2, 9]), ["jpg"])]
+        plan = loader.plan({"photos": version.select("jpg", "cls")}, seed=3, global_batch=BATCH)
+    good = {one.path: (folder / one.path).read_bytes() for one in places}
+    for sick, runs in (
+        ([], {"sound": 1}),
+        (places[:1], {"sick": 3, "again": 2}),
+        (places, {"worse": 1}),
+        ([], {"repaired": 2, "again": 1}),
+    ):
+        bad = {path: bytearray(data) for path, data in good.items()}
+        for one in sick:
+            bad[one.path][one.offset + 9] ^= 1
+        for path, data in bad.items():
+            (folder / path).write_bytes(data)
+        with loader.Root(folder) as root:
+            plan = loader.plan(
+                {"photos": root.open("photos@1").select("jpg", "cls")}, seed=3, global_batch=BATCH
+            )
+            for run, world_size in runs.items():
+                train(root, plan, run, world_size=world_size)
+    return folder
+
+
+RUNS = ("sound", "sick", "worse", "repaired", "again")
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_each_run_of_a_plan_is_proved_with_the_substitutes_that_it_had(histories, run, world_size):
+    with loader.Root(histories) as root, Viewed(root, run) as viewed:
+        attempts = set()
+        for step in range(STEPS):
+            records = [viewed.step(step, rank, world_size)[1] for rank in range(world_size)]
+            assert [text_of(one, "bytes") for one in records if proved(one)["bytes"] is not True] == []
+            tensors = {proved(one)["tensors"] for one in records}
+            assert False not in tensors
+            slots = [row for one in records for row in one.slots]
+            if run != "again" or world_size != 2:  # which was tried again later, by one rank
+                keys = [viewed.slot(step, row.slot)[1].key for row in slots]
+                assert keys == [row.key for row in slots]
+            attempts |= {row.attempt for row in slots}
+        # `again` had a substitute at its first try, of two ranks, and none at its last, of one.
+        had = run in ("sick", "worse") or (run == "again" and world_size == 2)
+        assert (attempts > {0}) == had
+
+
+def test_the_verbs_and_windows_know_a_runs_own_substitutes(histories, capsys):
+    for run in RUNS:
+        assert main(["trail", "verify", run, "--root", str(histories)]) == 0, capsys.readouterr().out
+    with loader.Root(histories) as root:
+        trails = [loader.read_trail(root, run) for run in RUNS]
+        assert not run_comparison(root, trails[0], trails[3]).slots
+        differing = run_comparison(root, trails[1], trails[2])
+        assert differing.slots
+        assert not differing.problem
+        told = {}
+        for run in RUNS:
+            training = Training(root, run)
+            told[run] = step_window(training, 0, STEPS - 1).n_substituted
+            training.close()
+    assert told["sound"] == told["repaired"] == told["again"] == 0 < told["sick"] < told["worse"]
 
 
 def test_a_sample_that_rotted_since_is_named_in_its_slot(tmp_path):

@@ -3,8 +3,9 @@
 A sample that was corrupt at training and is repaired since keeps its substitute, and no sample is substituted anew.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from itertools import chain, combinations
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,29 +41,60 @@ class Entry(Protocol):
         """Place of the corrupt sample."""
 
 
+MOST_APART = 6
+"""Masked documents of a slot, of which any may be another run's; of more all or none."""
+
+
+class Laid(NamedTuple):
+    """The part of a ledger's entries that a slot had."""
+
+    attempt: int = 0
+    """Number of the substitute; 0 for none."""
+    masked: frozenset[int] = frozenset()
+    """Version ordinals of its masked documents."""
+
+
 class Recorded:
-    """The substitutions of a plan's ledger, by step."""
+    """The substitutions of a plan's ledger, by step.
+
+    A ledger lists those of all runs of the plan. Unless `choose` says which of them a step had, it has all.
+    """
 
     def __init__(self, plan: Plan, substitutions: Iterable[Entry]) -> None:
         """Take the entries of `read_ledger`. Raises: InvalidRuntime for one of a source that the plan does not have."""
         self._plan = plan
-        self._attempts: dict[int, dict[int, int]] = {}
-        self._masked: dict[int, set[tuple[int, int]]] = {}
+        self._steps: dict[int, dict[int, Laid]] = {}
+        self._chosen: dict[int, dict[int, Laid]] = {}
         for one in substitutions:
             if one.source not in plan.source_names:
                 raise InvalidRuntime(
                     f"a substitution of step {one.step} is of source {one.source!r}, and the plan {plan.hash[:14]} has "
                     f"{', '.join(plan.source_names)}; pass the entries of loader.read_ledger(root, plan)"
                 )
-            if one.attempt:
-                slots = self._attempts.setdefault(one.step, {})
-                slots[one.slot] = max(one.attempt, slots.get(one.slot, 0))
-            else:
-                self._masked.setdefault(one.step, set()).add((one.slot, one.address.ordinal))
+            slots = self._steps.setdefault(one.step, {})
+            known = slots.get(one.slot, Laid())
+            masked = known.masked if one.attempt else known.masked | {one.address.ordinal}
+            slots[one.slot] = Laid(max(one.attempt, known.attempt), masked)
+
+    def has(self, step: int) -> bool:
+        """Return whether a step has entries."""
+        return step in self._steps
+
+    def options(self, step: int, slots: range) -> dict[int, list[Laid]]:
+        """Return slot -> everything that it may have had, of the slots that have entries; first all of these."""
+        found = self._steps.get(step, {})
+        return {slot: _options(found[slot]) for slot in slots if slot in found}
+
+    def choose(self, step: int, chosen: Mapping[int, Laid]) -> None:
+        """Set the entries that slots of a step had. The other slots have all of theirs."""
+        self._chosen[step] = dict(chosen)
+
+    def _of(self, step: int) -> dict[int, Laid]:
+        return self._steps.get(step, {}) | self._chosen.get(step, {})
 
     def lay_in(self, step: int, slots: Slots, number: I64) -> None:
         """Write the substitutes that a step had into its slots. number: int64, of each its number in the batch."""
-        for slot, attempt in self._attempts.get(step, {}).items():
+        for slot, (attempt, _) in self._of(step).items():
             for row in np.flatnonzero(number == slot).tolist():
                 source, position = int(slots.source[row]), int(slots.position[row])
                 for tried, view_ordinal, ordinal in substitutes(self._plan, step, source, position):
@@ -78,6 +110,14 @@ class Recorded:
 
         number: int64 [pieces], of the slot in the batch. document: int64 [pieces], version ordinals.
         """
-        known = self._masked.get(step, set())
+        known = self._of(step)
         pairs = zip(number.tolist(), document.tolist(), strict=True)
-        return np.array([pair in known for pair in pairs], np.bool_)
+        return np.array([one in known.get(slot, Laid()).masked for slot, one in pairs], np.bool_)
+
+
+def _options(all_of_it: Laid) -> list[Laid]:
+    documents = sorted(all_of_it.masked)
+    sizes = range(len(documents), -1, -1) if len(documents) <= MOST_APART else (len(documents), 0)
+    subsets = chain.from_iterable(combinations(documents, n) for n in sizes)
+    masked = [frozenset(one) for one in subsets]
+    return [Laid(attempt, one) for attempt in range(all_of_it.attempt, -1, -1) for one in masked]

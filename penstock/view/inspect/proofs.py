@@ -16,6 +16,7 @@ from .json_record import Record
 from .shown.shown_batch import ShownBatch
 
 WHOLE = 2**64
+UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to tell which this run had"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +67,28 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
     mine = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
     if mine:
         wanted = {int(row["digest"]) for row in mine}
+        if batch.settled is None and batch.digest not in wanted:
+            return proof(None, UNDECIDED)
         return _compared(proof, {batch.digest}, wanted, f"rank {batch.rank} of {batch.world_size}")
     # A digest is a sum over ranks: those that are recorded are made anew, from indexes alone.
-    world = recorded[-1]["world_size"]
-    ranks = {row["rank"]: int(row["digest"]) for row in recorded if row["world_size"] == world}
-    now = {rank: training.digest(batch.step, rank, world) for rank in ranks}
-    if len(ranks) == world and training.digest(batch.step, 0, 1) != sum(now.values()) % WHOLE:
+    told = training.told(batch.step)
+    if not told:
+        return proof(None, "what the trail has of this step is of another plan")
+    world = told[0][1]
+    ranks = {rank: digest for rank, _, digest, _ in told}
+    with training.settled(batch.step) as replay:
+        now = {rank: replay.digest(batch.step, rank, world) for rank in ranks}
+        whole = replay.digest(batch.step) if len(ranks) == world else None
+    if whole is not None and whole != sum(now.values()) % WHOLE:
         return proof(False, f"the digests of {world} ranks do not add up to the step's")
     if now != ranks:
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
+        if batch.settled is None:
+            return proof(None, UNDECIDED)
         return proof(False, f"digests differ from the trail's at ranks {differ[:8]} of {world}")
-    told = "all" if len(ranks) == world else str(len(ranks))
+    n_told = "all" if len(ranks) == world else str(len(ranks))
     proved = True if len(ranks) == world else None
-    return proof(proved, f"digests of {told} ranks of {world} are the trail's")
+    return proof(proved, f"digests of {n_told} ranks of {world} are the trail's")
 
 
 def _by_metrics(training: Training, batch: ShownBatch) -> Proof:
@@ -94,6 +104,10 @@ def _by_metrics(training: Training, batch: ShownBatch) -> Proof:
         return Proof(name="bytes", proved=True, text=f"{told}, that of the whole step")
     if rank and metrics.has_digest(step, training.digest(step, 0, world)):
         return Proof(name="bytes", proved=None, text=f"{told}, that of rank 0 of {world}")
+    with training.using(step) as replay:
+        if replay.substituted(step):
+            text = f"{told}, another one; the ledger lists substitutions of the step, of all runs of the plan"
+            return Proof(name="bytes", proved=None, text=text)
     text = (
         f"{told}, neither the whole step's nor that of rank {rank} of {world}, {batch.digest:016x}; where another "
         "rank or world size wrote it, show that part"

@@ -107,13 +107,13 @@ def slot_values(
 ) -> tuple[T, str]:
     """Return what `take` makes of a slot, and the reason why it is without the recipe; "" with it."""
     plain, own = replayers.plain, replayers.recipe
-    trouble = ""
+    trouble, told = "", training.told(step)
     if own is not None:
         try:
-            return own.slot(training.setting(step, recipe=True), step, slot, take), ""
+            return own.slot(training.setting(step, recipe=True), step, slot, take, told), ""
         except (TransformFailed, WorkerFailed) as error:
             trouble = str(error)
-    return plain.slot(training.setting(step, recipe=False), step, slot, take), trouble
+    return plain.slot(training.setting(step, recipe=False), step, slot, take, told), trouble
 
 
 def slot_record(

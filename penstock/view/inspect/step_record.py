@@ -1,7 +1,7 @@
 """A step of a training: its slots as trained, the proofs of them, and the marks of the batch."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 from penstock.card.rendering.escape import clean
 
-from ..replays.replayed_values import BatchValues, T, Take
+from ..replays.replayed_values import BatchValues, T, Take, Told
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
@@ -92,16 +92,23 @@ def step_values(
     rank: int,
     world_size: int,
     take: Take[BatchValues, T],
+    told: Sequence[Told] | None = None,
 ) -> tuple[T, str]:
-    """Return what `take` makes of a rank's part, and the reason why it is without the recipe; "" with it."""
+    """Return what `take` makes of a rank's part, and the reason why it is without the recipe; "" with it.
+
+    told: parts of the step that the trail has; None for what it has of this part.
+    """
     plain, own = replayers.plain, replayers.recipe
     trouble = ""
+    told = training.told(step, rank, world_size) if told is None else told
     if own is not None:
         try:
-            return own.batch(training.setting(step, recipe=True), step, rank, world_size, take), ""
+            setting = training.setting(step, recipe=True)
+            return own.batch(setting, step, rank, world_size, take, told), ""
         except (TransformFailed, WorkerFailed) as error:
             trouble = str(error)
-    return plain.batch(training.setting(step, recipe=False), step, rank, world_size, take), trouble
+    setting = training.setting(step, recipe=False)
+    return plain.batch(setting, step, rank, world_size, take, told), trouble
 
 
 def step_record(
@@ -161,7 +168,7 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
     """
     recorded = training.recorded(step)
     if recorded:
-        last = recorded[-1]
+        last = max(recorded, key=lambda row: (row["at_us"], row["rank"]))
         first = min(row["rank"] for row in recorded if row["world_size"] == last["world_size"])
         return first, int(last["world_size"])
     n = training.plan(step).batch_size(step)

@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from threading import Lock
@@ -20,7 +21,7 @@ from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
 
 from .recipe_code import FORM, serve_recipe
-from .replayed_values import BatchValues, Setting, SlotValues, T, Take
+from .replayed_values import BatchValues, Setting, SlotValues, T, Take, Told
 
 LIMIT_S = 30.0
 """Seconds that a question may take; the first one also imports the recipe's module."""
@@ -53,13 +54,23 @@ class RecipeProcess:
         self._pipe: Connection | None = None
         atexit.register(self.stop)
 
-    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
+    def slot(
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+    ) -> T:
         """Return what `take` makes of a slot, in the process."""
-        return cast(T, self._ask("slot", setting, step, slot, take))
+        return cast(T, self._ask("slot", setting, step, slot, take, told))
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
+    def batch(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[BatchValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
         """Return what `take` makes of a rank's part of a step, in the process."""
-        return cast(T, self._ask("batch", setting, step, rank, world_size, take))
+        return cast(T, self._ask("batch", setting, step, rank, world_size, take, told))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the recipe's decoders and transforms."""

@@ -13,6 +13,8 @@ V = TypeVar("V")
 T = TypeVar("T")
 Take = Callable[["loader.Plan", V], T]
 """Function of a plan and of values, for the part of them that is wanted. One for a `RecipeProcess` can be pickled."""
+Told = tuple[int, int, int, int]
+"""A part of a step on a trail: (rank, world size, digest, substituted slots), as `Replay.settle` takes it."""
 Texts = Mapping[str, Mapping[int, str]]
 """Field -> token -> its text, of the fields that the recipe has a tokenizer for."""
 
@@ -57,6 +59,8 @@ class SlotValues:
     """True where a second run of the transform gave the same values."""
     error: str = ""
     """The reason why `decoded` or `trained` is empty."""
+    settled: bool | None = True
+    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
     placements: Mapping[str, Placement] = field(default_factory=dict)
     """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
     texts: Texts = field(default_factory=dict)
@@ -85,6 +89,8 @@ class BatchValues:
     """Per slot, field -> its value after the transform, a view of the batch's; empty at padding."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
+    settled: bool | None = True
+    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
 

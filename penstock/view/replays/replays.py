@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
@@ -15,7 +15,7 @@ from loader.run.replay import Functions
 from loader.run.seen import Seen
 
 from .picture_placement import placements
-from .replayed_values import BatchValues, Setting, SlotValues, T, Take
+from .replayed_values import BatchValues, Setting, SlotValues, T, Take, Told
 from .token_texts import token_texts
 
 MOST_PLANS = 8
@@ -28,14 +28,24 @@ _OURS = ("decode", "transform")
 class Replayer(Protocol):
     """Something that makes values as the training had them. Thread-safe."""
 
-    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
-        """Return what `take` makes of a slot.
+    def slot(
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+    ) -> T:
+        """Return what `take` makes of a slot. told: parts of the step that a trail has; () lays all entries in.
 
         Raises: InvalidRuntime for padding, or no slot of the step; errors of reading.
         """
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
-        """Return what `take` makes of a rank's part of a step.
+    def batch(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[BatchValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
+        """Return what `take` makes of a rank's part of a step. told: as of `slot`.
 
         Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading.
         """
@@ -90,19 +100,31 @@ class Replays:
         self._open: OrderedDict[Setting, _Open] = OrderedDict()
         self._lock = RLock()
 
-    def slot(self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T]) -> T:
+    def slot(
+        self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
+    ) -> T:
         """Return what `take` makes of a slot, with the places of its pictures."""
         with self.using(setting) as replay:
+            settled = replay.settle(step, told)
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
-            return take(replay.plan, dataclass_replace(values, texts=texts))
+            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
 
-    def batch(self, setting: Setting, step: int, rank: int, world_size: int, take: Take[BatchValues, T]) -> T:
+    def batch(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[BatchValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
         """Return what `take` makes of a rank's part of a step."""
         with self.using(setting) as replay:
+            settled = replay.settle(step, told)
             values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
             texts = token_texts(self._tokenizers, values.slots)
-            return take(replay.plan, dataclass_replace(values, texts=texts))
+            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms."""

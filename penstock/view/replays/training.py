@@ -1,8 +1,8 @@
 """A training to look back on: a run with its trail, or a saved plan alone."""
 
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -23,7 +23,7 @@ from loader.run.trail.step_rows import CRC, NOTE, SCHEMA
 
 from .metrics_file import MetricsFile
 from .note_spread import Spread, spread_of
-from .replayed_values import Setting
+from .replayed_values import Setting, Told
 from .replays import Replays
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 MOST_DIGITS = 18
 """Digits of a step: those of any that 64 bits hold."""
+_TOLD = ("rank", "world_size", "digest", "substituted")
 _PLAN = re.compile(r"p-[0-9a-f]{64}")
 
 
@@ -99,6 +100,36 @@ class Training:
         epochs = None if start is None else start.epochs
         return self._replays.using(Setting(plan=self.plan_hash(step), epochs=epochs))
 
+    @contextmanager
+    def settled(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
+        """Hold a replay that has the substitutions of this run, and not of others of its plan, at a step.
+
+        rank, world_size: as of `told`.
+        """
+        with self.using(step) as replay:
+            if replay.substituted(step):
+                replay.settle(step, self.told(step, rank, world_size))
+            yield replay
+
+    def told(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[Told, ...]:
+        """Return what the trail has of a step, for `Replay.settle`: of a rank's part, or else of all recorded ranks.
+
+        Of a step that was done more than once the last time counts, and none of it with another plan.
+        """
+        if self.trail is None or not self.trail.starts:
+            return ()
+        plan = self.plan_hash(step)
+        rows = self._rows(self.trail, step).select("at_us", "start", *_TOLD).sort("at_us").iter_rows()
+        last: dict[tuple[int, int], Told] = {}
+        for _, start, *one in rows:
+            if self._starts[start].plan == plan:
+                last.pop((one[0], one[1]), None)
+                last[one[0], one[1]] = one[0], one[1], one[2], one[3]
+        if (rank, world_size) in last:
+            return (last[rank, world_size],)
+        newest = next(reversed(last.values()), None)
+        return tuple(one for one in last.values() if newest is not None and one[1] == newest[1])
+
     def plan(self, step: int) -> loader.Plan:
         """Return the plan of a step. Raises: InvalidPlan; errors of opening."""
         with self.using(step) as replay:
@@ -120,13 +151,13 @@ class Training:
         return {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
-        """Return the slots of a rank's part, substitutes on record laid in."""
-        with self.using(step) as replay:
+        """Return the slots of a rank's part, the substitutes that this run had laid in."""
+        with self.settled(step, rank, world_size) as replay:
             return replay.slots(step, rank, world_size)
 
     def digest(self, step: int, rank: int, world_size: int) -> int:
         """Return the digest of a rank's part, made anew from indexes."""
-        with self.using(step) as replay:
+        with self.settled(step, rank, world_size) as replay:
             return replay.digest(step, rank, world_size)
 
     def functions(self, step: int) -> Functions:
@@ -136,8 +167,11 @@ class Training:
 
     def recorded(self, step: int) -> list[Row]:
         """Return the rows of a step, by rank and time; none where nothing is recorded."""
+        return [] if self.trail is None else self._rows(self.trail, step).to_dicts()
+
+    def _rows(self, trail: "loader.RunTrail", step: int) -> "pl.DataFrame":
         first, stop = np.searchsorted(self._numbers, [step, step + 1]).tolist()
-        return [] if self.trail is None else self.trail.steps[first:stop].to_dicts()
+        return trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
         """Return the notes of a step, as its first recorded rank had them last, and the metrics."""

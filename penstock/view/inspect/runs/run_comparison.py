@@ -158,8 +158,8 @@ def _samples(root: loader.Root, trail: RunTrail, row: dict[str, Any]) -> _Sample
     start, step = trail.start(row["start"]), row["step"]
     plan = loader.open_plan(root, start.plan, retired=True)
     first = rank_slice(plan.batch_size(step), row["rank"], row["world_size"]).start
-    # A ledger lists the substitutions of all runs of a plan: a step without any must not get another run's.
     with index_replay(plan, root if row["substituted"] else None, start.epochs) as replay:
+        replay.settle(step, [(row["rank"], row["world_size"], row["digest"], row["substituted"])])
         return _named(plan, replay.slots(step, row["rank"], row["world_size"]), first)
 
 

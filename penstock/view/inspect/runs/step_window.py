@@ -104,7 +104,7 @@ def step_window(training: Training, first: int | None = None, last: int | None =
     looked = _Looked()
     for step in range(first, last + 1):
         # Without a trail each step's plan is asked of reports and checkpoints: the first step's stands for all.
-        with training.using(step if training.trail is not None else first) as replay:
+        with training.settled(step) if training.trail is not None else training.using(first) as replay:
             looked.add(replay.plan, step, replay.slots(step))
     return looked.record(training.name, first, last)
 

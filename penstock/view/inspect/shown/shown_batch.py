@@ -59,6 +59,8 @@ class ShownBatch:
     """Field -> CRC-32C of its column."""
     errors: Mapping[int, str]
     """Slot of the global batch -> the reason why its sample cannot be read any more."""
+    settled: bool | None
+    """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
     slots: list[ShownSlot] = field(repr=False)
     """Slots of the part."""
     n_pictured: int
@@ -103,6 +105,7 @@ def shown_batch(plan: "loader.Plan", values: BatchValues, *, n_pictured: int = P
         digest=values.digest,
         crc32c=values.crc32c,
         errors=values.errors,
+        settled=values.settled,
         slots=slots,
         n_pictured=min(n_pictured, len(slots)),
     )

@@ -18,6 +18,9 @@ from .fields import Buffer
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
 # numpy's own bound: a longer header may crash the literal parser.
+_MAX_WITHOUT_BYTES = (
+    2**16
+)  # values of types such as S0: a file of 128 bytes may have 10**12, copied one by one
 _MAX_HEADER_BYTES = 10_000
 # What the literal parser, the dtype constructor and the array constructor raise on nonsense.
 _MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError)
@@ -51,6 +54,8 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
             raise ValueError(
                 f"{layout.dtype} {list(layout.shape)} takes {layout.nbytes} bytes, got {len(view) - len(layout.head)}"
             )
+        if not layout.dtype.itemsize and math.prod(layout.shape) > _MAX_WITHOUT_BYTES:
+            raise ValueError(f"{math.prod(layout.shape)} values without a byte")
         order: Literal["F", "C"] = "F" if layout.fortran else "C"
         array = np.ndarray(layout.shape, layout.dtype, view, len(layout.head), order=order)
         out = place(layout.shape, layout.dtype)

@@ -85,6 +85,11 @@ def test_format_3_is_read():
 
 
 GOOD = saved(np.arange(20, dtype=np.int16).reshape(4, 5))
+EMPTY = (
+    saved(np.zeros((0,), "S1"))
+    .replace(b"|S1", b"|V0")
+    .replace(b"(0,), }             ", b"(1000000000000,), } ")
+)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,7 @@ GOOD = saved(np.arange(20, dtype=np.int16).reshape(4, 5))
         (b"\x93NUMPY\x02\x00\xff\xff\xff\x7f", "header"),
         (GOOD[:10] + b"[" * (len(GOOD) - 10), "npy"),
         (GOOD[:6] + b"\x09" + GOOD[7:], "npy"),
+        (EMPTY, "1000000000000 values without a byte"),
     ],
 )
 def test_bad_files_are_refused(data, says):

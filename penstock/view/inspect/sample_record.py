@@ -1,8 +1,7 @@
 """A sample of a version: its fields decoded, its row of the samples table, its way back, and edits of its row."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress, crc_text
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
-from loader.modalities import decoder_for
 from penstock.card.rendering.escape import clean
 
+from ..kinds.stored_bytes import Read, read_bounded
 from ..replays.training import Training
 from .json_record import Record
 from .samples.column_edits import ColumnEdit, column_edits
@@ -98,9 +97,10 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
     return found[field]
 
 
-def decoded(version: "loader.Version", ordinal: int, field: str) -> Any:
-    """Return a field as the loader decodes it. Raises: as `stored`; DecodeFailed; MissingDependency."""
-    return decoder_for(field)(stored(version, ordinal, field), None)
+def decoded(version: "loader.Version", ordinal: int, field: str) -> Read:
+    """Return a field as the loader decodes it, of a long one a part. Raises: as `stored` and `read_bounded`."""
+    data = stored(version, ordinal, field)
+    return read_bounded(data, facts_of({field: data}, field, version))
 
 
 def sample_record(
@@ -110,7 +110,7 @@ def sample_record(
     _checked(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
-    values: dict[str, Any] = {}
+    values: dict[str, Read] = {}
     errors: dict[str, str] = {}
     for name in names:
         try:
@@ -137,7 +137,7 @@ def sample_record(
 
 
 def _fields(
-    version: "loader.Version", address: SampleAddress, values: dict[str, Any], errors: dict[str, str]
+    version: "loader.Version", address: SampleAddress, values: dict[str, Read], errors: dict[str, str]
 ) -> tuple[SampleField, ...]:
     """Return the fields, those that are looked at or listened to first."""
     found = [
@@ -147,12 +147,20 @@ def _fields(
             offset=at.offset,
             nbytes=at.nbytes,
             crc32c=crc_text(at.crc32c) or "not known",
-            decoded=shown(name, values[name], facts_of(values, name, version)) if name in values else None,
+            decoded=_shown(name, values, version) if name in values else None,
             error=errors.get(name, ""),
         )
         for name, at in address.fields.items()
     ]
     return tuple(sorted(found, key=lambda one: one.decoded is None or one.decoded.kind not in _MEDIA))
+
+
+def _shown(name: str, values: Mapping[str, Read], version: "loader.Version") -> Shown:
+    """Return a field's value, below facts of its file."""
+    read = values[name]
+    facts = facts_of({field: one.value for field, one in values.items()}, name, version)
+    found = shown(name, read.value, replace(facts, rate=read.facts.rate))
+    return replace(found, lines=(*read.lines, *found.lines))
 
 
 def _columns(version: "loader.Version", ordinal: int) -> dict[str, str]:

@@ -65,6 +65,14 @@ def fits(value: Any, facts: Facts) -> bool:
     return isinstance(value, bytes | bytearray | memoryview) and facts.word in DECODERS
 
 
+def read_bounded(data: bytes, facts: Facts) -> Read:
+    """Return a field's bytes as the loader decodes them: of a sound, a film and a text a part; others as they are.
+
+    Raises: DecodeFailed, also for a picture beyond the limit; MissingDependency.
+    """
+    return _read(data, facts, None) if fits(data, facts) else Read(data, facts)
+
+
 def _lines(kind_of: KindOf, value: Any, facts: Facts) -> tuple[str, ...]:
     data = _bytes(value)
     head = f"stored: {size(len(data))} of {facts.word}"

@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError
-from loader.modalities import decoder_for
 
 from ..inspect.sample_record import decoded, stored
 from ..inspect.samples.phash_neighbours import Neighbour
@@ -101,25 +100,20 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
     """Return pictures and sounds of a field of a version's sample, decoded."""
 
     def make() -> tuple[Media, ...]:
-        value = decoded(version, ordinal, field)
-        facts = facts_of({field: value}, field, version)
-        return tuple(kind_of(value, facts).detail(value, facts))
+        read = decoded(version, ordinal, field)
+        return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
 
     found: tuple[Media, ...] = site.opened.media.get(("sample", version.id, ordinal, field), make)
     return found
 
 
 def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: str) -> Media | None:
-    """Return a thumbnail of a field of a version's sample, made of its stored bytes, else of its decoded value."""
+    """Return a thumbnail of a field of a version's sample, made of its stored bytes."""
 
     def make() -> Media | None:
         data = stored(version, ordinal, field)
         facts = facts_of({field: data}, field, version)
-        found = kind_of(data, facts).thumbnail(data, facts)
-        if found is None:
-            value = decoder_for(field)(data, None)
-            found = kind_of(value, facts).thumbnail(value, facts)
-        return found
+        return kind_of(data, facts).thumbnail(data, facts)
 
     found: Media | None = site.opened.media.get(("thumb", version.id, ordinal, field), make)
     return found

@@ -17,7 +17,7 @@ from ..errors import InvalidStore
 from ..storage import ObjectInfo, Store
 from .sample import ForeignSample
 
-FORMATS = {"webdataset": ".webdataset"}
+FORMATS = {"files": ".plain_files", "webdataset": ".webdataset"}
 """Format -> its module."""
 
 

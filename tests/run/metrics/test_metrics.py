@@ -34,6 +34,7 @@ NAMES = {
     "consumed_batches_total",
     "consumed_samples_total",
     "fetched_bytes_total",
+    "unverified_bytes_total",
     "decoded_bytes_total",
     "requests_total",
     "retries_total",

@@ -1,0 +1,29 @@
+"""Plain files, a sample each: the field is the extension, and nothing but a listing is read."""
+
+import posixpath
+from collections.abc import Iterator
+
+from ..storage import ObjectInfo, Span, Store
+from .sample import ForeignSample
+
+OBJECTS_PER_SHARD = 4096
+
+
+def look(store: Store, infos: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Return the files that have an extension which can be a field; hidden ones are left alone."""
+    return [info for info in infos if _field(info.key)]
+
+
+def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
+    """Yield the one sample of a file: its key is the path without the extension."""
+    key = posixpath.splitext(info.key)[0]
+    metadata = {"path": info.key, "nbytes": info.nbytes, "modified_us": info.modified_us}
+    yield ForeignSample(key, {_field(info.key): Span(0, info.nbytes)}, metadata)
+
+
+def _field(key: str) -> str:
+    """Return the field of a file, "" of one that is no sample. Pickles are fields, which are refused by name later."""
+    stem, extension = posixpath.splitext(key)
+    name = extension.removeprefix(".").lower()
+    hidden = any(word.startswith(".") for word in stem.split("/"))
+    return name if name.isalnum() and name.isascii() and not hidden else ""

@@ -73,7 +73,12 @@ def run(arguments: Namespace) -> Answer:
     if arguments.save is not None:
         from ..view.saving import save
 
-        body["saved"] = [str(path) for path in save(arguments.save, body, saved)]
+        try:
+            body["saved"] = [str(path) for path in save(arguments.save, body, saved)]
+        except OSError as error:
+            raise InvalidRuntime(
+                f"--save {arguments.save}: {error}; pass a folder that can be made, or written to"
+            ) from error
         text += f"\n{len(body['saved'])} files in {arguments.save}"
     return body, text, 0
 

@@ -123,6 +123,8 @@ def _first(root: "loader.Root", given: str, step: int | None) -> str:
         return address("v", dataset, record.number)
     name, told = where(root, given)
     step = told if step is None else step
+    if step is not None and step < 0:
+        raise InvalidRuntime(f"--step {step}: steps count from 0")
     return address("r", name) if step is None else address("r", name, step)
 
 

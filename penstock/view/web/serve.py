@@ -101,6 +101,8 @@ def _hosts(host: str, port: int, more: Sequence[str]) -> set[str]:
 
 def _bound(host: str, port: int, unix_socket: Path | None) -> socket.socket:
     if unix_socket is None:
+        if not 0 <= port < 2**16:
+            raise InvalidRuntime(f"--port {port}; 1 to 65535, or 0 for a free one")
         try:
             return socket.create_server(
                 (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -12,12 +12,16 @@ import pytest
 
 import loader
 from loader.dataset.reading.sample_crcs import sample_crcs
+from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.tables import manifest
 from loader.errors import Changed, Conflict, FormatTooNew, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.foreign.register import register
 from loader.order.steps.slots import delivered_digest, slot_identities
+from loader.storage import open_store
 from penstock.cli import main
 from penstock.gc.collector import Options, collect
+from penstock.migrate.copying.rate_limit import Pace
+from penstock.migrate.run import migrate
 from penstock.verify.root import verify_root
 from penstock.verify.version import verify
 
@@ -342,3 +346,34 @@ def test_the_verb_registers_and_says_what_it_did(root, three, capsys):
     assert json.loads(capsys.readouterr().out)["same"] == 3
     os.unlink(three / "002.tar")
     assert main(["verify", "photos", "--root", root.url]) == 1
+
+
+def test_a_mirror_reads_the_same_place(root, three, tmp_path):
+    version = register(root, "webdataset", three, "photos").version
+    mirror = str(tmp_path / "mirror")
+    migrate(root, open_store(mirror), Pace())
+    other = loader.Root(mirror)
+    assert other.open("photos").id == version.id
+    assert steps(plan_of(other.open("photos")), 3) == steps(plan_of(version), 3)
+    assert not list((tmp_path / "mirror").glob("foreign/*"))
+    assert verify(other, "photos", full=True).problems == []
+
+
+def test_a_sample_that_was_taken_down_is_in_no_index(root, three, capsys):
+    before = listing(three)
+    register(root, "webdataset", three, "photos")
+    told = ["--reason", "ticket 1", "--by", "desk", "--root", root.url]
+    assert main(["takedown", "request", "--dataset", "photos", "--sample", "1/0003", *told]) == 0
+    assert main(["takedown", "run", "3", "--apply", "--root", root.url]) in (0, 1)
+    capsys.readouterr()
+    version = loader.Root(root.url).open("photos")
+    assert len(version) == N - 1
+    index = IndexFile(version.store, IndexPlace.of(version.parts.shard("media", 1))).read_row_group(0)
+    assert "1/0003" not in index.keys
+    assert index.places[3].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert index.places[4].tolist() != [[0, 0, 0], [0, 0, 0]]
+    assert verify(loader.Root(root.url), "photos", full=True).problems == []
+    assert main(["takedown", "prove", "3", "--root", root.url]) == 1
+    out = capsys.readouterr().out
+    assert "incomplete" in out
+    assert listing(three) == before

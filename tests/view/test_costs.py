@@ -134,7 +134,8 @@ def test_a_page_of_many_reads_the_same_media_and_tables(roots, look):
         look, 2
     )  # by plan and by values
     assert many["others"] - few["others"] <= opened * (other - one) + 4000  # statistics have more digits
-    assert abs(many["samples-"] - few["samples-"]) < 100  # other samples, whose row groups are as large
+    # Other samples, whose row groups are about as large.
+    assert abs(many["samples-"] - few["samples-"]) <= few["samples-"] / 4
     footers = sum(parquet.footer_nbytes(path.read_bytes()) for path in roots[1].rglob("samples-*.parquet"))
     assert many["footers"] <= 3 * footers
     assert bool(many["samples-"]) is (look in (a_slot, a_sample, an_explained_slot))

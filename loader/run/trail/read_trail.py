@@ -148,7 +148,7 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
         import polars as pl
     except ImportError as error:
         raise MissingDependency("a trail is read with polars: pip install 'penstock[tables]'") from error
-    parts = [_of_rank(SCHEMA.empty_table(), 0, 0), *known]
+    parts = [_of_rank(pa.Table.from_batches([], SCHEMA), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
         some = _read(store, folder, names[first : first + AT_ONCE])
         # Together, as small buffers take up to twice the memory of their values.

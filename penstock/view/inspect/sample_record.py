@@ -16,7 +16,9 @@ from penstock.card.rendering.escape import clean
 from ..kinds.stored_bytes import Read, read_bounded
 from ..replays.training import Training
 from .json_record import Record
+from .marks import StepMark
 from .samples.column_edits import ColumnEdit, column_edits
+from .samples.far_columns import far_marks
 from .samples.held_steps import HeldSteps, held_steps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, facts_of, shown
@@ -69,6 +71,8 @@ class SampleRecord(Record):
     """Its fields."""
     columns: Mapping[str, str]
     """Its row of the samples table, without empty cells."""
+    marks: tuple[StepMark, ...]
+    """Columns far from the version's mean, the farthest first."""
     provenance: Mapping[str, str]
     """Provenance columns."""
     trainings: tuple[HeldSteps, ...]
@@ -119,6 +123,7 @@ def sample_record(
             errors[name] = str(error)
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
+    columns, marks = _columns(version, ordinal)
     return SampleRecord(
         dataset=dataset,
         number=int(number),
@@ -128,7 +133,8 @@ def sample_record(
         part=address.part,
         row=address.row,
         fields=_fields(version, address, values, errors),
-        columns=_columns(version, ordinal),
+        columns=columns,
+        marks=marks,
         provenance=origin,
         trainings=held_steps(trainings, dataset, address.key, ordinal),
         edits=column_edits(version, ordinal),
@@ -163,12 +169,14 @@ def _shown(name: str, values: Mapping[str, Read], version: "loader.Version") -> 
     return replace(found, lines=(*read.lines, *found.lines))
 
 
-def _columns(version: "loader.Version", ordinal: int) -> dict[str, str]:
+def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], tuple[StepMark, ...]]:
+    """Return the columns of a sample in words, and marks of them."""
     try:
         row = live_row(version, ordinal)
+        marks = far_marks(version, row)
     except PenstockError as error:
-        return {"": f"the samples table cannot be read: {clean(error, 300)}"}
-    return {name: clean(value, 400) for name, value in row.items() if value is not None}
+        return {"": f"the samples table cannot be read: {clean(error, 300)}"}, ()
+    return {name: clean(value, 400) for name, value in row.items() if value is not None}, tuple(marks)
 
 
 def _checked(version: "loader.Version", ordinal: int) -> None:

@@ -19,6 +19,7 @@ from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked
 from .samples.column_edits import ColumnEdit, column_edits
+from .samples.far_columns import slot_marks
 from .samples.held_steps import HeldSteps, held_steps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, shown_sample, version_of
@@ -139,9 +140,11 @@ def slot_record(
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, StepMark(name="not_a_function", text=text, weight=90, slots=(values.slot,)))
-    (runs,) = made_by(training.root, [explained])
     # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
+    if sample is not None:
+        marks += slot_marks(sample, values.address.ordinal, values.slot)
+    (runs,) = made_by(training.root, [explained])
     return SlotRecord(
         training=training.name,
         plan=plan.hash,

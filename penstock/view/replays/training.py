@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import loader
@@ -264,7 +265,7 @@ def _no_steps() -> "pl.DataFrame":
     import polars as pl
 
     one_rank = {"rank": pl.lit(0, pl.Int64), "world_size": pl.lit(1, pl.Int64)}
-    return pl.DataFrame(SCHEMA.empty_table()).with_columns(**one_rank)
+    return pl.DataFrame(pa.Table.from_batches([], SCHEMA)).with_columns(**one_rank)
 
 
 def crcs(row: Row) -> dict[str, int]:

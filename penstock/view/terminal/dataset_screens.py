@@ -262,6 +262,7 @@ class SampleScreen(RecordScreen):
         record, pictures = found.record, found.pictures
         if found.raw is not None:
             yield from raw_widgets(self, found.raw, SAMPLE_ROWS, RAW_LINES)
+        yield from (line(f"! {mark.text}", bad=True) for mark in record.marks)
         for one in record.fields:
             yield heading(f"{one.field}  {size(one.nbytes)}, CRC-32C {one.crc32c}")
             if one.error:

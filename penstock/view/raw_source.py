@@ -53,6 +53,8 @@ class RawSource:
         # A link is deleted itself, which `why_not` allows; reading would follow it.
         if not reason and plain.startswith("/") and os.path.islink(plain):
             reason = "it is a link"
+        if not reason and plain.startswith("/") and os.path.exists(plain) and not os.path.isfile(plain):
+            reason = "it is no file"  # a pipe would be waited for
         if reason:
             raise InvalidRuntime(f"{uri} is not fetched: {reason}")
         return plain.removeprefix(f"{self._base}/")

@@ -1,5 +1,7 @@
 """Raw objects: those below --raw are shown with a fixed media type, and no address leads out of it."""
 
+import os
+
 import pytest
 
 import loader
@@ -72,6 +74,12 @@ def test_objects_of_a_root_are_no_raw_objects(root, tmp_path, landing):
         writer.add("k", {"cls": 1})
     with pytest.raises(InvalidRuntime, match="root"):
         RawSource(root, str(tmp_path)).read(f"{tmp_path}/root/penstock.json")
+
+
+def test_a_pipe_is_not_waited_for(root, landing):
+    os.mkfifo(landing / "pipe.jpg")
+    with pytest.raises(InvalidRuntime, match="it is no file"):
+        RawSource(root, str(landing)).read(f"{landing}/pipe.jpg")
 
 
 def test_large_objects_are_not_fetched(root, landing):

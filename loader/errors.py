@@ -40,6 +40,7 @@
       TransformFailed:               (RuntimeError)        the user's transform raised, or returned nothing
       WorkerFailed:                  (RuntimeError)        a worker process died, or cannot say what went wrong
       MissingDependency:             (ImportError)         an optional package is not installed
+      LossyExport:                   (ValueError)          an export into a format that cannot hold all of a version
       InvalidWeights:                (ValueError)          a model's weights: missing, others than stated, not its own
       ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
 
@@ -241,6 +242,10 @@ class WorkerFailed(PenstockError, RuntimeError):
 
 class MissingDependency(PenstockError, ImportError):
     """An optional package is needed here and is not installed; the message has the pip line."""
+
+
+class LossyExport(PenstockError, ValueError):
+    """A format that cannot hold all of a version; each field and column is named, with the reason."""
 
 
 class InvalidWeights(PenstockError, ValueError):

@@ -11,6 +11,7 @@ from . import (
     doctor,
     exclude,
     explain,
+    export,
     gc,
     hold,
     lease,
@@ -48,6 +49,7 @@ VERBS: dict[str, Verb] = {
     "annotate": annotate.VERB,
     "exclude": exclude.VERB,
     "approve": approve.VERB,
+    "export": export.VERB,
     "doctor": doctor.VERB,
     "retire": retire.VERB,
     "lease": lease.VERB,
@@ -73,7 +75,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "checkpoints",
         "trail",
     ),
-    "build datasets": ("register", "diff", "card", "annotate", "exclude", "approve", "retire"),
+    "build datasets": ("register", "diff", "card", "annotate", "exclude", "approve", "retire", "export"),
     "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
 """User -> verbs, as `penstock --help` shows them; each verb is in one group."""

@@ -1,0 +1,1 @@
+"""Exporters: a file for each format, as `penstock.sources` describes them."""

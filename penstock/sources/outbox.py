@@ -1,0 +1,66 @@
+"""Objects on their way into the target: each is there whole or not at all, and is noted with its hash."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from loader.storage import Store
+from loader.storage.disk.scratch import on_scratch
+
+
+class HashedFile:
+    """A file that is written from its beginning to its end, and hashed meanwhile."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._sha256, self.nbytes = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append bytes, and return their number."""
+        self._file.write(data)
+        self._sha256.update(data)
+        self.nbytes += len(data)
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written, hex."""
+        return self._sha256.hexdigest()
+
+
+class Outbox:
+    """Puts objects, and knows those that it has put. One thread uses it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.objects: list[dict[str, Any]] = []
+
+    def put(self, key: str, data: bytes) -> None:
+        """Put an object. Raises: StoreError."""
+        self.store.put(key, data)
+        self._note(key, len(data), hashlib.sha256(data).hexdigest())
+
+    @contextmanager
+    def file(self, key: str) -> Iterator[HashedFile]:
+        """Put an object of what is written inside; nothing, if that raises. Raises: StoreError."""
+        with on_scratch(
+            None,
+            f"when {key} was written; what was exported before is there",
+            room_for="the objects that are written at once",
+            again="run the same command again",
+        ):
+            descriptor, path = tempfile.mkstemp(prefix="penstock-export-")
+            try:
+                with os.fdopen(descriptor, "wb") as raw:
+                    file = HashedFile(raw)
+                    yield file
+                self.store.put_file(key, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+        self._note(key, file.nbytes, file.sha256)
+
+    def _note(self, key: str, nbytes: int, sha256: str) -> None:
+        self.objects.append({"path": key, "nbytes": nbytes, "sha256": sha256})

@@ -1,0 +1,173 @@
+"""The samples, fields and columns of an export, and their bytes."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader import Version
+from loader.dataset.reading.read_fields import read_fields
+from loader.dataset.shards.address import SampleAddress
+from loader.dataset.tables.columns import SOURCE_COLUMNS
+from loader.dataset.versions.samples_table import import_polars, live_where
+from loader.errors import EmptyVersion, FieldNotFound
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+READ_BYTES = 32 * 2**20
+"""Payloads that are read together, and lie in memory at once; a larger field is read alone."""
+ADDRESSES = 2048
+"""Samples whose places are looked up together: a row group of an index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkUnit:
+    """Samples of one part that are written together."""
+
+    number: int
+    """Number of the unit in the export."""
+    fields: tuple[str, ...]
+    """Fields that its samples have, sorted."""
+    ordinals: Int64s
+    """Live ordinals of its samples, int64, ascending."""
+
+
+class Sample(NamedTuple):
+    """One sample on its way out."""
+
+    key: str
+    """Key."""
+    fields: dict[str, bytes]
+    """Field -> its bytes, names in order."""
+    columns: dict[str, Any]
+    """Column -> value, those that are null left out; provenance too, names in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Immutable; used by many threads at once."""
+
+    version: Version
+    """Version that the samples are of."""
+    fields: tuple[str, ...]
+    """Names of all fields that are exported, sorted."""
+    columns: dict[str, str]
+    """Column of metadata or provenance with any value -> its type."""
+    members: Bools
+    """True for a live ordinal that is exported, bool [len(version)]."""
+    frame: Any
+    """The polars table of these columns, a row per live ordinal; None without columns."""
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples that are exported."""
+        return int(np.count_nonzero(self.members))
+
+    @property
+    def partial(self) -> dict[str, int]:
+        """Field that not all samples have -> number of parts without it."""
+        version = self.version
+        has = {group: version.parts.has_group(group) for group in version.parts.groups}
+        chosen = np.add.reduceat(self.members, version.parts.first_ordinal[:-1][version.parts.n_live > 0]) > 0
+        there = np.zeros(len(version.parts), bool)
+        there[version.parts.n_live > 0] = chosen
+        lacking = {name: int(np.count_nonzero(there & ~has[version.group_of(name)])) for name in self.fields}
+        return {name: n for name, n in lacking.items() if n}
+
+    def by_part(self, most: int | None = None) -> list[WorkUnit]:
+        """Return the samples of each part, in the version's order, `most` of them at once."""
+        parts, out = self.version.parts, list[WorkUnit]()
+        has = {name: parts.has_group(self.version.group_of(name)) for name in self.fields}
+        for position in range(len(parts)):
+            first, end = parts.first_ordinal[position : position + 2].tolist()
+            mine = np.flatnonzero(self.members[first:end]) + first
+            fields = tuple(name for name in self.fields if has[name][position])
+            for start in range(0, len(mine), most or max(1, len(mine))):
+                some = mine[start : start + most] if most else mine
+                out.append(WorkUnit(number=len(out), fields=fields, ordinals=some))
+        return out
+
+    def samples(self, unit: WorkUnit) -> Iterator[Sample]:
+        """Yield the samples of a unit in order, each field checked. Raises: Corrupt; StoreError."""
+        pins: dict[str, str] = {}
+        for start in range(0, len(unit.ordinals), ADDRESSES):
+            some = unit.ordinals[start : start + ADDRESSES]
+            rows = self._rows(some)
+            done = 0
+            for batch in _batches(self.version.address(some, unit.fields)):
+                read = read_fields(self.version.shard_store, batch, pins=pins)
+                for address, fields in zip(batch, read, strict=True):
+                    yield Sample(address.key, dict(sorted(fields.items())), rows[done])
+                    done += 1
+
+    def _rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
+        if self.frame is None:
+            return [{} for _ in ordinals]
+        return [
+            {name: value for name, value in row.items() if value is not None}
+            for row in self.frame[ordinals].to_dicts()
+        ]
+
+
+def select(version: Version, where: str | None = None, without: Collection[str] = ()) -> Selection:
+    """Return what is exported of a version: live samples for which `where` is true.
+
+    without: names of fields and columns to leave out.
+
+    Raises: FieldNotFound for a name or an expression that the version does not have; EmptyVersion without samples;
+    MissingDependency without polars.
+    """
+    columns = _columns(version)
+    if unknown := sorted(set(without) - {*version.fields, *columns}):
+        raise FieldNotFound(
+            f"--without {unknown[0]}: {version.name} has no such field or column; it has the fields "
+            f"{', '.join(version.fields)} and the columns {', '.join(columns) or 'none'}"
+        )
+    fields = tuple(name for name in version.fields if name not in without)
+    members = np.ones(len(version), bool) if where is None else live_where(version, where)
+    if not members.any() or not fields:
+        why = f"no sample of it is {where}" if fields else "every field of it is left out"
+        raise EmptyVersion(f"nothing of {version.name} is to be exported: {why}")
+    columns = {name: kind for name, kind in columns.items() if name not in without}
+    frame = _frame(version, columns)
+    if frame is not None:
+        columns = {name: columns[name] for name in frame.columns}
+    return Selection(
+        version=version,
+        fields=fields,
+        columns=columns if frame is not None else {},
+        members=members,
+        frame=frame,
+    )
+
+
+def _columns(version: Version) -> dict[str, str]:
+    """Return metadata and provenance columns -> type, sorted."""
+    told = {name: str(body["type"]) for name, body in version.manifest["columns"].items()}
+    return {name: told[name] for name in sorted({*told, *SOURCE_COLUMNS} & set(told)) if name != "key"}
+
+
+def _frame(version: Version, columns: Collection[str]) -> Any:
+    """Return the table of these columns, a row per live ordinal, without columns of nulls; None where none is left."""
+    if not columns:
+        return None
+    pl = import_polars()
+    frame = version.samples().select(sorted(columns)).collect()
+    empty = [one.name for one in frame if one.null_count() == frame.height or one.dtype == pl.Null]
+    frame = frame.drop(empty)
+    return frame if frame.width else None
+
+
+def _batches(addresses: Sequence[SampleAddress]) -> Iterator[list[SampleAddress]]:
+    """Yield neighbours whose fields have `READ_BYTES` together, or one with more."""
+    batch, held = list[SampleAddress](), 0
+    for address in addresses:
+        nbytes = sum(place.nbytes for place in address.fields.values())
+        if batch and held + nbytes > READ_BYTES:
+            yield batch
+            batch, held = [], 0
+        batch.append(address)
+        held += nbytes
+    if batch:
+        yield batch

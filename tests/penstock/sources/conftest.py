@@ -1,0 +1,115 @@
+"""A version with all that an export has to keep apart."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+
+import loader
+
+
+@pytest.fixture(scope="session")
+def exported_root(tmp_path_factory):
+    """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots."""
+    path = tmp_path_factory.mktemp("exported") / "root"
+    rng = np.random.default_rng(3)
+    with loader.Root(path) as root:
+        with root.write("d", part_samples=4, facts={"tok.npy": {"tokenizer": "t"}}) as writer:
+            for i in range(10):
+                fields = {"jpg": rng.bytes(200 + 700 * i), "cam_high.mp4": b"%d" % i, "tok.npy": np.arange(i)}
+                metadata = {"w": i, "kind": "ab\n\u00e4"[i % 4], "score": i / 3, "tags": ["x"] * (i % 3)}
+                source = {"source_key": f"old/{i}.x", "split": "train" if i % 2 else None}
+                writer.add(f"a.b/k{i}", fields, metadata=metadata, source=source)
+        root.add_group("d", "emb", {"emb.npy": lambda sample: sample["tok.npy"] * 2})
+        root.exclude("d", ["a.b/k1", "a.b/k7"], reason="blurred")
+        with root.write("d") as writer:  # of another kind: without the group, with one column more
+            for i in range(10, 13):
+                name = "long" * 24 + f"/k{i}"
+                fields = {"jpg": b"", "cam_high.mp4": b"\0" * 512, "tok.npy": np.arange(i)}
+                writer.add(name, fields, metadata={"w": i, "late": True})
+        root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def contents():
+    """contents(version) -> key -> (field -> bytes, column -> value) of its live samples, read one by one."""
+
+    def contents(version):
+        from loader.dataset.reading.read_fields import read_fields
+
+        out = {}
+        for row in version.samples().collect().to_dicts():
+            (key,) = version.keys(np.array([row["ordinal"]]))
+            groups = version.parts.groups
+            position = version.parts.position(row["part"])
+            names = [
+                field
+                for group in groups
+                if version.parts.has_group(group)[position]
+                for field in version.manifest["groups"][group]["field_nbytes"]
+            ]
+            (fields,) = read_fields(version.store, version.address(np.array([row["ordinal"]]), names))
+            columns = {
+                name: value
+                for name, value in row.items()
+                if value is not None and name not in ("ordinal", "part", "row", "key")
+            }
+            out[key] = (fields, columns)
+        return out
+
+    return contents
+
+
+@pytest.fixture(scope="session")
+def objects():
+    """objects(store) -> key -> bytes of everything in it."""
+    return lambda store: {info.key: store.get(info.key).data for info in store.list()}
+
+
+def of_webdataset(found):
+    """Key -> (field -> bytes, column -> value), as the package of that name reads the archives."""
+    import webdataset
+
+    out = {}
+    for name in sorted(found):
+        if name.endswith(".tar"):
+            files = webdataset.tariterators.tar_file_iterator(io.BytesIO(found[name]))
+            for sample in webdataset.tariterators.group_by_keys({"__url__": name, **one} for one in files):
+                key = sample.pop("__key__")
+                assert key not in out
+                columns = json.loads(sample.pop("json", b"{}"))
+                out[key] = ({field: data for field, data in sample.items() if field != "__url__"}, columns)
+            with tarfile.open(fileobj=io.BytesIO(found[name])) as archive:
+                names = [member.name for member in archive]
+            keys = [webdataset.tariterators.base_plus_ext(name)[0] for name in names]
+            for key in dict.fromkeys(keys):
+                first, n = keys.index(key), keys.count(key)
+                assert names[first : first + n] == sorted(one for one in names if one.startswith(f"{key}."))
+    return out
+
+
+def of_files(found):
+    """The same of single files and their table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(pa.BufferReader(found["metadata.parquet"])).to_pylist()
+    out = {
+        row.pop("key"): ({}, {name: value for name, value in row.items() if value is not None})
+        for row in rows
+    }
+    for name, data in found.items():
+        if name != "metadata.parquet" and not name.startswith("."):
+            folder, _, file = name.rpartition("/")
+            stem, _, field = file.partition(".")
+            out[f"{folder}/{stem}"][0][field] = data
+    return out
+
+
+@pytest.fixture(scope="session")
+def readers():
+    """Format -> its reader: objects -> key -> (field -> bytes, column -> value)."""
+    return {"files": of_files, "webdataset": of_webdataset}

@@ -52,6 +52,7 @@ ROLES: Mapping[str, Rights] = {
         "cards/": (CREATE,),
         "gates/": (CREATE,),
         "exclusions/": (CREATE,),
+        "places/": (CREATE,),
     },
     "collector": {
         **_LOG,

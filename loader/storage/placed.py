@@ -21,6 +21,7 @@ from .store import (
     Store,
     check_span,
     disk_of,
+    fill_pieces,
     is_local,
 )
 
@@ -133,12 +134,7 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return _disk(self._home).read_into(key, pieces, etag=etag)
         data, found = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
-        for one, (_, _, buffers) in zip(data, pieces, strict=True):
-            at = 0
-            for buffer in buffers:
-                view = memoryview(buffer).cast("B")
-                view[:] = one[at : at + len(view)]
-                at += len(view)
+        fill_pieces(pieces, data)
         return found
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:

@@ -139,6 +139,16 @@ Piece = tuple[int, int, Sequence[Buffer]]
 """(offset, nbytes, buffers of `nbytes` together, to be filled from there on)."""
 
 
+def fill_pieces(pieces: Sequence[Piece], data: Sequence[bytes]) -> None:
+    """Copy the bytes of each piece into its buffers."""
+    for one, (_, _, buffers) in zip(data, pieces, strict=True):
+        at = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            view[:] = one[at : at + len(view)]
+            at += len(view)
+
+
 class Disk(RangeReader, Protocol):
     """A folder, or several stores of which the nearest is one. Errors as those of every store."""
 

@@ -21,7 +21,7 @@ from ...storage.mirror.store import MirroredStore
 from ...storage.ranges import slice_reads
 from ...storage.shared.requests import noting_who_serves
 from ...storage.shared.threads import lock
-from ...storage.store import Disk, Piece, disk_of, is_local
+from ...storage.store import Disk, Piece, disk_of, fill_pieces, is_local
 from ..shards.shard import PageHashes
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -115,12 +115,7 @@ class VerifiedStore:
             if not shard.unverified(_identity(found, serving), *columns).any():
                 return found
         data, found = self.read_each(key, spans, etag=etag)
-        for one, (_, _, buffers) in zip(data, pieces, strict=True):
-            at = 0
-            for buffer in buffers:
-                view = memoryview(buffer).cast("B")
-                view[:] = one[at : at + len(view)]
-                at += len(view)
+        fill_pieces(pieces, data)
         return found
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:

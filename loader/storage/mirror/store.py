@@ -16,6 +16,7 @@ from ..store import (
     check_prefix,
     check_span,
     disk_of,
+    fill_pieces,
     list_from,
 )
 from ..stream import fill_from, open_reader
@@ -131,13 +132,8 @@ class MirroredStore:
         return self._fallback.read(key, read)
 
     def read_into(self, key: str, pieces: Sequence[Piece], *, etag: str | None = None) -> str:
-        found, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
-        for data, (_, _, buffers) in zip(found, pieces, strict=True):
-            at = 0
-            for buffer in buffers:
-                view = memoryview(buffer).cast("B")
-                view[:] = data[at : at + len(view)]
-                at += len(view)
+        data, token = self.read_each(key, [piece[:2] for piece in pieces], etag=etag)
+        fill_pieces(pieces, data)
         return token
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:

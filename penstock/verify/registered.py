@@ -1,7 +1,6 @@
 """Bytes that were registered where they lie: that the objects are still those, and with `--full` every field."""
 
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from loader.dataset.shards.shard import crc32c
 from loader.errors import PenstockError
 from loader.storage import Span
 
-from .shard import Problem
+from .shard import Problem, other_key, too_few_rows
 
 READ_BYTES = 16 * 2**20
 """Bytes of fields that are read together, or one larger field."""
@@ -35,18 +34,10 @@ def check_registered(
     row = 0
     while row < index.n_rows:
         rows = index.read_row_group(index.row_group_of(row))
-        named = rows.keys if keys is None else keys[row : row + len(rows.keys)]
-        for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
-            if got != wanted:
-                yield Problem(
-                    address=f"{address} row {row + position}",
-                    what=f"its index has key {got!r}, the samples table {wanted!r}",
-                )
-                break
+        yield from other_key(address, rows, row, keys)
         yield from _fields(version, shard, rows, unverified)
         row += len(rows.keys)
-    if keys is not None and len(keys) > row:
-        yield Problem(address=address, what=f"its index has {row} rows, the samples table {len(keys)}")
+    yield from too_few_rows(address, row, keys)
 
 
 def _fields(

@@ -40,21 +40,13 @@ def check_bytes(
         row, ended = 0, False
         while row < index.n_rows:
             rows = index.read_row_group(index.row_group_of(row))
-            named = rows.keys if keys is None else keys[row : row + len(rows.keys)]
-            for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
-                if got != wanted:
-                    yield Problem(
-                        address=f"{address} row {row + position}",
-                        what=f"its index has key {got!r}, the samples table {wanted!r}",
-                    )
-                    break
+            yield from other_key(address, rows, row, keys)
             for problem in () if ended else _rows(version, shard, rows, reader):
                 yield problem
                 ended = reader.ended
             row += len(rows.keys)
         reader.skip()
-    if keys is not None and len(keys) > row:
-        yield Problem(address=address, what=f"its index has {row} rows, the samples table {len(keys)}")
+    yield from too_few_rows(address, row, keys)
     if reader.sha256.hexdigest() != shard["sha256"]:
         yield Problem(
             address=address,
@@ -66,6 +58,27 @@ def check_bytes(
             what=f"its index has another SHA-256 of {len(bad)} of its pages of {pages.page_bytes} bytes, first of "
             f"number {bad[0]}",
         )
+
+
+def other_key(address: str, rows: IndexRows, first: int, keys: list[str] | None) -> Iterator[Problem]:
+    """Yield the first row of an index, from row `first` on, whose key is not that of the samples table.
+
+    keys: of the part, by the samples table; None where they are not known.
+    """
+    named = rows.keys if keys is None else keys[first : first + len(rows.keys)]
+    for position, (got, wanted) in enumerate(zip_longest(rows.keys, named)):
+        if got != wanted:
+            yield Problem(
+                address=f"{address} row {first + position}",
+                what=f"its index has key {got!r}, the samples table {wanted!r}",
+            )
+            return
+
+
+def too_few_rows(address: str, n_rows: int, keys: list[str] | None) -> Iterator[Problem]:
+    """Yield the problem of an index that has fewer rows than the samples table has keys of its part."""
+    if keys is not None and len(keys) > n_rows:
+        yield Problem(address=address, what=f"its index has {n_rows} rows, the samples table {len(keys)}")
 
 
 def check_last_row(version: Version, shard: dict[str, Any], index: IndexFile) -> Iterator[Problem]:

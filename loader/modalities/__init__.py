@@ -41,6 +41,10 @@ DECODERS = {
     "opus": "audio.decode:decode",
     "m4a": "audio.decode:decode",
     "npy": "array:decode",
+    **{
+        word: f"array:decode_{word}"
+        for word in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+    },
     "txt": "text:decode_txt",
     "json": "text:decode_json",
     "jsonl": "text:decode_jsonl",
@@ -68,7 +72,8 @@ def decoder_for(field: str) -> Decoder:
     They return, by word:
 
     - image words: uint8 [H, W, C]; video words: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
-    - npy: an array; txt: str; json: an object; jsonl: a list; cls: int;
+    - npy: an array; u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8: a flat one, [n];
+    - txt: str; json: an object; jsonl: a list; cls: int;
     - a word that is not in `known_extensions()` (`x.packets`, `x.bin`): bytes.
 
     Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).

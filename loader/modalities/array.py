@@ -1,10 +1,14 @@
-"""Arrays: the word npy. The format is numpy's own (numpy.lib.format), without pickled objects."""
+"""Arrays: the word npy, in numpy's own format (numpy.lib.format) without pickled objects; and flat words.
+
+A flat word names the little-endian dtype of values without a header, as other formats store them.
+"""
 
 from __future__ import annotations
 
 import ast
 import io
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -13,7 +17,7 @@ from numpy.lib import format as npy_format
 
 from ..errors import DecodeFailed, InvalidField
 from .destination import Place, nowhere
-from .fields import Buffer
+from .fields import Buffer, last_word
 
 # Magic (6 bytes), version (2), header length (2 in format 1, 4 in formats 2 and 3).
 _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
@@ -65,6 +69,47 @@ def decode(data: Buffer, rng: np.random.Generator | None = None, place: Place = 
         return out
     except _MALFORMED as error:
         raise _refused(error, view) from error
+
+
+def _flat(word: str) -> Callable[..., np.ndarray]:
+    """Return the decoder of a flat word, as a function of this module."""
+
+    def decode_flat(
+        data: Buffer, rng: np.random.Generator | None = None, place: Place = nowhere
+    ) -> np.ndarray:
+        """Return the values, [n]; in memory as `decode` has them. Raises: DecodeFailed for a part of a value."""
+        layout = layout_in(word, data)
+        out = place(layout.shape, layout.dtype)
+        if out is None:
+            out = np.empty(layout.shape, layout.dtype)
+        out[...] = np.frombuffer(data, layout.dtype, layout.shape[0])
+        return out
+
+    decode_flat.__name__ = decode_flat.__qualname__ = f"decode_{word}"  # pickled by its name
+    return decode_flat
+
+
+FLAT = {
+    word: np.dtype(f"<{word}") for word in ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+}
+"""Flat word -> dtype of its values."""
+globals().update({f"decode_{word}": _flat(word) for word in FLAT})
+
+
+def is_array(field: str) -> bool:
+    """Return whether a field holds arrays, by the last word of its name."""
+    return last_word(field) in ("npy", *FLAT)
+
+
+def layout_in(field: str, data: Buffer) -> Layout:
+    """Return the layout of a field's array, of all its bytes. Raises: DecodeFailed."""
+    word = last_word(field)
+    if word not in FLAT:
+        return layout_of(data)
+    count, rest = divmod(len(data), FLAT[word].itemsize)
+    if rest:
+        raise DecodeFailed(f"{word}: {len(data)} bytes are no whole values of {FLAT[word].itemsize} bytes")
+    return Layout(b"", (count,), False, FLAT[word], len(data))
 
 
 def layout_of(data: Buffer) -> Layout:

@@ -33,8 +33,8 @@ class Modality:
     """The decoder."""
     samples: Sequence[bytes]
     """Bytes that it decodes; one or more."""
-    garbage: bytes = b"\xff\xfe\x00\x01 no such format"
-    """Bytes that it refuses."""
+    garbage: bytes | None = b"\xff\xfe\x00\x01 no such format"
+    """Bytes that it refuses; None where all bytes are good ones."""
     encode: Callable[[str, Any], Buffer] | None = None
     """The encoder: (field, value) -> bytes. None without one."""
     values: Sequence[object] = ()
@@ -45,6 +45,10 @@ class ModalityConformance:
     """Decoding and encoding of one field. A class that extends it has the fixture `modality`, a `Modality`."""
 
     def test_garbage_is_refused_with_a_reason(self, modality: Modality) -> None:
+        if modality.garbage is None:
+            for n in range(9):
+                modality.decode(bytes(n), None)
+            return
         with pytest.raises(DecodeFailed) as caught:
             modality.decode(modality.garbage, None)
         assert len(str(caught.value)) > 10

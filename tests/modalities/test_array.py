@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from loader.errors import DecodeFailed, InvalidField
 from loader.modalities import decoder_for, encode
+from loader.modalities.array import FLAT
 
 DTYPES = (
     hnp.integer_dtypes(endianness="?")
@@ -132,3 +133,17 @@ def test_flipped_and_cut_bytes_decode_or_are_refused():
 def test_a_dtype_that_the_file_would_forget_is_refused(dtype):
     with pytest.raises(InvalidField, match=r"view\(np.uint16\)"):
         encode("npy", np.zeros(3, dtype))
+
+
+@given(hnp.arrays(st.sampled_from([f"<{word}" for word in FLAT]), st.integers(0, 9)))
+def test_flat_values_are_the_bytes_as_they_lie(array):
+    word = array.dtype.str[1:]
+    found = decoder_for(f"tokens.{word}")(array.tobytes(), None)
+    assert found.dtype == array.dtype
+    assert found.tobytes() == array.tobytes()
+    assert found.flags.writeable
+
+
+def test_a_part_of_a_flat_value_is_refused():
+    with pytest.raises(DecodeFailed, match="u4: 7 bytes are no whole values of 4 bytes"):
+        decoder_for("tokens.u4")(bytes(7), None)

@@ -11,6 +11,7 @@ from PIL import Image
 
 from fuzz.priority import ordinary_priority
 from loader.modalities import DECODERS, ENCODERS, decoder_for, encode, known_extensions
+from loader.modalities.array import FLAT
 from loader.modalities.fields import load
 from loader.testing.modalities import Modality, ModalityConformance
 
@@ -78,6 +79,7 @@ def samples(videos, media):
         "webm": matroska("webm", "libvpx", few),
         "mkv": matroska("matroska", "libx264", few),
         **{word: sound(*how) for word, how in SOUNDS.items()},
+        **{word: np.arange(5).astype(f"<{word}").tobytes() for word in FLAT},
         **{word: bytes(encode(word, values[0])) for word, values in VALUES.items()},
     }
 
@@ -90,6 +92,7 @@ class TestModalities(ModalityConformance):
         return Modality(
             decode=decoder_for(f"field.{word}"),
             samples=[samples[word]],
+            **({"garbage": None} if word in ("u1", "i1") else {}),
             encode=encoder,
             values=VALUES.get(word, ()),
         )

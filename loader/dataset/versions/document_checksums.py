@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, DecodeFailed, ObjectNotFound, StoreError
-from ...modalities.array import layout_of
+from ...modalities.array import layout_in
 from ...order.sources.packed_view import PackedView
 from ..reading.read_fields import FieldPart, read_fields
 from ..shards.address import UNKNOWN_CRC, FieldAddress
@@ -101,7 +101,7 @@ def _of_documents(
     out: list[Int64s] = []
     for address, fields, n in zip(addresses, read, tokens.tolist(), strict=True):
         try:
-            stored = layout_of(fields[field])
+            stored = layout_in(field, fields[field])
         except (KeyError, DecodeFailed):
             continue
         known = address.fields[field].crc32c != UNKNOWN_CRC

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, Forbidden, InvalidPlan, ObjectNotFound, StoreError
 from ...json_text import parse_json
-from ...modalities.array import layout_of
-from ...modalities.fields import last_word
+from ...modalities.array import is_array, layout_in
 from ...order.random.plan_hash import content_hash
 from ...order.sources.best_fit import PackTable, pack_documents
 from ...order.sources.packed_view import PackedView
@@ -78,8 +77,10 @@ def packed(view: "View", asked: PackBy) -> PackedView:
     Raises: InvalidPlan for a view of other fields, or documents that are no rows of tokens; Corrupt.
     """
     for field in asked.fields:
-        if last_word(field) != "npy":
-            raise InvalidPlan(f"pack: {field!r}: an .npy field is needed, of one dimension")
+        if not is_array(field):
+            raise InvalidPlan(
+                f"pack: {field!r}: an .npy field is needed, of one dimension, or a flat one such as 'tokens.u2'"
+            )
     if set(view.fields) != set(asked.fields):
         words = ", ".join(map(repr, asked.fields))
         raise InvalidPlan(
@@ -122,7 +123,7 @@ class _Stored:
         where = view.version_ordinals(np.zeros(1, np.int64))
         (address,) = view.version.address(where, asked.fields)
         (found,) = read_fields(view.version.shard_store, [address])
-        stored = {field: layout_of(found[field]) for field in asked.fields}
+        stored = {field: layout_in(field, found[field]) for field in asked.fields}
         for field, one in stored.items():
             if len(one.shape) != 1:
                 raise InvalidPlan(

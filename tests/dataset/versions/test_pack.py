@@ -325,3 +325,17 @@ def test_a_sequence_is_named_by_its_number(root):
     assert view.mean_sample_bytes == 32
     with pytest.raises(InvalidRuntime):
         view.documents.version.address(np.array([999]), [FIELD])
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_flat_tokens_are_packed_as_those_with_a_header(root, checksums):
+    with root.write("flat", part_samples=5) as writer:
+        for number, n in enumerate(LENGTHS):
+            writer.add(f"k{number:02d}", {"tokens.u2": tokens(number, n).tobytes(), FIELD: tokens(number, n)})
+    delivered = []
+    for field in ("tokens.u2", FIELD):
+        pack = loader.pack(field, 16, checksums=checksums)
+        plan = loader.plan({"d": root.open("flat").select(field)}, seed=1, global_batch=3, pack=pack)
+        with loader.Loader(plan) as batches:
+            delivered.append([next(batches)[field].tolist() for _ in range(4)])
+    assert delivered[0] == delivered[1]

@@ -33,7 +33,7 @@ def run(arguments: Namespace) -> Answer:
     from ..view.inspect.plain_text import slot_text, step_text
     from ..view.inspect.shown.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
-    from ..view.inspect.step_record import default_part, step_record, step_values
+    from ..view.inspect.step_record import part_of, step_record, step_values
     from ..view.replays.recipe_process import RecipeProcess
     from ..view.replays.replayed_values import batch_itself, itself
     from ..view.replays.replays import Replayers, Replays
@@ -55,9 +55,7 @@ def run(arguments: Namespace) -> Answer:
             text = slot_text(shown)
             saved = {values.slot: values.trained or values.decoded}
         else:
-            rank, world_size = default_part(training, step)
-            world_size = world_size if arguments.world is None else arguments.world
-            rank = arguments.rank or rank
+            rank, world_size = part_of(training, step, arguments.rank, arguments.world)
             batch, trouble = step_values(training, replayers, step, rank, world_size, batch_itself)
             functions = (
                 recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None

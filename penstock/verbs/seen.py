@@ -28,21 +28,29 @@ def arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> Answer:
     """Return the slots that held the sample in the steps before the given one, substitutes on record too.
 
-    Raises: InvalidRuntime without one."""
+    Each step counts under the plan that it was trained under last. Raises: InvalidRuntime where no plan has the
+    sample, or without a step."""
+    from ..view.inspect.samples.held_steps import held_slots
     from ..view.replays.training import Training, where
 
     root = loader.Root(arguments.root)
     name, last = where(root, arguments.where)
-    before = arguments.before
-    if before is None:
-        before = (Training(root, name).last_step if last is None else last) + 1
-    if before < 1:
-        raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
-    plan = loader.plan_of(root, name, before - 1)
-    ledger = loader.read_ledger(root, plan)
-    found = plan.steps_of(arguments.source, arguments.key, before=before, substitutions=ledger)
+    training = Training(root, name)
+    try:
+        before = arguments.before
+        if before is None:
+            before = (training.last_step if last is None else last) + 1
+        if before < 1:
+            raise InvalidRuntime(f"which steps of {name}? Pass --before STEP, of 1 or more, or {name}@STEP")
+        found, errors = held_slots(training, lambda _: [arguments.source], arguments.key, before)
+        for error in errors:
+            if not isinstance(error, InvalidRuntime) or len(errors) == len(training.plans(before)):
+                raise error
+        plan = training.plan_hash(before - 1)
+    finally:
+        training.close()
     body = {
-        "plan": plan.hash,
+        "plan": plan,
         "source": arguments.source,
         "key": arguments.key,
         "before": before,

@@ -22,6 +22,15 @@ def normalised(sample, rng):
     return {**square, "jpg": (square["jpg"].astype(np.float32) / 255 - 0.5) / 0.25}
 
 
+def jitter(sample, rng):
+    """Other values at each epoch, and a draw beside them."""
+    return {**sample, "x.npy": sample["x.npy"] + rng.integers(1000), "draw": rng.random()}
+
+
+def jittered():
+    return {"transform": jitter}
+
+
 def recipe():
     return {"decode": True, "transform": crop}
 

@@ -56,7 +56,8 @@ class Recipe:
             raise InvalidRuntime(
                 f"transform = {self.transform!r}; accepted: None, or a function (sample, rng) -> sample"
             )
-        rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
+        if self.recorded is None:  # a look back is at one step, which may have more slots than another
+            rank_slice(self.plan.batch_range[0], self.world.rank, self.world.world_size)
         if self.plan.pack is not None and self.decode is False:
             raise InvalidRuntime(
                 "decode=False with a packed plan: its sequences are made of decoded tokens; leave it True"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...dataset.root import Root
 from ...dataset.tables.parquet import parse_table
-from ...errors import MissingDependency, RunNotFound
+from ...errors import Corrupt, MissingDependency, RunNotFound
 from ...storage import Store
 from ...storage.mirror.store import primary_of
 from ...storage.shared.threads import Together
@@ -60,7 +60,7 @@ class RunTrail:
 
     @property
     def whole(self) -> "pl.DataFrame":
-        """Steps of which all ranks are recorded: a row per step and world size, of the last time.
+        """Steps of which all ranks are recorded under one plan: a row per step and world size, of the last time.
 
         Columns: step, world_size, digest (UInt64, of the global batch: the same for every world size), substituted,
         start, at_us.
@@ -70,6 +70,10 @@ class RunTrail:
         last = self.steps.sort("at_us").unique(
             ["step", "rank", "world_size"], keep="last", maintain_order=True
         )
+        plans = {one.id: one.plan for one in self.starts}
+        if len(set(plans.values())) > 1:  # a try that was cut off has not all ranks under its plan
+            plan = pl.col("start").replace_strict(plans, return_dtype=pl.String)
+            last = last.filter(plan == plan.last().over("step", "world_size"))
         sums = (pl.col("digest").sum(), pl.col("substituted").sum())  # uint64 wraps around
         others = (pl.col("start").last(), pl.col("at_us").last())
         found = last.group_by("step", "world_size").agg(*sums, *others, n=pl.len())
@@ -120,7 +124,17 @@ def read_trail(root: Root, run: str, known: RunTrail | None = None) -> RunTrail:
     kept = known if known is not None and known.objects <= objects else None
     new = [key for key in keys if _ROWS.fullmatch(key) and (kept is None or key not in kept.objects)]
     steps = _steps(store, folder, new, [] if kept is None else [kept.steps])
-    return RunTrail(run=run, starts=read_starts(store, run, keys), steps=steps, objects=objects)
+    starts = read_starts(store, run, keys)
+    named = set(steps["start"].unique())
+    if not named <= {
+        one.id for one in starts
+    }:  # a listing is no moment: it may have begun before the first start
+        starts = read_starts(store, run)
+    if lost := sorted(named - {one.id for one in starts}):
+        raise Corrupt(
+            f"{store.url}/{folder}start-{lost[0]}.json is not there, and rows of steps name it; restore it"
+        )
+    return RunTrail(run=run, starts=starts, steps=steps, objects=objects)
 
 
 def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> tuple[Start, ...]:

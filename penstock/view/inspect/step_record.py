@@ -175,6 +175,15 @@ def default_part(training: Training, step: int) -> tuple[int, int]:
     return 0, -(-n // 256)
 
 
+def part_of(
+    training: Training, step: int, rank: int | None = None, world_size: int | None = None
+) -> tuple[int, int]:
+    """Return (rank, world size) as they are asked for, else of the part that is shown by default."""
+    first, world = default_part(training, step)
+    world_size = world if world_size is None else world_size
+    return (first if world_size == world else 0) if rank is None else rank, world_size
+
+
 def rank_of_slot(training: Training, step: int, slot: int, world_size: int) -> int:
     """Return the rank whose part holds a slot."""
     n = training.plan(step).batch_size(step)

@@ -22,6 +22,8 @@ MOST_PLANS = 8
 """Plans that are held open; the one that was not asked for the longest goes."""
 LEDGER_S = 30.0
 """Seconds after which a plan's ledger is read again: a training may be running."""
+REREAD_S = 5.0
+"""Seconds after which it is read again for a step whose substitutions it lacks."""
 _OURS = ("decode", "transform")
 
 
@@ -76,7 +78,7 @@ class Replayers:
 @dataclass(slots=True, eq=False)
 class _Open:
     lock: RLock
-    until: float
+    since: float
     replay: loader.Replay | None = None
     users: int = 0
     dropped: bool = False
@@ -104,8 +106,7 @@ class Replays:
         self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
     ) -> T:
         """Return what `take` makes of a slot, with the places of its pictures."""
-        with self.using(setting) as replay:
-            settled = replay.settle(step, told)
+        with self.settled(setting, step, told) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
             return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
@@ -120,8 +121,7 @@ class Replays:
         told: Sequence[Told] = (),
     ) -> T:
         """Return what `take` makes of a rank's part of a step."""
-        with self.using(setting) as replay:
-            settled = replay.settle(step, told)
+        with self.settled(setting, step, told) as (replay, settled):
             values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
             texts = token_texts(self._tokenizers, values.slots)
             return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
@@ -138,14 +138,32 @@ class Replays:
                 self._drop(self._open.popitem()[1])
 
     @contextmanager
-    def using(self, setting: Setting) -> Iterator[loader.Replay]:
-        """Hold the replay of a setting, which nobody else has meanwhile. Raises: errors of opening a plan."""
+    def settled(
+        self, setting: Setting, step: int, told: Sequence[Told]
+    ) -> Iterator[tuple[loader.Replay, bool | None]]:
+        """Hold a replay that has the substitutions of a run at a step, and the answer of `Replay.settle`.
+
+        A training that is running may have had them after the ledger was read. Raises: errors of opening a plan.
+        """
+        ledger_s = LEDGER_S
+        if any(substituted for *_, substituted in told):
+            with self.using(setting) as replay:
+                ledger_s = REREAD_S if replay.settle(step, told) is False else LEDGER_S
+        with self.using(setting, ledger_s) as replay:
+            yield replay, replay.settle(step, told)
+
+    @contextmanager
+    def using(self, setting: Setting, ledger_s: float = LEDGER_S) -> Iterator[loader.Replay]:
+        """Hold the replay of a setting, which nobody else has meanwhile. Raises: errors of opening a plan.
+
+        ledger_s: seconds after which its ledger is too old.
+        """
         with self._lock:
             found = self._open.pop(setting, None)
-            if found is not None and time.monotonic() > found.until:
+            if found is not None and time.monotonic() > found.since + ledger_s:
                 self._drop(found)
                 found = None
-            found = found or _Open(RLock(), time.monotonic() + LEDGER_S)
+            found = found or _Open(RLock(), time.monotonic())
             self._open[setting] = found
             found.users += 1
             while len(self._open) > MOST_PLANS:

@@ -89,17 +89,23 @@ class Training:
         return Setting(plan=start.plan, framework="numpy" if plain else start.framework, epochs=start.epochs)
 
     def start(self, step: int) -> Start | None:
-        """Return the start under which a step was trained, or the steps before it; None without a trail."""
+        """Return the start under which a step was done last, or the steps before it; None without a trail."""
         if self.trail is None or not self.trail.starts:
             return None
         stop = int(np.searchsorted(self._numbers, step + 1))
-        return self._starts[self.trail.steps["start"][stop - 1]] if stop else self.trail.starts[0]
+        if not stop:
+            return self.trail.starts[0]
+        last = self._tries(int(self._numbers[stop - 1]))
+        return self._starts[last["start"][last["at_us"].arg_max()]]  # type: ignore[index]
 
     def using(self, step: int) -> AbstractContextManager[loader.Replay]:
         """Hold a replay of the plan of a step, for its slots and digests. Raises: errors of opening."""
+        return self._replays.using(self._planned(step))
+
+    def _planned(self, step: int) -> Setting:
+        """Return the plan of a step, and its options for slots and digests alone."""
         start = self.start(step)
-        epochs = None if start is None else start.epochs
-        return self._replays.using(Setting(plan=self.plan_hash(step), epochs=epochs))
+        return Setting(plan=self.plan_hash(step), epochs=None if start is None else start.epochs)
 
     @contextmanager
     def settled(self, step: int, rank: int = -1, world_size: int = 0) -> Iterator[loader.Replay]:
@@ -107,9 +113,8 @@ class Training:
 
         rank, world_size: as of `told`.
         """
-        with self.using(step) as replay:
-            if replay.substituted(step):
-                replay.settle(step, self.told(step, rank, world_size))
+        told = self.told(step, rank, world_size)
+        with self._replays.settled(self._planned(step), step, told) as (replay, _):
             yield replay
 
     def told(self, step: int, rank: int = -1, world_size: int = 0) -> tuple[Told, ...]:
@@ -117,15 +122,12 @@ class Training:
 
         Of a step that was done more than once the last time counts, and none of it with another plan.
         """
-        if self.trail is None or not self.trail.starts:
+        if self.trail is None:
             return ()
-        plan = self.plan_hash(step)
-        rows = self._rows(self.trail, step).select("at_us", "start", *_TOLD).sort("at_us").iter_rows()
         last: dict[tuple[int, int], Told] = {}
-        for _, start, *one in rows:
-            if self._starts[start].plan == plan:
-                last.pop((one[0], one[1]), None)
-                last[one[0], one[1]] = one[0], one[1], one[2], one[3]
+        for _, *one in self._rows(step).select("at_us", *_TOLD).sort("at_us").iter_rows():
+            last.pop((one[0], one[1]), None)
+            last[one[0], one[1]] = one[0], one[1], one[2], one[3]
         if (rank, world_size) in last:
             return (last[rank, world_size],)
         newest = next(reversed(last.values()), None)
@@ -147,9 +149,13 @@ class Training:
         """Return the hash of each plan that steps 0 ... before - 1 were trained under, and one of these steps."""
         if self.trail is None or not self.trail.starts:
             return {self.plan_hash(before - 1): before - 1} if before else {}
-        last = self.trail.steps.select("step", "start").unique("step", keep="last", maintain_order=True)
-        steps = last.unique("start", keep="first", maintain_order=True)
-        return {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
+        found = {self.plan_hash(0): 0}
+        if len(self._starts) > 1:
+            tries = self.trail.steps.select("step", "at_us", "start").sort("step", "at_us")
+            last = tries.unique("step", keep="last", maintain_order=True)
+            steps = last.unique("start", keep="first", maintain_order=True).select("step", "start")
+            found |= {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
+        return found
 
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
         """Return the slots of a rank's part, the substitutes that this run had laid in."""
@@ -167,12 +173,25 @@ class Training:
             return replay.functions()
 
     def recorded(self, step: int) -> list[Row]:
-        """Return the rows of a step, by rank and time; none where nothing is recorded."""
-        return [] if self.trail is None else self._rows(self.trail, step).to_dicts()
+        """Return the rows of a step under its plan, by rank and time; none where nothing is recorded.
 
-    def _rows(self, trail: "loader.RunTrail", step: int) -> "pl.DataFrame":
+        A step that was done again under another plan has other samples: its earlier rows tell nothing of them.
+        """
+        return [] if self.trail is None else self._rows(step).to_dicts()
+
+    def _rows(self, step: int) -> "pl.DataFrame":
+        tries = self._tries(step)
+        plans = {one: self._starts[one].plan for one in set(tries["start"])}
+        if len(set(plans.values())) < 2:
+            return tries
+        now = self.plan_hash(step)
+        return tries.filter(tries["start"].is_in([one for one, plan in plans.items() if plan == now]))
+
+    def _tries(self, step: int) -> "pl.DataFrame":
+        """Return all rows of a step."""
+        assert self.trail is not None
         first, stop = np.searchsorted(self._numbers, [step, step + 1]).tolist()
-        return trail.steps[first:stop]
+        return self.trail.steps[first:stop]
 
     def notes(self, step: int) -> dict[str, float]:
         """Return the notes of a step, as its first recorded rank had them last, and the metrics."""

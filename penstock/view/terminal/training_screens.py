@@ -11,7 +11,7 @@ from penstock.card.rendering.escape import clean
 from ..inspect.marks import counted
 from ..inspect.plain_text import mark_line, proof_line
 from ..inspect.run_record import RunRecord, run_record
-from ..inspect.step_record import SlotRow, StepRecord, default_part, step_record
+from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
 from ..kinds.kind import Media
 from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
@@ -138,10 +138,7 @@ class StepScreen(RecordScreen):
         """Return the record of the part, and pictures of the slots that are shown."""
         at = self.place
         training = self.data.training(at.run)
-        rank, world_size = default_part(training, at.step)
-        if at.world_size is not None:
-            rank, world_size = 0, at.world_size
-        rank = rank if at.rank is None else at.rank
+        rank, world_size = part_of(training, at.step, at.rank, at.world_size)
         batch, trouble = self.data.batch(at.run, at.step, rank, world_size)
         record = step_record(training, batch, self.data.functions(training, at.step, trouble), trouble)
         numbers = [row.slot for row in record.slots]

@@ -13,7 +13,7 @@ from ..inspect.runs.step_window import MOST_STEPS, step_window
 from ..inspect.shown.shown_batch import PICTURED
 from ..inspect.shown.shown_values import version_of
 from ..inspect.slot_record import slot_record
-from ..inspect.step_record import default_part, step_record
+from ..inspect.step_record import part_of, step_record
 from ..replays.training import Training
 from .media import (
     media_response,
@@ -142,6 +142,5 @@ def _training(site: Site, request: Request) -> Training:
 
 
 def _part(training: Training, request: Request, step: int) -> tuple[int, int]:
-    rank, world_size = default_part(training, step)
-    asked = number(request, "world", world_size)
-    return number(request, "rank", rank if asked == world_size else 0), asked
+    given = [number(request, name) if request.query_params.get(name) else None for name in ("rank", "world")]
+    return part_of(training, step, *given)

@@ -1,9 +1,11 @@
 """Steps of trainings that held a sample, also in the place of another."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import loader
 from loader.errors import InvalidRuntime, PenstockError
+from loader.order.steps.occurrences import Occurrence
 from penstock.card.rendering.escape import clean
 
 from ...replays.training import Training
@@ -52,29 +54,49 @@ def held_steps(
     return tuple(_of(one, dataset, key, ordinal, before) for one in trainings)
 
 
-def _of(training: Training, dataset: str, key: str, ordinal: int, before: int) -> HeldSteps:
-    before = max(before, training.last_step + 1)
-    found: set[tuple[int, int, int]] = set()
-    error = ""
-    for plan_hash, step in training.plans(before).items():
+def held_slots(
+    training: Training,
+    sources: Callable[[loader.Plan], Iterable[str]],
+    key: str,
+    before: int,
+    ordinal: int | None = None,
+) -> tuple[list[Occurrence], list[PenstockError]]:
+    """Return the slots that held a sample in steps 0 ... before - 1, by step, each step under its own plan.
+
+    sources: the names of a plan's sources that may have it. ordinal: as of `Plan.steps_of`.
+
+    Returns the errors of opening and of looking too: of a plan that does not have the sample it is an InvalidRuntime.
+    """
+    found: set[Occurrence] = set()
+    errors: list[PenstockError] = []
+    plans = training.plans(before)
+    for plan_hash, step in plans.items():
         try:
             with training.using(step) as replay:
-                sources = {
-                    one.source
-                    for name, one in replay.plan.sources.items()
-                    if (version := version_of(replay.plan, name)) is not None and version.dataset == dataset
-                }
-                for source in sources:
-                    try:
-                        held = replay.steps_of(source, key, before=before, ordinal=ordinal)
-                    except InvalidRuntime:
-                        continue  # the plan's version does not have the sample, or its view leaves it out
-                    found |= {
-                        (one.step, one.slot, one.attempt)
-                        for one in held
-                        if training.plan_hash(one.step) == plan_hash
-                    }
-        except PenstockError as failed:  # a version that was swept, say; the page shows all else
-            error = clean(f"{type(failed).__name__}: {failed}", 400)
-    slots = tuple(HeldSlot(step=step, slot=slot, attempt=n) for step, slot, n in sorted(found)[-MOST:])
-    return HeldSteps(training=training.name, n_slots=len(found), slots=slots, error=error)
+                for source in sources(replay.plan):
+                    held = replay.steps_of(source, key, before=before, ordinal=ordinal)
+                    found.update(
+                        one for one in held if len(plans) == 1 or training.plan_hash(one.step) == plan_hash
+                    )
+        except PenstockError as error:
+            errors.append(error)
+    return sorted(found), errors
+
+
+def _of(training: Training, dataset: str, key: str, ordinal: int, before: int) -> HeldSteps:
+    def sources(plan: loader.Plan) -> set[str]:
+        return {
+            one.source
+            for name, one in plan.sources.items()
+            if (version := version_of(plan, name)) is not None and version.dataset == dataset
+        }
+
+    found, errors = held_slots(training, sources, key, max(before, training.last_step + 1), ordinal)
+    # The page shows all else where a version was swept, say. A plan may well lack the sample.
+    told = [one for one in errors if not isinstance(one, InvalidRuntime)][-1:]
+    return HeldSteps(
+        training=training.name,
+        n_slots=len(found),
+        slots=tuple(HeldSlot(step=one.step, slot=one.slot, attempt=one.attempt) for one in found[-MOST:]),
+        error="".join(clean(f"{type(one).__name__}: {one}", 400) for one in told),
+    )

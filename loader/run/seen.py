@@ -17,6 +17,7 @@ from .recipe import generators
 from .recipe.decode import Transform, apply_transform
 from .recipe.document_pieces import sequence_address
 from .recipe.recipe import stored_view
+from .trail.tensor_crcs import array_bytes
 
 Sample = dict[str, Any]
 MAX_DRAWS = 32
@@ -145,6 +146,10 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(map(_same, a, b))
     if hasattr(a, "__array__") and hasattr(b, "__array__"):
-        left, right = np.asarray(a), np.asarray(b)
-        return (left.dtype, left.shape) == (right.dtype, right.shape) and left.tobytes() == right.tobytes()
+        if type(a) is not type(b) or (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        try:
+            return np.array_equal(array_bytes(a), array_bytes(b))
+        except TypeError:  # an array of objects
+            return bool(np.asarray(a).tolist() == np.asarray(b).tolist())
     return bool(a == b) or (a != a and b != b)

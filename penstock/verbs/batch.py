@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> Answer:
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values
     from ..view.replays.recipe_process import RecipeProcess
-    from ..view.replays.replayed_values import batch_itself, itself
+    from ..view.replays.replayed_values import batch_itself, slot_itself
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
 
@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> Answer:
     replayers = Replayers(plain=Replays(root), recipe=recipe)
     try:
         if arguments.slot is not None:
-            values, trouble = slot_values(training, replayers, step, arguments.slot, itself)
+            values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
             shown: Any = slot_record(training, values, trouble)
             text = slot_text(shown)
             saved = {values.slot: values.trained or values.decoded}

@@ -20,9 +20,10 @@ from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
 from .kinds.kind import Media
 from .raw_source import RawSource
+from .replays.freed_memory import give_back
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
-from .replays.replayed_values import SlotValues, Told, itself
+from .replays.replayed_values import SlotValues, Told, slot_itself
 from .replays.replays import Replayers, Replays
 from .replays.training import Training
 
@@ -255,7 +256,7 @@ class OpenData:
         look = self._slots.get(
             (name, training.plan(step).hash, step, slot, training.told(step)),
             lambda: self._look(
-                slot_values(training, self.replayers, step, slot, itself),
+                slot_values(training, self.replayers, step, slot, slot_itself),
                 lambda one: bool(one.error) or not one.settled,
             ),
             self._holds,
@@ -264,6 +265,8 @@ class OpenData:
 
     def _look(self, made: tuple[T, str], lacks: Callable[[T], bool]) -> _Look[T]:
         value, trouble = made
+        if self._process is None or trouble:  # it was decoded here
+            give_back()
         n_answers = 0 if self._process is None else self._process.n_answers
         return _Look(value, trouble, bool(trouble) or lacks(value), n_answers, time.monotonic())
 

@@ -83,3 +83,14 @@ def _threads(sample, rng):
     import torch
 
     return {"threads": torch.get_num_threads()}
+
+
+def tensors():
+    return {"transform": _tensors}
+
+
+def _tensors(sample, rng):
+    import torch
+
+    photo = torch.from_numpy(sample["jpg"])
+    return {"jpg": photo, "brain": photo.float().bfloat16()}

@@ -16,7 +16,7 @@ from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
-from penstock.view.replays.replayed_values import itself
+from penstock.view.replays.replayed_values import batch_itself, itself, slot_itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
 
@@ -272,3 +272,15 @@ def test_small_operations_of_torch_run_on_one_thread(asked, monkeypatch):
     process, training = asked("tests.view.recipes:threads")
     values = process.slot(training.setting(1, recipe=True), 1, 0, itself)
     assert values.trained["threads"] == 2
+
+
+def test_tensors_leave_the_process_as_arrays(asked):
+    """A viewer that is sent a tensor imports torch, which takes seconds. Numpy has no bfloat16."""
+    process, training = asked("tests.view.recipes:tensors")
+    setting = training.setting(2, recipe=True)
+    slot = process.slot(setting, 2, 3, slot_itself)
+    batch = process.batch(setting, 2, 0, 1, batch_itself)
+    for sample in (slot.trained, batch.slots[3]):
+        assert type(sample["jpg"]) is np.ndarray
+        np.testing.assert_array_equal(sample["jpg"], slot.decoded["jpg"])
+        assert str(sample["brain"].dtype) == "torch.bfloat16"

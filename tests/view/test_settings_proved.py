@@ -283,3 +283,39 @@ def test_substitutions_of_a_training_that_runs_are_found(tmp_path, monkeypatch):
             step: parts[0, 1].digest for step, parts in got.items()
         }
         training.close()
+
+
+def test_a_run_is_shown_without_its_plan(tmp_path, capsys):
+    with loader.Root(tmp_path) as root:
+        rewound(root, {})
+        first, other = loader.read_trail(root, "it").starts
+    (tmp_path / f"plans/{first.plan}.json").unlink()
+    assert main(["trail", "show", "it", "--root", str(tmp_path), "--json"]) == 0
+    starts = json.loads(capsys.readouterr().out)["starts"]
+    assert [(one["plan"], one["versions"]) for one in starts] == [(first.plan, []), (other.plan, ["a@1"])]
+    for verb in (["batch", "it@0"], ["seen", "it", "a", "a/005"]):
+        assert main([*verb, "--root", str(tmp_path)]) == 2
+        assert f"has no plan '{first.plan}'" in capsys.readouterr().err
+
+
+def test_substitutions_that_lie_in_another_ledger_are_named(tmp_path):
+    folder, got = tmp_path / "root", {}
+    with loader.Root(folder) as root:
+        plan = planned(root)
+        (place,) = (one.fields["x.npy"] for one in root.open("a@1").address(np.array([4]), ["x.npy"]))
+        plan.save(root)
+    path = folder / place.path
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[place.offset + place.nbytes - 1] ^= 1
+    path.write_bytes(bad)
+    with loader.Root(folder) as root, loader.Root(tmp_path / "ledger") as ledger:
+        carry(root, loader.open_plan(root, plan.hash), got, ledger=ledger)
+    path.write_bytes(good)
+    hit = [step for step, parts in got.items() if parts[0, 1].substitutions]
+    with loader.Root(folder) as root, Viewed(root, "it", recipes.jittered) as viewed:
+        records = {step: viewed.step(step, 0, 1)[1] for step in got}
+    assert hit == [step for step, record in records.items() if proved(record)["bytes"] is False]
+    assert all(
+        "1 substituted slots: the ledgers of this root" in text_of(records[step], "bytes") for step in hit
+    )

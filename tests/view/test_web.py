@@ -599,3 +599,16 @@ def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_p
         now = served.get(path)
         assert now.headers["cache-control"].startswith("private")
         assert now.content != before.content
+
+
+@pytest.mark.parametrize(
+    "path", ["/r/one/2/thumb/3/jpg", "/r/one/2/3/trained/jpg/0", "/v/photos/1/s/3/stored/jpg"]
+)
+def test_a_browser_asks_whether_a_picture_is_still_the_same(served, path):
+    """The next server at this address may have another recipe, or another root."""
+    first = served.get(path)
+    assert first.headers["cache-control"] == "private, no-cache"
+    again = served.get(path, if_none_match=first.headers["etag"])
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    other = served.get(path, if_none_match='"0123"')
+    assert (other.status_code, other.content) == (200, first.content)

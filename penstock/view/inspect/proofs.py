@@ -17,6 +17,7 @@ from .shown.shown_batch import ShownBatch
 
 WHOLE = 2**64
 UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to tell which this run had"
+NO_LEDGER = "the ledgers of this root have no such substitutions. Of Loader(ledger=...): penstock trail verify --ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,10 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         wanted = {int(row["digest"]) for row in mine}
         if batch.settled is None and batch.digest not in wanted:
             return proof(None, UNDECIDED)
-        return _compared(proof, {batch.digest}, wanted, f"rank {batch.rank} of {batch.world_size}")
+        whose = f"rank {batch.rank} of {batch.world_size}"
+        if batch.settled is False and batch.digest not in wanted:
+            whose += f", with {mine[-1]['substituted']} substituted slots: {NO_LEDGER}"
+        return _compared(proof, {batch.digest}, wanted, whose)
     # A digest is a sum over ranks: those that are recorded are made anew, from indexes alone.
     told = training.told(batch.step)
     if not told:

@@ -121,8 +121,8 @@ def _start_row(root: loader.Root, start: Any) -> StartRow:
         plan = loader.open_plan(root, start.plan, retired=True)
         views = [getattr(one.view, "version", None) for one in plan.sources.values()]
         versions = tuple(dict.fromkeys(one.name for one in views if one is not None))
-    except loader.errors.RootError:
-        pass  # swept: the digests and notes of the trail remain
+    except (loader.errors.RootError, loader.errors.InvalidPlan):
+        pass  # swept, or the plan is deleted: the digests and notes of the trail remain
     return StartRow(
         plan=start.plan,
         world_size=start.world_size,

@@ -55,7 +55,10 @@ def channels_last(value: object) -> NDArray[Any] | None:
     """Return a picture as [H, W, C] with 1, 3 or 4 channels, from [H, W, C] or [C, H, W]; None for other values."""
     if not hasattr(value, "__array__"):
         return None
-    pixels = np.asarray(value)
+    try:
+        pixels = np.asarray(value)
+    except TypeError:  # bfloat16, which numpy has not: float32 holds each of its values
+        pixels = np.asarray(value.float())  # type: ignore[attr-defined]
     if pixels.ndim != 3 or pixels.dtype.kind not in "uif" or not pixels.size:
         return None
     if pixels.shape[2] in (1, 3, 4):

@@ -18,6 +18,7 @@ import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed
 from loader.run.workers.parent_watch import Watch
 
+from .freed_memory import give_back
 from .replays import Replays
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"
@@ -108,6 +109,8 @@ def serve_recipe(pipe: Connection, root: loader.Root, recipe: str, quiet: bool, 
     # As in the workers of torch's DataLoader: threads that meet at the end of each small operation on a sample take
     # twenty times as long on a busy machine. The recipe, or the environment, may ask for more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A batch is touched for the first time at every look: in pages of 4 KiB that takes longer than to fill it.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         replays = Replays(root, load_recipe(recipe), load_tokenizers(recipe))
     except PenstockError as error:
@@ -124,6 +127,9 @@ def serve_recipe(pipe: Connection, root: loader.Root, recipe: str, quiet: bool, 
             except Exception as error:  # noqa: BLE001 - of the user's code, told where its value would be
                 answer = _packed(False, TransformFailed(f"{type(error).__name__}: {error}"))
             pipe.send_bytes(answer)
+            del answer
+            if verb == "batch":
+                give_back()
     replays.close()
 
 

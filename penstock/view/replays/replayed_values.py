@@ -100,8 +100,16 @@ def itself(plan: "loader.Plan", values: V) -> V:
     return values
 
 
+def slot_itself(plan: "loader.Plan", values: SlotValues) -> SlotValues:
+    """Return the values, with arrays for tensors: to read a pickled tensor is to import torch."""
+    decoded, trained = (
+        {name: _alone(value) for name, value in sample.items()} for sample in (values.decoded, values.trained)
+    )
+    return replace(values, decoded=decoded, trained=trained)
+
+
 def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
-    """Return the values, each with memory of its own: a view of a tensor travels with its whole batch."""
+    """Return the values as arrays, each with memory of its own: a view of a tensor travels with its whole batch."""
     slots: list[Mapping[str, Any]] = [
         {name: _alone(value) for name, value in sample.items()} for sample in values.slots
     ]
@@ -109,4 +117,10 @@ def batch_itself(plan: "loader.Plan", values: BatchValues) -> BatchValues:
 
 
 def _alone(value: Any) -> Any:
-    return value.clone() if hasattr(value, "clone") else value
+    if not hasattr(value, "clone"):
+        return value
+    alone = value.detach().clone()
+    try:
+        return alone.numpy(force=True)
+    except TypeError:  # numpy has no bfloat16
+        return alone

@@ -1,5 +1,6 @@
 """Pictures, sounds and stored bytes of fields: of fixed media types, verified, within limits."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
     def respond(request: Request) -> Response:
         try:
-            return answer(site, request)
+            return _unless_known(answer(site, request), request)
         except PenstockError as error:
             return PlainTextResponse(str(error)[:2000], 404 if isinstance(error, InvalidRuntime) else 500)
 
@@ -66,8 +67,27 @@ def media_response(media: Media | None, trouble: str = "") -> Response:
     """Return a picture or sound; 404 for none. trouble: the reason why browsers are not to keep it; "" for none."""
     if media is None:
         return PlainTextResponse("this value has no picture", 404)
-    kept = {} if trouble else {"cache-control": "private, max-age=300"}
-    return Response(media.data, media_type=media.type, headers=kept)
+    return Response(media.data, media_type=media.type, headers={} if trouble else _kept(media.data))
+
+
+def _kept(data: bytes) -> dict[str, str]:
+    """Return headers by which a browser keeps bytes, and asks whether they are still these.
+
+    The next server at an address may have another root, or another recipe.
+    """
+    return {
+        "cache-control": "private, no-cache",
+        "etag": f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"',
+    }
+
+
+def _unless_known(response: Response, request: Request) -> Response:
+    """Return a response without its body where the browser has it."""
+    etag = response.headers.get("etag")
+    if etag is None or etag not in request.headers.get("if-none-match", ""):
+        return response
+    kept = {name: response.headers[name] for name in ("cache-control", "etag")}
+    return Response(status_code=304, headers=kept)
 
 
 def slot_media(
@@ -89,7 +109,9 @@ def slot_media(
         sample[field] = placement.original_colours(pixels)
     plan = site.opened.training(run).plan(values.step)
     facts = facts_of(sample, field, version_of(plan, values.source))
-    key = ("slot", run, plan.hash, values.step, values.slot, bool(trouble), stage, field)
+    # A step that is done again may hold another sample in the slot.
+    whose = values.address.version_id, values.address.ordinal, values.epoch
+    key = ("slot", run, plan.hash, values.step, values.slot, whose, bool(trouble), stage, field)
     found: tuple[Media, ...] = site.opened.media.get(
         key, lambda: tuple(kind_of(sample[field], facts).detail(sample[field], facts))
     )
@@ -130,7 +152,7 @@ def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> R
     Others are a download of the name `saved_as`.
     """
     media_type = STORED_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
-    headers = {"accept-ranges": "bytes", "cache-control": "private, max-age=300"}
+    headers = {"accept-ranges": "bytes", **_kept(data)}
     if media_type == "application/octet-stream":
         headers["content-disposition"] = f'attachment; filename="{saved_as}"'
     asked = _range(request.headers.get("range", ""), len(data))

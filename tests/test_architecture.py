@@ -199,6 +199,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "explain",
         "follow",
         "image",
+        "listed",
         "open_plan",
         "pack",
         "plan",

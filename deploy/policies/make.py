@@ -24,7 +24,7 @@ SHARDS = "data/*.tar"
 """Put without a condition: no client of ours completes an upload in parts under one."""
 
 _LEASES: Rights = {"leases/": (PUT, DELETE)}
-_PLANS: Rights = {"plans/": (CREATE,), "views/": (CREATE,), "packs/": (CREATE,)}
+_PLANS: Rights = {"plans/": (CREATE,), "views/": (CREATE,), "packs/": (CREATE,), "lists/": (CREATE,)}
 _LOG: Rights = {"log/": (CREATE,), "log/state-*": (PUT,)}
 _HEARTBEATS: Rights = {"heartbeats/": (PUT, DELETE)}
 

@@ -24,6 +24,7 @@ from .torch import torch_dataset
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
+    from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
     from ..modalities.audio.request import audio
     from ..modalities.image.request import image
@@ -61,6 +62,7 @@ __all__ = [
     "explain",
     "follow",
     "image",
+    "listed",
     "open_plan",
     "pack",
     "plan",
@@ -86,6 +88,7 @@ _LATER = {
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
+    "listed": "..dataset.versions.stored_list",
     "read_trail": "..run.trail.read_trail",
     "plan_of": ".plan_of",
     "report": ".report",

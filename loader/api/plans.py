@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..dataset.root import Root
 from ..dataset.versions.version import Version
@@ -22,8 +22,9 @@ from ..order.sources.views import OrderView, SyntheticView, synthetic
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
+    from ..order.sources.listed_view import ListedView
 
-Viewable = Version | View | SyntheticView | Source
+Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | Source"
 
 
 def plan(
@@ -176,9 +177,16 @@ def _reopened(open_version: Callable[[str], Version], spec: Mapping[str, Any]) -
         beside = dict.fromkeys((name for name in documents.fields if name != spec["field"]), 0)
         asked = pack(spec["field"], spec["length"], lengths=spec["lengths"], beside=beside)
         return documents.packed(asked)
+    if spec.get("kind") == "listed":
+        from ..dataset.versions.stored_list import listed_again
+
+        samples = _reopened(open_version, spec["view"])
+        if not isinstance(samples, View):
+            raise InvalidPlan(f"a plan lists samples of a {type(samples).__name__}; only versions have lists")
+        return listed_again(samples, spec["list"])
     if spec.get("kind") != "version":
         raise InvalidPlan(
-            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed' and 'synthetic'"
+            f"a plan's view is of kind {spec.get('kind')!r}; known are 'version', 'packed', 'listed' and 'synthetic'"
         )
     version = open_version(spec["version"])
     return View(version, spec["fields"], spec["where"], spec["where_present"], spec.get("first", 0))

@@ -17,6 +17,7 @@ SMALL_FOLDERS = (
     "plans/",
     "views/",
     "packs/",
+    "lists/",
     "places/",
     "cards/",
     "gates/",

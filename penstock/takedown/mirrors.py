@@ -17,10 +17,10 @@ DATA = "data/"
 def purge_mirror(url: str, record: Record, root: Store) -> int:
     """Delete from a mirror the objects of a takedown. Returns how many objects and versions that was.
 
-    They are the cards, plans, views, packs and records of exclusions that were deleted at its primary and were not made
-    there again. Records that were replaced there go too, and the next migration copies them as they are. So do the
-    versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own collector,
-    which knows who reads them.
+    They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
+    not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
+    the versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own
+    collector, which knows who reads them.
 
     Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
     """

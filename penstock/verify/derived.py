@@ -1,6 +1,6 @@
 """Objects stored under a name made of their content, or with their name or a checksum inside.
 
-They are plans, views, packs, cards, pages of gates, reports, trails, exclusions, and findings of takedowns.
+They are plans, views, packs, lists, cards, pages of gates, reports, trails, exclusions, and findings of takedowns.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from loader.api.report import FORMAT, Report
 from loader.dataset.log.state import State
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.parquet import parse_stored, table_facts
+from loader.dataset.versions.stored_list import parse_list
 from loader.errors import ObjectNotFound, PenstockError
 from loader.json_text import DamagedJson, parse_json_object
 from loader.order.sources.best_fit import PackTable
@@ -80,6 +81,11 @@ def _pack(key: str, data: bytes, _: State) -> str:
     return "" if found == said else f"the sha256 of its rows is {found}, it says {said}; {AGAIN}"
 
 
+def _list(key: str, data: bytes, _: State) -> str:
+    parse_list(data, key, key)
+    return ""
+
+
 def _card(key: str, data: bytes, state: State) -> str:
     """Check the card of a version in the log, under its number."""
     named = _CARD.fullmatch(key)
@@ -141,6 +147,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "plans": _plan,
     "views": _view,
     "packs": _pack,
+    "lists": _list,
     "cards": _card,
     "takedowns": _named,
     "gates": _named,

@@ -28,6 +28,7 @@ DERIVED = (
     "plans",
     "views",
     "packs",
+    "lists",
     "ledgers",
     "tables",
     "stages",

@@ -72,6 +72,10 @@ def _grown_source(
         for one in plan.sources.values()
         if (one.source, one.growth, one.delta) == (name, number - 1, False)
     }
+    if any(hasattr(one, "first_epoch") for one in (*old.values(), wanted.view)):
+        raise InvalidPlan(
+            f"source {name!r} has a list, which does not grow: make a new plan over the new version"
+        )
     new = _new_views(plan.buckets, name, wanted.view, old)
     used = plan.used_before(step)
     streams = {one.stream for one in plan.sources.values()}

@@ -136,9 +136,7 @@ def _stood_in(plan: PlanContent, one: PlannedSource, view_ordinal: int, before: 
     """Yield the slots in which a view's sample stands in for one that is held back. Nothing does in a sequence."""
     index = plan.source_names.index(one.name)
     held = () if plan.pack is not None else _ever_held(plan, one).tolist()
-    for other in (_view_ordinal(one, ordinal) for ordinal in held):
-        if other is None:  # the view leaves it out
-            continue
+    for other in (entry for ordinal in held for entry in _entries(one, ordinal)):
         for epoch, position, inside in _positions(plan, one, other, before):
             attempts = range(1, MAX_ATTEMPTS + 1)
             drawn = (one.substitute_of(plan.seed, other, epoch, inside, attempt) for attempt in attempts)
@@ -183,15 +181,16 @@ def _view_ordinals(one: PlannedSource, key: str, known: int | None) -> list[int]
         return None
     if isinstance(one.view, PackedView):
         return one.view.table.sequences_of(ordinal)
-    at = _view_ordinal(one, ordinal)
-    return None if at is None else [at]
+    return list(_entries(one, ordinal)) or None
 
 
-def _view_ordinal(one: PlannedSource, ordinal: int) -> int | None:
-    """Return the view ordinal of a version ordinal; None for a sample that the view leaves out."""
+def _entries(one: PlannedSource, ordinal: int) -> range:
+    """Return the view ordinals of a version ordinal: several of a list that repeats it, none where it is left out."""
     # View ordinals keep the version's order.
-    at = bisect_left(range(len(one.view)), ordinal, key=lambda x: _version_ordinal(one, x))
-    return at if at < len(one.view) and _version_ordinal(one, at) == ordinal else None
+    first = stop = bisect_left(range(len(one.view)), ordinal, key=lambda x: _version_ordinal(one, x))
+    while stop < len(one.view) and _version_ordinal(one, stop) == ordinal:
+        stop += 1
+    return range(first, stop)
 
 
 def _version_ordinal(one: PlannedSource, view_ordinal: int) -> int:
@@ -207,7 +206,11 @@ def _positions(
     for epoch in (stage.epoch - 1,) if one.delta else count(stage.epoch):
         if stage.start + (epoch - stage.epoch) * stage.n >= used:
             return
-        inside = position_of(one.shape, plan.seed, one.name, epoch, view_ordinal)
+        places = getattr(one.view, "places", None) if epoch == 0 else None  # a list
+        if places is None:
+            inside = position_of(one.shape, plan.seed, one.name, epoch, view_ordinal)
+        else:
+            inside = int(places[view_ordinal])
         position = stream.position_of(one.growth, one.delta, epoch, inside)
         if position is None:  # from this epoch on the source is read under a later view
             return

@@ -24,7 +24,7 @@ from ..content import PlanContent, PlannedSource
 from ..mixing.boundary import MASK, whole_epochs
 from ..mixing.mixture import Segment, Stream, stream_slots
 from ..random.keyed_permutation import I64, U64, hash_fields, sub_array
-from ..random.lanes import locate, locate_each
+from ..random.lanes import locate_each
 from ..sources.growth import earlier_ordinals, removed_since
 
 
@@ -260,7 +260,11 @@ def ordinals_at(
         (planned[source].shape, planned[source].name, one)
         for source, one in zip(sources.tolist(), epochs[numbers].tolist(), strict=True)
     ]
-    return locate_each(seed, of, which, position_in_epoch)
+    found = locate_each(seed, of, which, position_in_epoch)
+    for pair, (source, one) in enumerate(zip(sources.tolist(), of, strict=True)):
+        if one[2] == 0 and (first := getattr(planned[source].view, "first_epoch", None)) is not None:
+            found[which == pair] = first[position_in_epoch[which == pair]]  # a list
+    return found
 
 
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
@@ -287,9 +291,9 @@ def substitute(plan: PlanContent, source: int, position: int, attempt: int) -> t
     """
     planned = list(plan.sources.values())[source]
     stream = np.array([plan.source_names.index(planned.stream)], np.int64)
-    _, (epoch,), (in_epoch,) = (one.tolist() for one in places(plan, stream, np.array([position], np.int64)))
-    own = int(locate(planned.shape, plan.seed, planned.name, epoch, np.array([in_epoch], np.int64))[0])
-    view_ordinal = planned.substitute_of(plan.seed, own, epoch, in_epoch, attempt)
+    _, epoch, in_epoch = places(plan, stream, np.array([position], np.int64))
+    own = ordinals_at(plan.seed, [planned], np.zeros(1, np.int64), epoch, in_epoch)
+    view_ordinal = planned.substitute_of(plan.seed, int(own[0]), int(epoch[0]), int(in_epoch[0]), attempt)
     ordinal = planned.view.version_ordinals(np.array([view_ordinal], dtype=np.int64))
     return view_ordinal, int(ordinal[0])
 

@@ -101,8 +101,8 @@ def stored_views(plan: Plan) -> list[View]:
 
 
 def stored_view(view: OrderView) -> View | None:
-    """Return the view of stored samples: itself, or the documents of a packed one; None for one without bytes."""
-    found = view.documents if isinstance(view, PackedView) else view
+    """Return the view of stored samples: itself, documents of a packed one, the view of a list; None without bytes."""
+    found = view.documents if isinstance(view, PackedView) else getattr(view, "listed", view)
     return found if isinstance(found, View) else None
 
 

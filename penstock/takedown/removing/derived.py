@@ -1,6 +1,6 @@
-"""Objects made of versions with samples that are taken down: cards, pages of gates, plans, views, packs, ledgers.
+"""Objects made of versions with samples that are taken down: cards, gate pages, plans, views, packs, lists, ledgers.
 
-No version needs them to be read, and all but ledgers are made again when they are asked for.
+No version needs them to be read, and all but lists and ledgers are made again when they are asked for.
 """
 
 import json
@@ -17,6 +17,7 @@ from ..finding.hashed_names import TAKEN_DOWN, Marks
 from .recorded_edits import Edits
 
 _VIEW = re.compile(rb'"w-([0-9a-f]{64})"')
+_LIST = re.compile(rb'"list":"([0-9a-f]{64})"')
 
 
 def page_edits(store: Store, dataset: str, marks: Marks, *, everything: bool) -> Edits:
@@ -59,8 +60,8 @@ class _Texts(HTMLParser):
 def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks) -> Edits:
     """Return the edits of the objects made of these versions.
 
-    Cards go, plans with their views, and packs that no other plan names; ledgers are rewritten. Costs a read of each
-    plan, pack and ledger. Raises: StoreError.
+    Cards go, plans with their views and lists, and packs that no other plan names; ledgers are rewritten. Costs a read
+    of each plan, pack and ledger. Raises: StoreError.
     """
     records = list(versions)
     if not records:
@@ -69,11 +70,13 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
     ids = {one.id for one in records}
     kept = b""
     views: set[str] = set()
+    lists: set[str] = set()
     for info in store.list("plans/"):
         data = store.get(info.key).data
         if plan_is_of(data, ids):
             gone.append(info.key)
             views |= {match.decode() for match in _VIEW.findall(data)}
+            lists |= {match.decode() for match in _LIST.findall(data)}
         else:
             kept += data
     remade = []
@@ -84,6 +87,12 @@ def derived_edits(store: Store, versions: Iterable[VersionRecord], marks: Marks)
     for info in store.list("packs/"):
         said = table_facts(parse_table(store.get(info.key).data, info.key)).get("content_sha256")
         if said is None or said.encode() not in kept:  # without: checksums of pieces, beside a table
+            remade.append(info.key)
+    for info in store.list(
+        "lists/"
+    ):  # only those that a plan of these versions names: nobody can make them again
+        name = info.key.removeprefix("lists/").removesuffix(".parquet")
+        if name in lists and name.encode() not in kept:
             remade.append(info.key)
     puts = _ledgers(store, ids, marks)
     return Edits(puts=puts, deletes=tuple(gone), remade=tuple(remade))

@@ -120,14 +120,18 @@ def test_plans_mixtures_and_packs_over_the_new_version(kit, root):
             global_batch=2,
             allow_repeats=True,
         )
-        for plan in (packed, mixed):
+        some = loader.listed(root.open("photos").select("txt"), [1, 0])
+        for plan in (packed, mixed, loader.plan({"p": some}, seed=3, global_batch=1)):
             plan.save(root)
         return packed, mixed
 
     old = plans()
+    unplanned = loader.listed(root.open("tokens").select("ids.npy"), [0])
     n = kit.deny(root)
     kit.take_down(root, n)
-    left = {info.key for place in ("plans/", "packs/", "views/") for info in root.store.list(place)}
+    assert [info.key for info in root.store.list("lists/")] == [f"lists/{unplanned.list_sha256}.parquet"]
+    root.store.delete_many([f"lists/{unplanned.list_sha256}.parquet"])
+    left = {info.key for place in ("plans/", "packs/", "views/", "lists/") for info in root.store.list(place)}
     assert left == set(), left
     for plan in old:
         with pytest.raises(InvalidPlan, match="no plan"):

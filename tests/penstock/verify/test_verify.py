@@ -691,6 +691,16 @@ def test_packs(root):
     only(root, info.key, "the sha256 of its rows is")
 
 
+def test_a_list_that_was_edited(root):
+    from loader.dataset.tables.parquet import parse_table, table_bytes
+
+    loader.listed(root.open("d"), [1, 0])
+    (info,) = root.store.list("lists/")
+    assert said(root) == []
+    change(root, info.key, lambda data: table_bytes(parse_table(data, "x").slice(1), "list"))
+    only(root, info.key, "the sha256 of its ordinals is")
+
+
 def test_a_card_of_another_version(root, cli):
     record = root.record("d@3")
     assert cli("card", "d@3", "--save", root=root.url).code == 0

@@ -1,0 +1,111 @@
+"""Lists of samples for an epoch in a given order, kept in the root.
+
+    lists/<sha256>.parquet      ordinal; a row per place
+
+The name is the SHA-256 of the ordinals as little-endian int64. A list is created once, and plans name it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import AlreadyExists, Corrupt, InvalidPlan, ObjectNotFound
+from ...order.random.keyed_permutation import I64
+from ...order.sources.listed_view import ListedView, checked_list, list_sha256
+from ...storage import Store
+from ..tables.parquet import parse_stored, table_bytes
+from .version import Version
+from .view import View
+
+
+def listed(view: Version | View, ordinals: Sequence[int] | I64) -> ListedView:
+    """Return a view whose first epoch has its samples in a given order; later epochs are shuffled as any.
+
+    Args:
+        view: View, or version, that the samples are of.
+        ordinals: Version ordinals of its samples, such as `view.ordinals(keys)`; position i of the first epoch holds
+            the i-th. One may come more than once, and samples that are not listed are left out.
+
+    The list is kept in the root, 8 bytes per sample before compression. Its plan has no packing and no buckets, and
+    does not grow. Samples of the list may be quarantined.
+
+    Raises: InvalidPlan for a list of anything else, or of samples that the view lacks; EmptyView; Corrupt; Forbidden
+    for a root that may not be written and lacks the list.
+    """
+    given = view.select() if isinstance(view, Version) else view
+    if not isinstance(given, View):
+        raise InvalidPlan(f"listed({type(given).__name__}): a version or a view of one is needed")
+    made = ListedView(given, _of_view(given, checked_list(ordinals)))
+    store = given.version.store
+    if read_list(store, made.list_sha256) is None:
+        try:
+            store.put_if_absent(list_path(made.list_sha256), list_bytes(made))
+        except AlreadyExists:  # another process was quicker: its list is held against its name
+            read_list(store, made.list_sha256)
+    return made
+
+
+def listed_again(view: View, sha256: str) -> ListedView:
+    """Return the view of a list that the root has. Raises: InvalidPlan where it has none; Corrupt."""
+    store = view.version.store
+    found = read_list(store, sha256)
+    if found is None:
+        raise InvalidPlan(
+            f"{store.url} has no {list_path(sha256)}, which a plan names: restore it from a mirror, or make the list "
+            "again with loader.listed"
+        )
+    return ListedView(view, _of_view(view, found))
+
+
+def list_path(sha256: str) -> str:
+    """Return the place of a list below its root."""
+    return f"lists/{sha256}.parquet"
+
+
+def list_bytes(view: ListedView) -> bytes:
+    """Return the file of a view's list."""
+    table = pa.table({"ordinal": pa.array(view.in_order, pa.int64())})
+    return table_bytes(table, "list", facts={"path": list_path(view.list_sha256)})
+
+
+def read_list(store: Store, sha256: str) -> I64 | None:
+    """Return a stored list, int64 [N]; None where the store has none. Raises: Corrupt."""
+    path = list_path(sha256)
+    try:
+        data = store.get(path).data
+    except ObjectNotFound:
+        return None
+    name = f"{store.url}/{path}"
+    return parse_list(data, path, name)
+
+
+def parse_list(data: bytes, path: str, name: str) -> I64:
+    """Return the list of a file, int64 [N], held against its name. Raises: Corrupt."""
+    table = parse_stored(data, path, name)
+    if table.column_names != ["ordinal"]:
+        raise Corrupt(f"{name} has the columns {table.column_names}, a list has 'ordinal': delete it")
+    found: I64 = table["ordinal"].to_numpy().astype(np.int64)
+    if path != list_path(list_sha256(found)):
+        raise Corrupt(
+            f"{name}: the sha256 of its ordinals is {list_sha256(found)}: it was damaged or renamed. Restore it from a "
+            "mirror, or delete it and make the list again with loader.listed"
+        )
+    return found
+
+
+def _of_view(view: View, ordinals: I64) -> I64:
+    """Return the list. Raises: InvalidPlan naming the first sample that the view lacks."""
+    n = len(view.version)
+    lacks = ordinals >= n
+    if view.is_filtered or view.first:
+        lacks |= ~view.members()[np.minimum(ordinals, n - 1)]
+    wrong = np.flatnonzero(lacks)
+    if len(wrong):
+        place = int(wrong[0])
+        raise InvalidPlan(
+            f"listed: place {place} has the ordinal {ordinals[place]}, which {view!r} lacks, as {len(wrong)} of "
+            f"{len(ordinals)} are: {view.version.name} has {n} samples, the view {len(view)}. Ordinals are those of "
+            "this very version"
+        )
+    return ordinals

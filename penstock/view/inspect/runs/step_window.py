@@ -199,12 +199,12 @@ class _Held(NamedTuple):
 
 
 def _held(identities: NDArray[np.uint64]) -> _Held:
-    """Return the groups of equal identities, uint64 [n]."""
+    """Return the groups of equal identities, uint64 [n]: the largest first, then by their first place."""
     _, inverse, counts = np.unique(identities, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
     starts = np.cumsum(counts) - counts
     n_repeated = int((counts > 1).sum())
-    most = np.argsort(-counts, kind="stable")[: min(n_repeated, MOST_LISTED)].tolist()
+    most = np.lexsort((order[starts], -counts))[: min(n_repeated, MOST_LISTED)].tolist()
     return _Held(len(counts), n_repeated, [order[starts[i] : starts[i] + counts[i]] for i in most])
 
 

@@ -1,23 +1,22 @@
-"""Other people's formats, read where they lie: a file per format, and the registration of their bytes as a version.
+"""Other people's formats, read where they lie: and registered as a version. `formats` has a file for each.
 
-A format is a module with three names, and a line in `FORMATS`.
+A format is a module with two names, and a line in `FORMATS`.
 
 - `OBJECTS_PER_SHARD`: objects that one index describes; 1 where an object has many samples.
-- `look(store, infos)`: those of the listed objects that are of the format. InvalidStore where none can be read.
-- `samples(store, info)`: the samples of one object, each a `ForeignSample`.
+- `look(store, infos)`: those of the listed objects that are of the format, with a function that gives the samples of
+  one, each a `ForeignSample`. InvalidStore where none can be read.
 
 It knows nothing of versions: `register.py` makes keys, groups, indexes and tables of what it yields.
 """
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Protocol, cast
 
 from ..errors import InvalidStore
 from ..storage import ObjectInfo, Store
-from .sample import ForeignSample
+from .formats.sample import Found
 
-FORMATS = {"files": ".plain_files", "webdataset": ".webdataset"}
+FORMATS = {"files": ".formats.plain_files", "mds": ".formats.mds", "webdataset": ".formats.webdataset"}
 """Format -> its module."""
 
 
@@ -27,11 +26,8 @@ class Format(Protocol):
     OBJECTS_PER_SHARD: int
     """Objects that one index describes, at most."""
 
-    def look(self, store: Store, infos: list[ObjectInfo]) -> list[ObjectInfo]:
-        """Return those of the listed objects that are of the format. Raises: InvalidStore."""
-
-    def samples(self, store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
-        """Yield the samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    def look(self, store: Store, infos: list[ObjectInfo]) -> Found:
+        """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
 
 
 def format_named(name: str) -> Format:

@@ -20,8 +20,9 @@ from ..dataset.tables.foreign_objects import foreign_table, place_id, put_place
 from ..dataset.versions.version import Version
 from ..errors import EmptyVersion, InvalidStore
 from ..storage import Store, open_store
-from . import Format, format_named
+from . import format_named
 from .earlier import Difference, difference
+from .formats.sample import Found
 from .groups import groups_of
 from .parts import objects_of, put_parts
 from .shard_rows import Rows, Shard, keys_of, rows_of, shards_of
@@ -68,21 +69,24 @@ def register(
     by name and byte; StoreError.
     """
     check_dataset_name(dataset)
-    found, store = format_named(format), open_store(fspath(url), options)
+    chosen_format, store = format_named(format), open_store(fspath(url), options)
     _check_apart(root.url, store.url)
     root.create()
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
     listed = list(store.list())
-    infos = found.look(store, listed)
+    found = chosen_format.look(store, listed)
+    infos = found.infos
     if not infos:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
     since = difference(parent, chosen, store, infos)
     place = place_id(store, infos)
     version = parent
     if since.fresh:
-        version = _publish(root, dataset, found, store, parent, since, place, chosen)
+        version = _publish(
+            root, dataset, found, chosen_format.OBJECTS_PER_SHARD, store, parent, since, place, chosen
+        )
     elif since.gone and parent is not None:
         keys = [key for rows in (since.live or {}).values() for key, of in rows.values() if of in since.gone]
         version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
@@ -102,15 +106,16 @@ def register(
 def _publish(
     root: Root,
     dataset: str,
-    found: Format,
+    found: Found,
+    each: int,
     store: Store,
     parent: Version | None,
     since: Difference,
     place: str,
     chosen: Mapping[str, Any],
 ) -> Version:
-    shards = shards_of(since.fresh, found.OBJECTS_PER_SHARD)
-    walked = _walk(found, store, shards, chosen["without"])
+    shards = shards_of(since.fresh, each)
+    walked = _walk(found, shards, chosen["without"])
     rows = [one for _, one in walked]
     if not rows:
         raise EmptyVersion(
@@ -139,13 +144,11 @@ def _publish(
         )
 
 
-def _walk(
-    found: Format, store: Store, shards: Sequence[Shard], without: Sequence[str]
-) -> list[tuple[Shard, Rows]]:
+def _walk(found: Found, shards: Sequence[Shard], without: Sequence[str]) -> list[tuple[Shard, Rows]]:
     """Return the rows of the shards, in order, each with its shard. Raises: as the format."""
 
     def walk(shard: Shard) -> list[Rows]:
-        return rows_of(shard, [found.samples(store, info) for info in shard.infos], without)
+        return rows_of(shard, [found.samples(info) for info in shard.infos], without)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         return [

@@ -11,7 +11,7 @@ import numpy as np
 from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
-from .sample import ForeignSample
+from .formats.sample import ForeignSample
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")

@@ -10,7 +10,7 @@ from .verb import Answer, Verb
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
-        "format", help="webdataset: tar archives; files: a sample each, of a folder or prefix"
+        "format", help="webdataset: tar archives; mds: shards of MosaicML streaming; files: a sample each"
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

@@ -7,7 +7,7 @@ import pytest
 
 import loader
 from loader.errors import Changed, InvalidField
-from loader.foreign import plain_files
+from loader.foreign.formats import plain_files
 from loader.foreign.register import register
 from loader.storage import open_store
 from loader.storage.shared.requests import Traffic, counted

@@ -89,7 +89,7 @@ def test_an_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):
 
 def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, monkeypatch):
     """Of small members everything is read in few requests; of large ones a request each, and next to no byte."""
-    from loader.foreign import window
+    from loader.foreign.formats import window
 
     url, store = place
     read = []

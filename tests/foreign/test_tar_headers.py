@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import Corrupt, InvalidSample
-from loader.foreign.tar_headers import members
+from loader.foreign.formats.tar_headers import members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

@@ -1,9 +1,9 @@
 """One sample of a foreign format: the places of its fields in an object."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..storage import Span
+from ...storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
 
@@ -17,3 +17,12 @@ class ForeignSample(NamedTuple):
     """Field -> its bytes in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
+
+
+class Found(NamedTuple):
+    """The objects of a place that are of a format, and their reader."""
+
+    infos: list[ObjectInfo]
+    """The objects, as they were listed."""
+    samples: Callable[[ObjectInfo], Iterator[ForeignSample]]
+    """The samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""

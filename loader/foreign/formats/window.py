@@ -2,9 +2,9 @@
 
 import os
 
-from ..errors import Changed
-from ..storage import ObjectInfo, Store
-from ..storage.store import disk_of
+from ...errors import Changed
+from ...storage import ObjectInfo, Store
+from ...storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
 """Read at once of a file: a header or two."""

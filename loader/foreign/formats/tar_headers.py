@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..errors import Corrupt, InvalidSample
+from ...errors import Corrupt, InvalidSample
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20

@@ -2,16 +2,17 @@
 
 import posixpath
 from collections.abc import Iterator
+from functools import partial
 
-from ..storage import ObjectInfo, Span, Store
-from .sample import ForeignSample
+from ...storage import ObjectInfo, Span, Store
+from .sample import ForeignSample, Found
 
 OBJECTS_PER_SHARD = 4096
 
 
-def look(store: Store, infos: list[ObjectInfo]) -> list[ObjectInfo]:
+def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the files that have an extension which can be a field; hidden ones are left alone."""
-    return [info for info in infos if _field(info.key)]
+    return Found([info for info in infos if _field(info.key)], partial(samples, store))
 
 
 def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:

@@ -6,10 +6,11 @@ fields are in lower case. Members of a sample may lie anywhere in their archive;
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
-from ..errors import InvalidSample, InvalidStore
-from ..storage import ObjectInfo, Span, Store
-from .sample import ForeignSample
+from ...errors import InvalidSample, InvalidStore
+from ...storage import ObjectInfo, Span, Store
+from .sample import ForeignSample, Found
 from .tar_headers import members
 from .window import Window
 
@@ -19,7 +20,7 @@ _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tar\.[a-z0-9]+)$")
 
 
-def look(store: Store, infos: list[ObjectInfo]) -> list[ObjectInfo]:
+def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the archives among the objects of a place. Raises: InvalidStore for compressed ones."""
     packed = [info.key for info in infos if _PACKED.search(info.key.lower())]
     if packed:
@@ -27,7 +28,7 @@ def look(store: Store, infos: list[ObjectInfo]) -> list[ObjectInfo]:
             f"{store.url}/{packed[0]} ({len(packed)} such) is compressed: no member can be read by itself. Unpack "
             "the archives, or copy their samples with a writer (root.write)"
         )
-    return [info for info in infos if info.key.lower().endswith(".tar")]
+    return Found([info for info in infos if info.key.lower().endswith(".tar")], partial(samples, store))
 
 
 def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:

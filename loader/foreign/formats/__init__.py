@@ -1,0 +1,1 @@
+"""Formats of others, a file each, and the readers that they share."""

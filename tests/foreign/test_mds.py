@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -226,9 +226,10 @@ JSON = st.recursive(
 def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mds")
     index = files.fill(folder, {"n": "int", "text": "str"}, [{"n": bytes(8), "text": b"x"}] * 2)
+    assume(index["shards"][0][name] != value)
     index["shards"][0][name] = value
     files.put_index(folder, index)
-    with pytest.raises((Corrupt, InvalidSample), match=r"index\.json|byte 0: the shard has 2"):
+    with pytest.raises((Corrupt, InvalidSample), match=r"index\.json|byte 0: the shard"):
         walked(folder)
 
 

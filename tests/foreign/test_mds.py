@@ -226,7 +226,10 @@ JSON = st.recursive(
 def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mds")
     index = files.fill(folder, {"n": "int", "text": "str"}, [{"n": bytes(8), "text": b"x"}] * 2)
-    assume(index["shards"][0][name] != value)
+    assume(index["shards"][0][name] != value and value != [8, 0])
+    assume(
+        name != "column_names" or not (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    )
     index["shards"][0][name] = value
     files.put_index(folder, index)
     with pytest.raises((Corrupt, InvalidSample), match=r"index\.json|byte 0: the shard"):

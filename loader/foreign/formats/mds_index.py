@@ -116,6 +116,6 @@ def _column(name: Any, encoding: Any, size: Any) -> Column:
         wanted = int(word[1:])
     elif encoding not in (*WORDS, *BYTES, *NUMBERS_AS_TEXT):
         raise ValueError(f"encoding {encoding!r} of column {name!r}")
-    if type(name) is not str or type(size) not in (int, type(None)) or (size or 0) != wanted:
+    if type(name) is not str or not name or type(size) not in (int, type(None)) or (size or 0) != wanted:
         raise ValueError(f"column {name!r} of {encoding!r} has the size {size!r}, not {wanted or None}")
     return Column(name, "ndarray" if array else encoding, wanted, word, shape)

@@ -98,6 +98,11 @@ def packed(root, got):
     )
 
 
+def listed(root, got):
+    view = loader.listed(write(root, "a", range(17)), [*range(16, 4, -1), 3, 7, 3, 5])
+    carry(root, loader.plan({"a": view}, seed=3, global_batch=6), got, world_size=2)
+
+
 def quarantine(root, got):
     plan = planned(root, quarantine={"a": ["a/001", "a/002"]})
     carry(root, plan, got, steps=3, world_size=2)
@@ -142,7 +147,7 @@ def one_rank(root, got):
 
 
 SETTINGS = (
-    *(epochs, mask, mixture, ramp, buckets, following, packed, quarantine, resumed, rewound),
+    *(epochs, mask, mixture, ramp, buckets, following, packed, listed, quarantine, resumed, rewound),
     *(rewound_to_more, another_plan, retired, first_rank, one_rank),
 )
 

@@ -3,18 +3,15 @@
 `penstock exclude DATASET --list` tells the exclusions that stand.
 """
 
-import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import loader
 from loader.errors import InvalidRuntime
 
 from ..console.table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Verb, key_lines
 
 FORM = ("{:<28}", "  {}", "  {:<5}", "  {:<12}", "  {}")
 
@@ -55,7 +52,7 @@ def run(arguments: Namespace) -> Answer:
         return _listed(root, arguments.ref)
     if arguments.reason is None or arguments.by is None:
         raise InvalidRuntime("who excludes or takes back samples says so: pass --reason and --by")
-    keys = [*arguments.key, *_keys_of(arguments.file)]
+    keys = [*arguments.key, *key_lines("--from", arguments.file)]
     told = {"reason": arguments.reason, "by": arguments.by, "page": arguments.page}
     if arguments.withdraw and arguments.whole_objects:
         raise InvalidRuntime(
@@ -122,20 +119,6 @@ def _listed(root: "loader.Root", ref: str) -> Answer:
     name = None if newest is None else newest.name
     told = {"dataset": dataset, "newest": name, "exclusions": body}
     return told, [table] if rows else f"no exclusion of {dataset} stands", 0
-
-
-def _keys_of(file: str | None) -> Iterator[str]:
-    """Yield the lines of a file that are not empty. Raises: InvalidRuntime where it cannot be read as UTF-8."""
-    if file is None:
-        return
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        lines = data.decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRuntime(
-            f"--from {file} cannot be read as UTF-8 text ({error}); name a file with a key per line"
-        ) from error
-    yield from (key for line in lines if (key := line.removesuffix("\r")))
 
 
 VERB = Verb(text="leave samples out, for a reason, in every later build", run=run, arguments=arguments)

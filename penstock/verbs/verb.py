@@ -1,14 +1,16 @@
 """The type of a verb of the command line, and arguments of several verbs."""
 
 import shlex
+import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import loader
-from loader.errors import FieldNotFound
+from loader.errors import FieldNotFound, InvalidRuntime
 
 from ..console.table import Text
 
@@ -48,6 +50,23 @@ def add_fields(parser: ArgumentParser) -> None:
         metavar="A,B",
         help="fields of one kind of samples; others are left out (default: the fields that all samples have)",
     )
+
+
+def key_lines(option: str, file: str | None) -> Iterator[str]:
+    """Yield the lines of an option's file that are not empty; "-" is standard input, None no file.
+
+    Raises: InvalidRuntime where it cannot be read as UTF-8.
+    """
+    if file is None:
+        return
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        lines = data.decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRuntime(
+            f"{option} {file} cannot be read as UTF-8 text ({error}); name a file with a key per line"
+        ) from error
+    yield from (key for line in lines if (key := line.removesuffix("\r")))
 
 
 def choose_fields(version: "loader.Version", given: str | None) -> tuple[list[str], bool]:

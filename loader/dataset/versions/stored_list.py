@@ -19,13 +19,14 @@ from .version import Version
 from .view import View
 
 
-def listed(view: Version | View, ordinals: Sequence[int] | I64) -> ListedView:
+def listed(view: Version | View, ordinals: Sequence[int] | I64 | str) -> ListedView:
     """Return a view whose first epoch has its samples in a given order; later epochs are shuffled as any.
 
     Args:
         view: View, or version, that the samples are of.
         ordinals: Version ordinals of its samples, such as `view.ordinals(keys)`; position i of the first epoch holds
-            the i-th. One may come more than once, and samples that are not listed are left out.
+            the i-th. One may come more than once, and samples that are not listed are left out. Or the name of a list
+            that the root has, such as `penstock order-of` makes.
 
     The list is kept in the root, 8 bytes per sample before compression. Its plan has no packing and no buckets, and
     does not grow. Samples of the list may be quarantined.
@@ -36,6 +37,8 @@ def listed(view: Version | View, ordinals: Sequence[int] | I64) -> ListedView:
     given = view.select() if isinstance(view, Version) else view
     if not isinstance(given, View):
         raise InvalidPlan(f"listed({type(given).__name__}): a version or a view of one is needed")
+    if isinstance(ordinals, str):
+        return listed_again(given, ordinals)
     made = ListedView(given, _of_view(given, checked_list(ordinals)))
     store = given.version.store
     if read_list(store, made.list_sha256) is None:
@@ -52,8 +55,8 @@ def listed_again(view: View, sha256: str) -> ListedView:
     found = read_list(store, sha256)
     if found is None:
         raise InvalidPlan(
-            f"{store.url} has no {list_path(sha256)}, which a plan names: restore it from a mirror, or make the list "
-            "again with loader.listed"
+            f"{store.url} has no {list_path(sha256)}: restore it from a mirror, or make the list again with "
+            "loader.listed"
         )
     return ListedView(view, _of_view(view, found))
 

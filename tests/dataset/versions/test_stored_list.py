@@ -116,7 +116,7 @@ def test_a_damaged_or_missing_list_stops_the_plan(root):
     data = root.store.get(info.key).data
     other = loader.listed(version, LIST[::-1])
     root.store.delete_many([info.key])
-    with pytest.raises(InvalidPlan, match=r"has no lists/\w+.parquet, which a plan names"):
+    with pytest.raises(InvalidPlan, match=r"has no lists/\w+.parquet: restore"):
         loader.open_plan(root, plan.hash)
     root.store.put(info.key, root.store.get(list_path(other.list_sha256)).data)
     with pytest.raises(Corrupt, match="was written as lists/"):

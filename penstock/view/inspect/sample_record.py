@@ -13,6 +13,7 @@ from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
 from penstock.card.rendering.escape import clean
 
+from ..kinds.lengths import length_marks
 from ..kinds.stored_bytes import Read, read_bounded
 from ..replays.training import Training
 from .json_record import Record
@@ -166,7 +167,15 @@ def _shown(name: str, values: Mapping[str, Read], version: "loader.Version") -> 
     read = values[name]
     facts = facts_of({field: one.value for field, one in values.items()}, name, version)
     found = shown(name, read.value, replace(facts, rate=read.facts.rate))
-    return replace(found, lines=(*read.lines, *found.lines))
+    marks = read.marks
+    if found.kind == "video" and read.seconds:
+        sounds = {
+            clean(other, 80): one.seconds
+            for other, one in values.items()
+            if one.facts.rate and one.seconds is not None
+        }
+        marks = (*marks, *length_marks(read.seconds, sounds, read.frame_s))
+    return replace(found, lines=(*read.lines, *found.lines), marks=(*marks, *found.marks))
 
 
 def _columns(version: "loader.Version", ordinal: int) -> tuple[dict[str, str], tuple[StepMark, ...]]:

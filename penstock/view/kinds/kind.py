@@ -27,6 +27,7 @@ WEIGHTS = {
     "black": 76,
     "constant": 75,
     "saturated": 72,
+    "lengths_differ": 65,
     "clipped": 60,
     "not_scaled": 50,
     "not_restored": 45,

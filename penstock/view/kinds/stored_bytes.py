@@ -19,6 +19,7 @@ from penstock.units import length, size
 from .drawing.png import fitted, jpeg
 from .drawing.shown_text import bounded, hex_lines
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
+from .lengths import length_marks
 
 MAX_PICTURE_PX = 2**25
 """Pixels of a picture that is decoded: 128 MiB with alpha. A JPEG that is made smaller by its decoder may have more."""
@@ -45,6 +46,12 @@ class Read(NamedTuple):
     """Facts of the file in words."""
     is_thumbnail: bool = False
     """True where the value is the pixels of a thumbnail of a lossy file."""
+    marks: tuple[Mark, ...] = ()
+    """Faults of the file."""
+    seconds: float | None = None
+    """Length of a sound or a film; None where it is not known."""
+    frame_s: float = 0.0
+    """Seconds of one frame of a film."""
 
 
 def stored_of(kind_of: KindOf) -> Kind:
@@ -86,7 +93,7 @@ def _marks(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Mark, ...]:
     read = _tried(_bytes(value), facts)
     if isinstance(read, str):
         return (mark("unreadable", read),)
-    return kind_of(read.value, read.facts).marks(read.value, read.facts)
+    return *read.marks, *kind_of(read.value, read.facts).marks(read.value, read.facts)
 
 
 def _thumbnail(kind_of: KindOf, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
@@ -180,7 +187,8 @@ def _sides(data: bytes) -> tuple[int, int]:
 def _sound(data: bytes, facts: Facts) -> Read:
     samples, rate_hz, whole = load("audio.decode:read_start")(data, MAX_SOUND_BYTES)
     cut = () if whole else (f"the first {length(samples.shape[1] / rate_hz)} are shown",)
-    return Read(samples, replace(facts, rate=float(rate_hz)), cut)
+    seconds = samples.shape[1] / rate_hz if whole else None
+    return Read(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
 
 
 def _film(data: bytes, facts: Facts, most: int) -> Read:
@@ -194,7 +202,7 @@ def _film(data: bytes, facts: Facts, most: int) -> Read:
             raise DecodeFailed("no frame is shown")
         frames = _chosen(timeline, max(1, min(most, MAX_CLIP_PX // (width * height))))
         clip = decoded(file, frames, load("image.crop:Framing")())
-        name = file.stream.codec_context.name
+        name, sound_s = file.stream.codec_context.name, _sound_s(file.stream.container)
     n, seconds = len(timeline), float(timeline.end_s - timeline.begin_s)
     rate = f"{n / seconds:.4g} a second" if seconds > 0 else "without a length"
     told = [float(timeline.time_s(frame)) for frame in frames]
@@ -202,7 +210,16 @@ def _film(data: bytes, facts: Facts, most: int) -> Read:
         f"{name}, {n:,} frames, {length(seconds)}, {rate}",
         "frames at " + ", ".join(f"{time:.3f}" for time in told) + " s are shown",
     )
-    return Read(clip, replace(facts, rate=None), lines)
+    marks = length_marks(seconds, {"its sound": sound_s} if sound_s else {}, seconds / n)
+    return Read(clip, replace(facts, rate=None), lines, marks=marks, seconds=seconds, frame_s=seconds / n)
+
+
+def _sound_s(container: Any) -> float | None:
+    """Return the seconds of a film's first sound, of its header; None where there is none, or nobody says."""
+    streams = container.streams.audio
+    if not streams or streams[0].duration is None or streams[0].time_base is None:
+        return None
+    return float(streams[0].duration * streams[0].time_base)
 
 
 def _chosen(timeline: Any, most: int) -> list[int]:

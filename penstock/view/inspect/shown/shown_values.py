@@ -1,7 +1,7 @@
 """Values of a sample's fields, each by its kind: in words, with its marks, and whether there is a picture of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,10 @@ from penstock.card.rendering.escape import clean
 from penstock.class_names import class_names_of
 
 from ...kinds import kind_of
+from ...kinds.drawing.arrays import as_array
 from ...kinds.kind import Facts, Mark, TokenBox
+from ...kinds.lengths import length_marks
+from ...kinds.video import frames_of
 from ...replays.replayed_values import Texts
 from ..json_record import Record
 
@@ -91,4 +94,25 @@ def shown_sample(
     sample: Mapping[str, Any], version: "loader.Version | None", texts: Texts | None = None
 ) -> tuple[Shown, ...]:
     """Return every field of a sample, in its order: no field is left out. texts: of tokens."""
-    return tuple(shown(name, value, facts_of(sample, name, version, texts)) for name, value in sample.items())
+    facts = {name: facts_of(sample, name, version, texts) for name in sample}
+    found = [shown(name, value, facts[name]) for name, value in sample.items()]
+    lengths = {
+        name: (one.kind, _units(one.kind, value), facts[name].rate or 0.0)
+        for one, (name, value) in zip(found, sample.items(), strict=True)
+        if facts[name].rate and one.kind in ("audio", "video")
+    }
+    sounds = {clean(name, 80): n / rate for name, (kind, n, rate) in lengths.items() if kind == "audio"}
+    for at, name in enumerate(sample):
+        kind, n, rate = lengths.get(name, ("", 0, 0.0))
+        if kind == "video":
+            found[at] = replace(
+                found[at], marks=(*found[at].marks, *length_marks(n / rate, sounds, 1 / rate))
+            )
+    return tuple(found)
+
+
+def _units(kind: str, value: object) -> int:
+    """Return the frames of a clip, or the samples of a sound."""
+    array = as_array(value)
+    clip = frames_of(array) if array is not None and kind == "video" else array
+    return 0 if clip is None else clip.shape[0 if kind == "video" else -1]

@@ -96,8 +96,8 @@ def publish_registered(
     txn: str,
     prefix: str,
     parts: Sequence[Part],
-    samples: pa.Table,
-    foreign: pa.Table,
+    samples: pa.Table | None,
+    foreign: pa.Table | None,
     *,
     facts: Mapping[str, str],
     parent: Version | None,
@@ -105,10 +105,11 @@ def publish_registered(
     producer: Mapping[str, Any],
     created_us: int,
 ) -> Version:
-    """Publish parts whose shards were registered where they lie, under names that follow from what they are.
+    """Publish parts that were registered or imported, under names that follow from what they are.
 
-    samples: their samples, in their order. foreign: the table of their objects, and its facts. left_out: samples of the
-    parent to leave out.
+    samples: Their samples, in their order. None reads the tables of the parts.
+    foreign: The table of their objects, and its facts. None for parts with bytes of their own.
+    left_out: Samples of the parent to leave out.
 
     Raises: Conflict where the parent is not the newest version any more; as `publish_parts`.
     """
@@ -120,14 +121,14 @@ def publish_registered(
     columns = parent.manifest["columns"] if parent else {}
     earlier = {name: column["type"] for name, column in columns.items() if column["type"] != "null"}
     change, keys = write_run(root.store, prefix, parts, earlier, {}, left_out, samples)
-    table = put_named(
-        root.store, prefix, "foreign", table_bytes(foreign, "foreign", facts=facts), foreign.num_rows
-    )
+    if foreign is not None:
+        data = table_bytes(foreign, "foreign", facts=facts)
+        change = replace(change, foreign=put_named(root.store, prefix, "foreign", data, foreign.num_rows))
     pending = Pending(
         dataset=dataset,
         txn=txn,
         prefix=prefix,
-        change=replace(change, foreign=table),
+        change=change,
         producer=check_producer(producer),
         created_us=created_us,
     )

@@ -1,6 +1,6 @@
 """The part of a dataset that was registered before, beside the objects of the place as they are now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,12 @@ def difference(
         for key, info in present.items()
         if key in known and not known[key].is_still(info, etag_to_keep(store, info))
     }
-    live = _live(version)
+    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
+    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    live: dict[str, dict[int, tuple[str, str]]] = {}
+    for part, row, key, of, _, is_live in _samples(version):
+        if is_live and part in registered:
+            live.setdefault(part, {})[row] = key, of
     with_samples = {of for rows in live.values() for _, of in rows.values()}
     return Difference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
@@ -95,20 +100,52 @@ def difference(
     )
 
 
-def _live(version: Version) -> Rows:
-    """Return the live samples of a version's registered parts."""
-    shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
-    registered = {row["part"] for row in shards if is_foreign(row["path"])}
+def imported_difference(version: Version | None, store: Store, infos: Sequence[ObjectInfo]) -> Difference:
+    """Return how the objects differ from those that were imported before. None is gone: a version has its own bytes.
+
+    Costs the version's tables of keys. Raises: Conflict where nothing of the version was imported from there.
+    """
+    if version is None:
+        return Difference(fresh=infos)
+    if version.manifest.get("foreign"):
+        raise Conflict(f"the samples of {version.name} were registered, not imported; choose another name")
+    live: dict[str, dict[int, tuple[str, str]]] = {}
+    every, tokens = dict[str, set[str]](), dict[str, set[str]]()
+    for part, row, key, of, token, is_live in _samples(version):
+        if of:
+            every.setdefault(of, set()).add(token)
+            if is_live:
+                live.setdefault(part, {})[row] = key, of
+                tokens.setdefault(of, set()).add(token)
+    known = {info.key: tokens.get(info.key, every[info.key]) for info in infos if info.key in every}
+    if not known:
+        raise Conflict(
+            f"no sample of {version.name} was imported from an object that {store.url} has; choose another name"
+        )
+    changed = {
+        info.key for info in infos if info.key in known and token_of(store, info) not in known[info.key]
+    }
+    return Difference(
+        fresh=[info for info in infos if info.key in changed or info.key not in known],
+        replaced=frozenset(changed),
+        same=len(known) - len(changed),
+        live=live,
+    )
+
+
+def token_of(store: Store, info: ObjectInfo) -> str:
+    """Return the change token of an object as samples have it: of a folder, size and time of the last write."""
+    return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
+
+
+def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
+    """Yield part, row, key, object, change token of the object, and whether it is live, of each sample."""
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
-    out: dict[str, dict[int, tuple[str, str]]] = {}
     members: dict[str, Any] = {}
-    for table in get_tables(version.store, files, ["part", "row", "key", "raw_key"]):
+    for table in get_tables(version.store, files, ["part", "row", "key", "raw_key", "raw_etag"]):
         for at in table.to_pylist():
-            part = at["part"]
-            if part not in registered:
-                continue
+            part, row = at["part"], at["row"]
             if part not in members:
                 members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
-            if members[part][at["row"]]:
-                out.setdefault(part, {})[at["row"]] = at["key"], at["raw_key"] or ""
-    return out
+            of, token = at.get("raw_key") or "", at.get("raw_etag") or ""
+            yield part, row, at["key"], of, token, bool(members[part][row])

@@ -109,7 +109,7 @@ def _samples(rows: Rows, part: str, keys: list[str]) -> pa.Table:
         "row": range(len(keys)),
         "key": keys,
         "source_key": [
-            _text(own) if own != key else None for own, key in zip(rows.source_keys, keys, strict=True)
+            text_of(own) if own != key else None for own, key in zip(rows.source_keys, keys, strict=True)
         ],
         "raw_key": rows.objects,
     }
@@ -124,6 +124,6 @@ def _samples(rows: Rows, part: str, keys: list[str]) -> pa.Table:
     return table
 
 
-def _text(key: str) -> str:
+def text_of(key: str) -> str:
     """Return a key as text: bytes of a file's name that are no UTF-8 as \\xNN."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

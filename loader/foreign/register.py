@@ -70,7 +70,7 @@ def register(
     """
     check_dataset_name(dataset)
     chosen_format, store = format_named(format), open_store(fspath(url), options)
-    _check_apart(root.url, store.url)
+    check_apart(root.url, store.url)
     root.create()
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
@@ -123,7 +123,7 @@ def _publish(
         )
     keys = keys_of(rows, since.keys)
     group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
-    txn = _transaction(root, dataset, place, chosen, parent)
+    txn = transaction(root, dataset, place, chosen, parent)
     prefix = f"data/{txn}/registered"
     put_place(root.store, place, store.url)
     with root.heartbeat(txn):
@@ -156,7 +156,7 @@ def _walk(found: Found, shards: Sequence[Shard], without: Sequence[str]) -> list
         ]
 
 
-def _transaction(
+def transaction(
     root: Root, dataset: str, place: str, chosen: Mapping[str, Any], parent: Version | None
 ) -> str:
     """Begin the transaction that follows from what is registered; the one that was begun before, if it is still open.
@@ -172,7 +172,7 @@ def _transaction(
     return root.begin(dataset, parent.id if parent else None, txn=txn)
 
 
-def _check_apart(root: str, place: str) -> None:
+def check_apart(root: str, place: str) -> None:
     """Raise InvalidStore where the place is in the root, or the root in the place."""
     inner, outer = f"{root.rstrip('/')}/", f"{place.rstrip('/')}/"
     if inner.startswith(outer) or outer.startswith(inner):

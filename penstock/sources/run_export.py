@@ -1,15 +1,12 @@
 """A version written in another format, in work units, so that a killed export is finished by doing it again."""
 
-from collections.abc import Collection, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 from loader import Version
-from loader.errors import InvalidRuntime, PenstockError
+from loader.errors import InvalidRuntime
 from loader.storage import Store
-from loader.storage.shared.threads import DaemonPool
 
 from ..progress import progress
 from ..units import size
@@ -18,6 +15,7 @@ from .export_journal import ExportJournal
 from .exporter import Exporter, Loss, refuse
 from .outbox import Outbox
 from .selection import Selection, WorkUnit, select
+from .unit_threads import in_threads
 
 WORKERS = 4
 """Units that are written at once, unless told otherwise."""
@@ -106,7 +104,7 @@ def export(
     journal = ExportJournal(store, _identity(version, format, where, without, losses))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
     work = _Work(exporter, selection, store, journal)
-    made = _in_threads(work, units, workers, report)
+    made = in_threads(work, units, workers, report.failures)
     for done in progress(made, "export", lambda one: len(one.unit.ordinals), selection.n_samples):
         facts[done.unit.number] = done.note["facts"]
         _count(report, done.note["objects"], done.was_there)
@@ -135,25 +133,6 @@ class _Work:
         note = {"facts": facts, "n_samples": len(unit.ordinals), "objects": outbox.objects}
         self._journal.add(unit.number, note)
         return _Done(unit, note, was_there=False)
-
-
-def _in_threads(work: _Work, units: list[WorkUnit], at_once: int, report: Exported) -> Iterator[_Done]:
-    """Yield units as they are done; name those that fail."""
-    pool, coming = DaemonPool(at_once, "penstock-export"), iter(units)
-    waiting: set[Future[_Done]] = set()
-    try:
-        while True:
-            waiting |= {pool.submit(work, unit) for unit in islice(coming, 2 * at_once - len(waiting))}
-            if not waiting:
-                return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
-                    yield future.result()
-                except PenstockError as error:
-                    report.failures.append(str(error))
-    finally:
-        pool.dismiss()
 
 
 def _identity(

@@ -1,0 +1,172 @@
+"""Work units of an import: runs of samples with the same fields, each of which becomes a part with a name of its own.
+
+A unit's note `data/<txn>/imported/<unit>.json` is its part as plain JSON, put when the part is there. Whoever imports
+the same again takes the part from it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from loader import Root
+from loader.dataset.names import key_hash
+from loader.dataset.shards.part import Part
+from loader.dataset.writing.part_writer import PartWriter, make_sample
+from loader.errors import InvalidSample, ObjectNotFound
+from loader.foreign.earlier import token_of
+from loader.foreign.parts import text_of
+from loader.foreign.shard_rows import Rows, Shard
+from loader.json_text import DamagedJson, canonical_json, parse_json_object
+from loader.storage import ObjectInfo, Store
+
+FOLDER = "imported"
+GAP_BYTES = 64 * 2**10
+"""Bytes between two fields that are read with them."""
+READ_BYTES = 8 * 2**20
+"""Bytes of neighbours that are read at once, unless one sample has more."""
+
+
+class Row(NamedTuple):
+    """One sample, and where its bytes are."""
+
+    key: str
+    """Key in the version."""
+    source_key: str
+    """Key in its format."""
+    fields: tuple[str, ...]
+    """Names, sorted."""
+    metadata: Mapping[str, Any]
+    """Metadata column -> value."""
+    info: ObjectInfo
+    """Its object."""
+    spans: tuple[tuple[int, int], ...]
+    """Offset in the object and nbytes of each field."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields."""
+        return sum(nbytes for _, nbytes in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Samples of one part."""
+
+    number: int
+    """Number in the import."""
+    rows: Sequence[Row]
+    """The samples, in their order."""
+
+
+def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[list[Row]]:
+    """Return the samples of each run that has the same fields. keys: of each run's samples."""
+    out = []
+    for (shard, rows), own in zip(walked, keys, strict=True):
+        at = {info.key: (info, start) for info, start in zip(shard.infos, shard.offsets, strict=True)}
+        run = []
+        for number, key in enumerate(own):
+            info, start = at[rows.objects[number]]
+            spans = tuple((offset - start, nbytes) for offset, nbytes in rows.places[number].tolist())
+            run.append(Row(key, rows.source_keys[number], rows.fields, rows.metadata[number], info, spans))
+        out.append(run)
+    return out
+
+
+def units_of(runs: Sequence[Sequence[Row]], shard_bytes: int, shuffle: bool) -> list[Unit]:
+    """Return units of about `shard_bytes`: of one run each, or of all samples in the order of their keys' hashes."""
+    if shuffle:
+        kinds: dict[tuple[str, ...], list[Row]] = {}
+        for run in runs:
+            kinds.setdefault(run[0].fields, []).extend(run)
+        runs = [sorted(rows, key=lambda row: key_hash(row.key)) for _, rows in sorted(kinds.items())]
+    units: list[Unit] = []
+    for run in runs:
+        some, nbytes = list[Row](), 0
+        for row in run:
+            some.append(row)
+            nbytes += row.nbytes
+            if nbytes >= shard_bytes:
+                units.append(Unit(len(units), some))
+                some, nbytes = [], 0
+        if some:
+            units.append(Unit(len(units), some))
+    return units
+
+
+class UnitWriter:
+    """Writes the part of a unit, or finds it."""
+
+    def __init__(self, root: Root, txn: str, store: Store, group_of: Mapping[str, str]) -> None:
+        self._root, self._txn, self._store, self._group_of = root.store, txn, store, group_of
+
+    def __call__(self, unit: Unit) -> tuple[Unit, Part, bool]:
+        """Return the unit, its part, and whether an earlier run had written it. Raises: StoreError; InvalidSample."""
+        note = f"data/{self._txn}/{FOLDER}/{unit.number:05d}.json"
+        try:
+            return unit, Part.from_json(parse_json_object(self._root.get(note).data)), True
+        except (ObjectNotFound, DamagedJson, InvalidSample):
+            pass  # not written yet, or not to its end
+        writer = PartWriter(
+            self._root,
+            txn=self._txn,
+            attempt=FOLDER,
+            name=f"{unit.number:05d}",
+            group_of=self._group_of.__getitem__,
+        )
+        try:
+            for row, fields in read_rows(self._store, unit.rows):
+                source = {"raw_key": row.info.key, "raw_etag": token_of(self._store, row.info)}
+                if row.source_key != row.key:
+                    source["source_key"] = text_of(row.source_key)
+                writer.add(make_sample(row.key, fields, row.metadata, source))
+            part = writer.finish()
+        finally:
+            writer.close()
+        self._root.put(note, canonical_json(part.to_json()))
+        return unit, part, False
+
+
+def read_rows(store: Store, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, bytes]]]:
+    """Yield each sample with its fields; neighbours share a request.
+
+    Raises: Changed where an object was written since it was listed; ObjectNotFound; Corrupt.
+    """
+    at = 0
+    while at < len(rows):
+        info = rows[at].info
+        low, high = _extent(rows[at])
+        stop = at + 1
+        while stop < len(rows) and rows[stop].info is info:
+            start, end = _extent(rows[stop])
+            if not (high <= start <= high + GAP_BYTES and end - low <= READ_BYTES):
+                break
+            high, stop = end, stop + 1
+        if high - low > READ_BYTES + 2 * sum(row.nbytes for row in rows[at:stop]):
+            for row in rows[at:stop]:  # members of one sample that lie far apart
+                yield (
+                    row,
+                    {
+                        name: _read(store, info, *span)
+                        for name, span in zip(row.fields, row.spans, strict=True)
+                    },
+                )
+        else:
+            data = _read(store, info, low, high - low)
+            for row in rows[at:stop]:
+                yield (
+                    row,
+                    {
+                        name: data[offset - low : offset - low + nbytes]
+                        for name, (offset, nbytes) in zip(row.fields, row.spans, strict=True)
+                    },
+                )
+        at = stop
+
+
+def _read(store: Store, info: ObjectInfo, offset: int, nbytes: int) -> bytes:
+    return bytes(store.get_range(info.key, offset, nbytes, info.etag or None).data) if nbytes else b""
+
+
+def _extent(row: Row) -> tuple[int, int]:
+    """Return first byte and end of a sample's fields in the object."""
+    return min(offset for offset, _ in row.spans), max(offset + nbytes for offset, nbytes in row.spans)

@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, MissingDependency
 
 from .verb import Answer, Verb
-from .view import add_metrics, add_raw, add_recipe, metrics_of
+from .view import add_metrics, add_raw, add_recipe, metrics_of, named
 
 if TYPE_CHECKING:
     from ..view.terminal.addresses import Place
@@ -63,17 +63,13 @@ def run(arguments: Namespace) -> Answer:
 
 def first_place(root: "loader.Root", given: str, step: int | None) -> "Place":
     """Return the first page."""
-    from ..view.replays.training import where
     from ..view.terminal.addresses import RootPlace, RunPlace, StepPlace, VersionPlace
 
-    if not given:
+    version, run, step = named(root, given, step)
+    if version is not None:
+        return VersionPlace(dataset=version.dataset, number=version.number)
+    if not run:
         return RootPlace()
-    dataset, at, _ = given.partition("@")
-    if step is None and dataset in root.datasets():
-        record = root.record(given if at else f"{given}@latest", retired=True)
-        return VersionPlace(dataset=dataset, number=record.number)
-    run, told = where(root, given)
-    step = told if step is None else step
     return RunPlace(run=run) if step is None else StepPlace(run=run, step=step)
 
 

@@ -1,15 +1,18 @@
 """`penstock view [WHERE]`: trainings and versions in a browser, from a server of this machine's own."""
 
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, NotRecorded
 
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
+    from loader.dataset.log.state import VersionRecord
+
     from ..view.replays.metrics_file import MetricsFile
 
 
@@ -112,20 +115,49 @@ def run(arguments: Namespace) -> Answer:
 
 def _first(root: "loader.Root", given: str, step: int | None) -> str:
     """Return the address of the first page, relative to that of the site."""
-    from ..view.replays.training import where
     from ..view.web.page import address
 
-    if not given:
+    version, run, step = named(root, given, step)
+    if version is not None:
+        return address("v", version.dataset, version.number)
+    if not run:
         return ""
+    return address("r", run) if step is None else address("r", run, step)
+
+
+def named(
+    root: "loader.Root", given: str, step: int | None
+) -> "tuple[VersionRecord | None, str, int | None]":
+    """Return the version that WHERE names, or its run and step; neither for "".
+
+    Raises: NotARoot; RunNotFound for a run that left nothing; InvalidRuntime.
+    """
+    from ..view.replays.training import where
+
+    datasets = root.datasets()
+    if not given:
+        return None, "", None
     dataset, at, _ = given.partition("@")
-    if step is None and dataset in root.datasets():
-        record = root.record(given if at else f"{given}@latest", retired=True)
-        return address("v", dataset, record.number)
-    name, told = where(root, given)
+    if step is None and dataset in datasets:
+        return root.record(given if at else f"{given}@latest", retired=True), "", None
+    run, told = where(root, given)
     step = told if step is None else step
     if step is not None and step < 0:
         raise InvalidRuntime(f"--step {step}: steps count from 0")
-    return address("r", name) if step is None else address("r", name, step)
+    if not _has_trail(root, run):
+        with suppress(NotRecorded):  # several plans: the step's page finds its own
+            loader.plan_of(root, run, step)
+    return None, run, step
+
+
+def _has_trail(root: "loader.Root", run: str) -> bool:
+    """Return whether a run has left a trail. Raises: InvalidName; StoreError."""
+    from loader.run.trail.start_record import trail_folder
+    from loader.run.trail.trail import check_run_name
+    from loader.storage.mirror.store import primary_of
+
+    found = primary_of(root.store).list(trail_folder(check_run_name(run)))
+    return next(iter(found), None) is not None
 
 
 VERB = Verb(text="trainings and versions in a browser", run=run, arguments=arguments)

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 import loader
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidPlan, InvalidRuntime, NotARoot, RunNotFound
 from penstock.cli import main
+from penstock.verbs.tui import first_place
 from penstock.verbs.view import _first, metrics_of
 from tests.view.conftest import BATCH, STEPS
 
@@ -121,6 +122,18 @@ def test_a_run_as_text_lists_the_largest_notes(trained, capsys):
 def test_the_first_page_is_that_of_its_place(trained, where, step, address):
     with loader.Root(trained) as root:
         assert _first(root, where, step) == address
+
+
+@pytest.mark.parametrize("first", [_first, first_place])
+def test_no_page_is_opened_of_what_is_not_there(trained, tmp_path, first):
+    with pytest.raises(RunNotFound, match=r"no run 'nobody' has left a trail.* floats, one, three"):
+        first(loader.Root(trained), "nobody", None)
+    with pytest.raises(RunNotFound, match="no run 'nobody'"):
+        first(loader.Root(trained), "nobody@3", None)
+    with pytest.raises(InvalidPlan, match="p-" + 64 * "0"):
+        first(loader.Root(trained), "p-" + 64 * "0", None)
+    with pytest.raises(NotARoot, match="is not a penstock root"):
+        first(loader.Root(tmp_path / "nothing"), "", None)
 
 
 def test_metrics_of_another_tool_are_told_with_the_step_of_their_run(trained, capsys, tmp_path):

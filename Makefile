@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check collected ci nightly prove campaign fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check collected ci nightly prove campaign oracles fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,22 +41,30 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
-	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not ceph and not mutants'
+	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not ceph and not mutants and not oracle'
 
 test-python: $(READY) ## the same tests without the C extension, as where no compiler was
 	PENSTOCK_NATIVE=0 $(MAKE) test
 
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
-	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants'
+	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants and not oracle'
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
-	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants'
+	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle'
 	$(BIN)/python tests/times.py .test-times
 
 test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
 	scripts/install-ceph.sh
 	$(PYTEST) tests/storage -m ceph
+
+# torch comes first, with what it needs: the libraries' own requirements are gigabytes that no test uses.
+oracles: $(READY) ## formats beside their own libraries, each in an environment in .oracles
+	@for pins in tests/oracles/*.txt; do name=$$(basename $$pins .txt); \
+	    test -x .oracles/$$name/bin/python || $(PYTHON) -m venv .oracles/$$name || exit 1; \
+	    .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
+	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
+	$(PYTEST) -m oracle tests/oracles
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
@@ -80,7 +88,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
 	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax]'
-	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants' --durations=15
+	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle' --durations=15
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
 nightly: test-python mutants prove campaign fuzz soak bench ## what takes hours: the tests without C, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks

@@ -13,7 +13,11 @@ from loader.errors import InvalidStore
 
 from .exporter import Exporter
 
-FORMATS = {"files": ".exporters.to_files", "webdataset": ".exporters.to_webdataset"}
+FORMATS = {
+    "files": ".exporters.to_files",
+    "mds": ".exporters.to_mds",
+    "webdataset": ".exporters.to_webdataset",
+}
 """Format -> its module, which is imported when it is used."""
 
 

@@ -1,6 +1,7 @@
 """A version with all that an export has to keep apart."""
 
 import io
+import itertools
 import json
 import tarfile
 
@@ -109,7 +110,28 @@ def of_files(found):
     return out
 
 
+def of_mds(found):
+    """The same of MDS shards, as the index says where they are and what their columns hold."""
+    out = {}
+    for shard in json.loads(found["index.json"])["shards"] if "index.json" in found else []:
+        data = found[shard["raw_data"]["basename"]]
+        assert len(data) == shard["raw_data"]["bytes"]
+        n, *offsets = np.frombuffer(data, "<u4", shard["samples"] + 2).tolist()
+        assert n == shard["samples"]
+        for begin, end in itertools.pairwise(offsets):
+            names = shard["column_names"]
+            sizes = np.frombuffer(data, "<u4", len(names), begin).tolist()
+            cuts = np.cumsum([begin + 4 * len(names), *sizes])
+            assert cuts[-1] == end
+            values = {name: data[cuts[i] : cuts[i + 1]] for i, name in enumerate(names)}
+            columns = json.loads(values.pop("metadata", b"{}"))
+            key = values.pop("key").decode()
+            assert key not in out
+            out[key] = (values, columns)
+    return out
+
+
 @pytest.fixture(scope="session")
 def readers():
     """Format -> its reader: objects -> key -> (field -> bytes, column -> value)."""
-    return {"files": of_files, "webdataset": of_webdataset}
+    return {"files": of_files, "mds": of_mds, "webdataset": of_webdataset}

@@ -10,6 +10,7 @@ import pytest
 
 import loader
 from loader.errors import Conflict, Corrupt, LossyExport
+from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.sources import FORMATS
 from penstock.sources.run_export import export
@@ -117,6 +118,7 @@ def test_killed_at_every_write(version, objects, tmp_path, name):
 SIGKILLED = """
 import os, signal, sys
 import loader
+from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.sources.run_export import export
 sys.path.insert(0, {here!r})
@@ -193,6 +195,38 @@ def test_loss_is_named_and_refused(tmp_path, cli, objects, readers):
     assert held["lost"] == []
 
 
+def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
+    monkeypatch.setattr("penstock.sources.exporters.to_mds.SHARD_BYTES", 100)
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("d") as writer:
+            for i in range(5):
+                writer.add(f"k{i}", {"tokens.u2": bytes(2 * i), "txt": "\u00e9" * i}, metadata={"w": i})
+        done = export(root.open("d"), "mds", open_store(tmp_path / "out"))
+        with root.write("e") as writer:
+            writer.add("a", {"key": b"1", "metadata": b"2"}, metadata={"w": 1})
+        with pytest.raises(LossyExport, match=r"keys: its column .* 'key'(?s:.*)metadata: "):
+            export(root.open("e"), "mds", open_store(tmp_path / "e"))
+        for field, data in (("txt", b"\xff"), ("tokens.u2", b"abc")):
+            with root.write("f" + field[:2]) as writer:
+                writer.add("a", {field: data})
+            why = export(root.open("f" + field[:2]), "mds", open_store(tmp_path / field)).failures
+            assert field in why[0]
+    found = objects(open_store(tmp_path / "out"))
+    shards = json.loads(found["index.json"])["shards"]
+    assert len(shards) > 1
+    assert done.objects == len(shards) + 1
+    assert shards[0]["column_encodings"] == ["str", "json", "ndarray:uint16", "str"]
+    heads = {f"k{i}": bytes([7, i, 0, 0, 0, 0, 0, 0, 0]) for i in range(5)}
+    assert readers["mds"](found) == {
+        f"k{i}": ({"tokens.u2": heads[f"k{i}"] + bytes(2 * i), "txt": ("\u00e9" * i).encode()}, {"w": i})
+        for i in range(5)
+    }
+    with loader.Root(tmp_path / "back") as root:
+        version = register(root, "mds", tmp_path / "out", "d").version
+        assert version.fields == ("key.txt", "metadata.json", "tokens.u2", "txt")
+        assert len(version) == 5
+
+
 def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, cli, own):
     with loader.Root(own) as root:
         (address,) = root.open("d").address([0], ["x.npy"])
@@ -218,7 +252,7 @@ def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tars"], "format 'tars' is not known; accepted: files, webdataset"),
+        (["tars"], "format 'tars' is not known; accepted: files, mds, webdataset"),
         (
             ["files", "--without", "mood"],
             "--without mood: d@4 has no such field or column; it has the fields cls",

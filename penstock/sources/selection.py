@@ -93,7 +93,7 @@ class Selection:
         pins: dict[str, str] = {}
         for start in range(0, len(unit.ordinals), ADDRESSES):
             some = unit.ordinals[start : start + ADDRESSES]
-            rows = self._rows(some)
+            rows = self.rows(some)
             done = 0
             for batch in _batches(self.version.address(some, unit.fields)):
                 read = read_fields(self.version.shard_store, batch, pins=pins)
@@ -101,7 +101,8 @@ class Selection:
                     yield Sample(address.key, dict(sorted(fields.items())), rows[done])
                     done += 1
 
-    def _rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
+    def rows(self, ordinals: Int64s) -> list[dict[str, Any]]:
+        """Return column -> value of each live ordinal, nulls left out."""
         if self.frame is None:
             return [{} for _ in ordinals]
         return [

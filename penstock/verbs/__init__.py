@@ -29,6 +29,7 @@ from . import (
     trail,
     tui,
     verify,
+    version_digest,
     view,
 )
 from .verb import Verb
@@ -54,6 +55,7 @@ VERBS: dict[str, Verb] = {
     "exclude": exclude.VERB,
     "approve": approve.VERB,
     "export": export.VERB,
+    "digest": version_digest.VERB,
     "doctor": doctor.VERB,
     "retire": retire.VERB,
     "lease": lease.VERB,
@@ -84,6 +86,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "register",
         "import",
         "diff",
+        "digest",
         "card",
         "annotate",
         "exclude",

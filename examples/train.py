@@ -86,8 +86,11 @@ def train_step(
 
 
 def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
-    """The order of this training: every rank and every restart comes to the same one. Saved under its hash."""
-    view = root.open(options.ref).select("jpg", "cls", where_present=True)
+    """The order of this training, of the split `train`: every rank and every restart comes to the same one."""
+    version = root.open(options.ref)
+    view = version.select("jpg", "cls", where_present=True)
+    if "split" in version.manifest["columns"]:
+        view = view.where("split = 'train'")
     plan = loader.plan(
         {"photos": view}, seed=options.seed, global_batch=options.global_batch, allow_repeats=True
     )

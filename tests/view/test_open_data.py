@@ -124,11 +124,10 @@ def test_replays_are_opened_anew_after_a_while_and_few_are_kept(trained, setting
             pass
         with pytest.raises(InvalidRuntime, match="closed"):
             first.digest(1)
-        monkeypatch.setattr(replays_module, "LEDGER_S", -1.0)
         replays.close()
         with replays.using(setting) as stale:
             pass
-        with replays.using(setting) as fresh:
+        with replays.using(setting, ledger_s=-1.0) as fresh:
             assert fresh is not stale
         replays.close()
 

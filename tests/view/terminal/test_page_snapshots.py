@@ -1,4 +1,4 @@
-"""Every page of the terminal as it looks at 80 x 24: letters, colours and their places, held against stored SVG.
+"""Pages of the terminal as they look at 80 x 24: letters, colours and their places, held against stored SVG.
 
 `UPDATE_SNAPSHOTS=1 pytest tests/view/terminal/test_page_snapshots.py` writes them anew; look at them before they
 are committed.
@@ -12,8 +12,6 @@ import pytest
 
 from penstock.view.terminal.addresses import (
     AgainstPlace,
-    RootPlace,
-    RunPlace,
     SamplePlace,
     SlotPlace,
     StepPlace,
@@ -25,14 +23,11 @@ FOLDER = Path(__file__).parent / "snapshots"
 STEP = StepPlace(run="one", step=3)
 VERSION = VersionPlace(dataset="photos", number=1)
 PAGES = {
-    "root": (RootPlace(), (), "none"),
-    "run": (RunPlace(run="one"), (), "none"),
     "window": (WindowPlace(run="one", first=1, last=4), (), "none"),
     "against": (AgainstPlace(run="one", other="floats"), (), "none"),
     "step": (STEP, (), "halves"),
     "step_without_colours": (STEP, (), "shades"),
     "slot": (SlotPlace(step=STEP, slot=1), (), "halves"),
-    "slot_explained": (SlotPlace(step=STEP, slot=1, explain=True), (), "none"),
     "version": (VERSION, (), "none"),
     "sample": (SamplePlace(version=VERSION, ordinal=2), (), "none"),
     "keys": (STEP, ("question_mark",), "none"),

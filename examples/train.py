@@ -85,14 +85,17 @@ def train_step(
     return float(total), losses.detach()
 
 
+def photos_of(version: loader.Version) -> loader.View:
+    """The photos with a label; of a version that has splits, those of the split `train`."""
+    view = version.select("jpg", "cls", where_present=True)
+    return view.where("split = 'train'") if "split" in version.manifest["columns"] else view
+
+
 def open_plan(root: loader.Root, options: argparse.Namespace) -> loader.Plan:
     """The order of this training, of the split `train`: every rank and every restart comes to the same one."""
-    version = root.open(options.ref)
-    view = version.select("jpg", "cls", where_present=True)
-    if "split" in version.manifest["columns"]:
-        view = view.where("split = 'train'")
+    photos = photos_of(root.open(options.ref))
     plan = loader.plan(
-        {"photos": view}, seed=options.seed, global_batch=options.global_batch, allow_repeats=True
+        {"photos": photos}, seed=options.seed, global_batch=options.global_batch, allow_repeats=True
     )
     plan.save(root)
     return plan

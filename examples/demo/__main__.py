@@ -20,6 +20,7 @@ from examples.demo.pipeline import DATASET, Pipeline, Places
 from examples.demo.publishing import publish_arrivals, publish_source
 from examples.demo.show import DemoFailed, Report, headline, line, size, table, working
 from examples.media import ORIGINS, fetch
+from examples.train import photos_of
 from loader.errors import PenstockError
 from loader.storage import open_store
 
@@ -101,8 +102,7 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> No
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
         has_photos = "jpg" in version.fields
-        fields = ("jpg", "cls") if has_photos else version.fields[-1:]
-        view = version.select(*fields, where_present=True)
+        view = photos_of(version) if has_photos else version.select(version.fields[-1], where_present=True)
         plan = loader.plan(
             {"photos" if has_photos else "samples": view},
             seed=training.SEED,

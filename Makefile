@@ -54,17 +54,20 @@ test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle'
 	$(BIN)/python tests/times.py .test-times
 
-test-ceph: $(READY) ## the tests of stores against Ceph, from Debian's packages
+test-ceph: oracles ## the tests of stores and registered tars against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage -m ceph
+	$(PYTEST) tests/storage tests/oracles -m ceph
 
-# torch comes first, with what it needs: the libraries' own requirements are gigabytes that no test uses.
+ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
+
+# torch comes first, where pins name it, with what it needs: the libraries' own requirements are gigabytes that no test uses.
 oracles: $(READY) ## formats beside their own libraries, each in an environment in .oracles
-	@for pins in tests/oracles/*.txt; do name=$$(basename $$pins .txt); \
+	@for name in $(ORACLES); do pins=tests/oracles/$$name.txt; \
 	    test -x .oracles/$$name/bin/python || $(PYTHON) -m venv .oracles/$$name || exit 1; \
-	    .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
+	    ! grep -q torch==2.13.0 $$pins || .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
 	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
-	$(PYTEST) -m oracle tests/oracles
+	$(PYTEST) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \
+	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_tars_to_mds.py)
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants tests
@@ -89,6 +92,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
 	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax]'
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle' --durations=15
+	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
 nightly: test-python mutants prove campaign fuzz soak bench ## what takes hours: the tests without C, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks

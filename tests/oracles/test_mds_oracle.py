@@ -1,9 +1,6 @@
 """MosaicML streaming, version pinned in mds.txt: we read its writer's shards, and it reads our export."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,20 +12,6 @@ from loader.storage import open_store
 from penstock.sources.run_export import export
 
 pytestmark = pytest.mark.oracle
-HERE = Path(__file__).parent
-
-
-def peer(*arguments):
-    """Samples that the library reads: column -> value, each."""
-    python = Path(os.environ.get("PENSTOCK_ORACLES", HERE.parents[1] / ".oracles")) / "mds/bin/python"
-    done = subprocess.run(
-        [python, HERE / "mds_peer.py", *arguments],
-        capture_output=True,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def read(version):
@@ -40,8 +23,8 @@ def read(version):
     return out
 
 
-def test_what_its_writer_wrote_is_registered(tmp_path):
-    theirs = peer("write", str(tmp_path / "mds"))
+def test_what_its_writer_wrote_is_registered(tmp_path, peer):
+    theirs = peer("mds", "write", tmp_path / "mds")
     with loader.Root(tmp_path / "root") as root:
         done = register(root, "mds", tmp_path / "mds", "docs")
         found = read(done.version)
@@ -65,7 +48,7 @@ def test_what_its_writer_wrote_is_registered(tmp_path):
         }
 
 
-def test_it_reads_our_export(tmp_path):
+def test_it_reads_our_export(tmp_path, peer):
     samples = {
         f"k/{i}": {
             "jpg": bytes([i] * i),
@@ -82,7 +65,7 @@ def test_it_reads_our_export(tmp_path):
                 writer.add(key, fields, metadata={"w": i, "kind": "ab"[i % 2]})
         root.exclude("d", ["k/3"], reason="bad")
         export(root.open("d"), "mds", open_store(tmp_path / "out"))
-    theirs = {one["key"]: one for one in peer("read", str(tmp_path / "out"))}
+    theirs = {one["key"]: one for one in peer("mds", "read", tmp_path / "out")}
     assert theirs.keys() == samples.keys() - {"k/3"}
     for i, (key, fields) in enumerate(samples.items()):
         if key in theirs:

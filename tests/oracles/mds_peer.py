@@ -2,9 +2,13 @@
 
 python mds_peer.py write FOLDER        columns of every encoding, three shards or more
 python mds_peer.py read FOLDER         a line of JSON for each sample: column -> value, bytes and arrays as hex
+python mds_peer.py serve FOLDER WORLD  a line for each step: numbers of the samples that all ranks' DataLoaders have;
+                                       WORLD has ranks, workers, dataset, state and port, as JSON
 """
 
 import json
+import os
+import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -23,6 +27,8 @@ sys.modules["torchvision.transforms.functional"].to_tensor = None
 
 import numpy as np  # noqa: E402
 from streaming import MDSWriter, StreamingDataset  # noqa: E402
+from streaming.base.util import clean_stale_shared_memory  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 COLUMNS = {
     "jpg": "bytes",
@@ -62,7 +68,56 @@ def plain(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def main(verb, folder):
+def serve(folder, world):
+    """Each rank is a process. All are of one node: the shared memory of several could not be told apart."""
+    asked, size = json.loads(world), json.loads(world)["ranks"]
+    clean_stale_shared_memory()
+    about = {
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": asked["port"],
+    }
+    ranks = []
+    for number in range(size):
+        variables = {**about, "RANK": number, "LOCAL_RANK": number}
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, __file__, "rank", folder, world],
+                env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+    said = [
+        [json.loads(line) for line in one.communicate()[0].splitlines() if line[:1] == "["] for one in ranks
+    ]
+    assert not any(one.returncode for one in ranks)
+    for step in range(max(map(len, said))):
+        print(
+            json.dumps({"ids": [number for one in said for number in (one[step] if step < len(one) else [])]})
+        )
+
+
+def rank(folder, world):
+    asked = json.loads(world)
+    dataset = StreamingDataset(local=folder, **asked["dataset"])
+    if asked["state"]:
+        dataset.load_state_dict(asked["state"])
+    batches = DataLoader(
+        dataset,
+        asked["dataset"]["batch_size"],
+        num_workers=asked["workers"],
+        collate_fn=lambda rows: [one["n"] + 50 for one in rows],
+    )
+    for numbers in batches:
+        print(json.dumps(numbers), flush=True)
+
+
+def main(verb, folder, *more):
+    if more:
+        {"serve": serve, "rank": rank}[verb](folder, *more)
+        return
     if verb == "write":
         with MDSWriter(columns=COLUMNS, out=folder, size_limit=8000, compression=None) as writer:
             for i in range(100):

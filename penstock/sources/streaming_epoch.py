@@ -1,0 +1,60 @@
+"""The order of an epoch of MosaicML streaming, as a script for a Python that has it; penstock is not imported.
+
+Reads JSON from standard input: `folder` of an index.json, `target` to write, `dataset` with arguments of
+StreamingDataset, `nodes`, `ranks` of a node, `workers` of a rank, `epoch`, and `state` of a StreamingDataset or null.
+Writes int64 [steps, nodes * ranks * batch size], numbers of samples, -1 for none, and prints the library's release.
+"""
+
+import importlib
+import importlib.util
+import json
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_PICTURES = (
+    "torchvision",
+    "torchvision.datasets",
+    "torchvision.transforms.functional",
+    "torchvision.transforms",
+)
+
+
+def main() -> None:
+    """Write the order."""
+    sys.path.pop(0)  # this folder, whose modules are not meant
+    asked = json.load(sys.stdin)
+    if importlib.util.find_spec("torchvision") is None:
+        _without_pictures()
+    numpy, streaming = importlib.import_module("numpy"), importlib.import_module("streaming")
+    dataset = streaming.StreamingDataset(local=asked["folder"], **asked["dataset"])
+    workers = max(1, asked["workers"])
+    world = importlib.import_module("streaming.base.world").World(asked["nodes"], asked["ranks"], workers, 0)
+    epoch, first = asked["epoch"], 0
+    if state := asked["state"]:
+        epoch, first = state["epoch"], state["sample_in_epoch"]
+        dataset.num_canonical_nodes = state["num_canonical_nodes"]
+        dataset.shuffle_seed = state["shuffle_seed"]
+        dataset.initial_physical_nodes = state.get("initial_physical_nodes")
+    elif not dataset.num_canonical_nodes:
+        dataset.num_canonical_nodes = asked["nodes"] * (64 if dataset.shuffle_algo in ("py1s", "py2s") else 1)
+    dataset._set_shuffle_block_size(world)
+    generate = importlib.import_module("streaming.base.batching").generate_work
+    work = generate(dataset.batching_method, dataset, world, epoch, first)
+    # A rank's workers take turns: step s is batch s // workers of worker s % workers.
+    steps = work.transpose(3, 2, 0, 1, 4).reshape(work.shape[3] * workers, -1)
+    numpy.save(asked["target"], steps.astype("<i8"))
+    print(streaming.__version__)
+
+
+def _without_pictures() -> None:
+    """Stand in for torchvision, which the library imports for datasets of pictures that are not meant here."""
+    for name in _PICTURES:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__spec__ = ModuleSpec(name, None)
+    sys.modules["torchvision.datasets"].VisionDataset = object  # type: ignore[attr-defined]
+    sys.modules["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

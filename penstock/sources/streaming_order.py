@@ -1,0 +1,103 @@
+"""The rest of an epoch of MosaicML streaming: the library lays it out, and the numbers of samples become ordinals."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.dataset.versions.version import Version
+from loader.errors import EmptyView, InvalidRuntime, MissingDependency
+from loader.order.random.keyed_permutation import I64
+from loader.storage import open_store
+
+from .foreign_orders import ordinals_of
+
+_OF_A_JOB = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"
+"""Variables by which the library would wait for other processes."""
+
+
+class StreamingEpoch(NamedTuple):
+    """An epoch, as the library lays it out."""
+
+    steps: I64
+    """int64 [steps, global batch]: numbers of samples in the dataset, -1 for none."""
+    release: str
+    """The library's."""
+
+
+def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> StreamingEpoch:
+    """Have the library lay out an epoch of the dataset at a URL, whose index.json alone is read.
+
+    asked: `dataset`, `nodes`, `ranks`, `workers`, `epoch` and `state`, as `streaming_epoch.py` takes them.
+    python: interpreter that has mosaicml-streaming.
+
+    Raises: MissingDependency without the library; InvalidRuntime with its own words where it refuses; StoreError.
+    """
+    store = open_store(url)
+    with tempfile.TemporaryDirectory(prefix="penstock-order-") as folder:
+        (Path(folder) / "index.json").write_bytes(store.get("index.json").data)
+        target = Path(folder) / "order.npy"
+        try:
+            done = subprocess.run(
+                [python, str(Path(__file__).with_name("streaming_epoch.py"))],
+                input=json.dumps({**asked, "folder": folder, "target": str(target)}),
+                capture_output=True,
+                text=True,
+                env={name: value for name, value in os.environ.items() if name not in _OF_A_JOB},
+            )
+        except OSError as error:
+            raise InvalidRuntime(f"--python {python}: {error}; name an interpreter") from None
+        if "No module named 'streaming'" in done.stderr:
+            raise MissingDependency(
+                f"{python} has no mosaicml-streaming, which lays out its epochs: pip install mosaicml-streaming there, "
+                "or name another interpreter with --python"
+            )
+        if done.returncode or not target.exists():
+            said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            raise InvalidRuntime(f"streaming refuses to lay out this epoch: {said}")
+        return StreamingEpoch(np.load(target, allow_pickle=False), done.stdout.split()[-1])
+
+
+def rest_of(epoch: I64, step: int) -> I64:
+    """Return the samples from a step on, int64, step by step. The last step may be short.
+
+    epoch: int64 [steps, global batch], -1 for none. step: the first that was not trained.
+
+    Raises: EmptyView behind the last step; InvalidRuntime for a short step before it.
+    """
+    there = (epoch >= 0).sum(1)
+    n = int(np.flatnonzero(there).max(initial=-1)) + 1
+    if not 0 <= step < n:
+        raise EmptyView(
+            f"--step {step}: the epoch's steps are 0 to {n - 1}, and step {n} begins the next epoch"
+        )
+    short = np.flatnonzero(there[step : n - 1] < epoch.shape[1])
+    if len(short):
+        at = step + int(short[0])
+        raise InvalidRuntime(
+            f"step {at} of streaming's epoch has {int(there[at])} of {epoch.shape[1]} samples, and others follow: "
+            "our steps are of one size. Begin behind it, or end the epoch there"
+        )
+    left = epoch[step:n]
+    return left[left >= 0]
+
+
+def ordinals_of_numbers(version: Version, numbers: I64) -> I64:
+    """Return version ordinals, int64 [n], of numbers of an MDS dataset, which are its samples' keys.
+
+    Raises: InvalidRuntime for a number without a live sample.
+    """
+    some, inverse = np.unique(numbers, return_inverse=True)
+    found = ordinals_of(version, [str(number) for number in some.tolist()])
+    gone = some[found < 0]
+    if len(gone):
+        raise InvalidRuntime(
+            f"{version.name} excludes {len(gone)} samples that this epoch has yet to read, the first is {gone[0]}: "
+            "name a version that has them"
+        )
+    return found[inverse]

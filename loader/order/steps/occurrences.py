@@ -69,6 +69,7 @@ def occurrences(
 
     With packing, slots are the sequences with pieces of the document, masked or not.
 
+    source: a name of the plan's sources, or of one of its buckets (`photos/b0`).
     ordinal: the sample's in one of the versions, where it is known; views that have the key there look for no key.
     substitutions: those on record; a slot counts for the sample that came last.
 
@@ -78,7 +79,7 @@ def occurrences(
 
     Raises: InvalidRuntime for a source or a key that the plan does not have, and for a bad step.
     """
-    views = [one for one in plan.sources.values() if one.source == source]
+    views = [one for name, one in plan.sources.items() if source in (one.source, name)]
     if not views:
         names = ", ".join(dict.fromkeys(one.source for one in plan.sources.values()))
         raise InvalidRuntime(f"source = {source!r}: the plan has {names}")
@@ -86,8 +87,12 @@ def occurrences(
     there = {one.name: _view_ordinals(one, key, ordinal) for one in views}
     if all(ordinals is None for ordinals in there.values()):
         raise InvalidRuntime(
-            f"key = {key!r}: no view of source {source!r} has a sample of this key; keys are what `batch.ids` and "
-            "`View.keys` give"
+            f"key = {key!r}: no view of source {source!r} has a sample of this key; "
+            + (
+                "of a packed source keys are the documents', not the sequences' of `batch.ids`"
+                if any(isinstance(one.view, PackedView) for one in views)
+                else "keys are what `batch.ids` and `View.keys` give"
+            )
         )
     found: dict[tuple[int, int], Occurrence] = {}
     for one in views:
@@ -98,7 +103,11 @@ def occurrences(
                 found[step, slot] = Occurrence(step, slot, epoch, attempt)
     last: dict[tuple[int, int], Substituted] = {}
     for entry in sorted(substitutions, key=lambda entry: entry.attempt):
-        if entry.attempt and entry.step < before and plan.sources[entry.source].source == source:
+        if (
+            entry.attempt
+            and entry.step < before
+            and source in (plan.sources[entry.source].source, entry.source)
+        ):
             last[entry.step, entry.slot] = entry
     for place, entry in last.items():
         found.pop(place, None)

@@ -112,6 +112,18 @@ def test_documents_are_found_in_their_sequences(properties):
         ]
         assert made.steps_of("docs", key, before=12) == wanted
         assert bool(wanted) == bool(tokens[document])
+    with pytest.raises(
+        InvalidRuntime, match="of a packed source keys are the documents', not the sequences'"
+    ):
+        made.steps_of("docs", made.batch_ids(0)[0][1], before=12)
+
+
+def test_a_bucket_is_named_too(properties):
+    made = with_growing_buckets(properties)
+    name, key = made.batch_ids(3)[0]
+    assert made.sources[name].source != name
+    assert made.steps_of(name, key, before=4) == made.steps_of(made.sources[name].source, key, before=4)
+    assert (made.steps_of(name, key, before=4)[-1][:2]) == (3, 0)
 
 
 def test_far_away():

@@ -24,7 +24,7 @@ from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import require_published
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
-from .names import names_of
+from .names import names_of, stored_facts
 from .refresh import is_published, refresh_stage
 from .store import Stored, model_facts, store_part
 
@@ -65,6 +65,7 @@ def feature_stage(
         _check_names(root.store, featurizer, kind, part)
     names = names_of(root, dataset, stage, featurizer, partition)
     body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
+    body["facts"] = stored_facts(featurizer, names)
     stored = Stored()
     with root.heartbeat(upstream.body["txn"]):
         if isinstance(featurizer, ModelFeaturizer) and taken:

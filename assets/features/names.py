@@ -11,8 +11,10 @@ Columns keep their names: other values of them are annotations, which each versi
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import loader
+from loader.dataset.publishing.commit import check_facts
 from loader.storage import Store
 from penstock.stages import StageRecord, append_record, current_record, current_records, read_record
 
@@ -49,6 +51,11 @@ def renamed(field: str, word: str) -> str:
     """Return 'mel.npy' as 'mel.r2.npy': the last word still picks the decoder."""
     stem, dot, last = field.rpartition(".")
     return f"{stem}.{word}.{last}" if dot else f"{word}.{field}"
+
+
+def stored_facts(featurizer: Featurizer, names: Names) -> dict[str, dict[str, Any]]:
+    """Return stored field -> facts of it. Raises: InvalidSample for facts that no version takes."""
+    return check_facts({names.fields[field]: told for field, told in featurizer.facts.items()})
 
 
 def names_of(root: loader.Root, dataset: str, stage: str, featurizer: Featurizer, partition: str) -> Names:

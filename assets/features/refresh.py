@@ -36,7 +36,7 @@ from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
-from .names import names_of
+from .names import names_of, stored_facts
 from .store import Stored, model_facts, store_part
 
 UNITS = "units"
@@ -244,6 +244,7 @@ def refresh_stage(
         )
     txn = transaction(root, spec.name)
     body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
+    body["facts"] = stored_facts(featurizer, names)
     stored = Stored()
     with root.heartbeat(txn):
         if isinstance(featurizer, ModelFeaturizer) and taken:

@@ -24,6 +24,7 @@ from loader.errors import EmptyVersion, FieldMismatch, StageNotPublished
 from penstock.stages import StageRecord, Upstream, append_record, current_records, fingerprint
 
 from ..checks import CheckReport, CheckResult, run_checks, run_expectations
+from ..field_facts import facts_told
 from ..gate import EXPECTATIONS, Gate
 from ..ingest.units import published_labels
 from ..spec import DatasetSpec, Filter, stage_name
@@ -245,7 +246,9 @@ def _extension(version: loader.Version, batches: Sequence[Batch], exclude: Mappi
         )
         for (name, made_by, _), tables in sorted(by_column.items(), key=lambda item: item[0])
     ]
-    return Extension(shards=[one for one in shards if one.part in there], rows=rows, exclude=exclude)
+    mine = [one for one in shards if one.part in there]
+    facts = facts_told(mine, *(batch.record.body.get("facts", {}) for batch in batches))
+    return Extension(shards=mine, rows=rows, exclude=exclude, facts=facts)
 
 
 def _producer(

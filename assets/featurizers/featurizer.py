@@ -90,6 +90,14 @@ class Featurizer(ABC):
         """kind -> score columns that every sample of it gets, () for fields only."""
         return dict.fromkeys(self.inputs, self.output_columns)
 
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """Output field -> facts of it: text, whole numbers and lists, which dataset versions keep for ever.
+
+        They hold for every sample of this `version`; other facts are another `code` (docs/format.md).
+        """
+        return {}
+
     @abstractmethod
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         """Return the features of one sample; `sample` holds the encoded bytes of the kind's inputs.

@@ -85,6 +85,19 @@ class Mel(Featurizer):
             if not accepted:
                 raise ValueError(f"mel({what}): see the class for what is accepted")
 
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        summed = "power" if self.power == 2 else "magnitude"
+        units = {
+            "none": summed,
+            "ln": f"ln of {summed}",
+            "log10": f"log10 of {summed}",
+            "db": "dB",
+            "whisper": f"(log10 of {summed} + 4) / 4",
+        }
+        told = {"dims": ["band", "frame"], "unit": units[self.log]}
+        return {"mel.npy": {**told, "sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop}}
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "video" and field not in sample:

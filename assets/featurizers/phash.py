@@ -6,7 +6,7 @@ above their median. Measured: a recompressed copy is at most 8 bits away, anothe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -56,6 +56,10 @@ class PerceptualHash(Featurizer):
     code: ClassVar[int] = 2
     output_fields: ClassVar[tuple[str, ...]] = ("phash.npy",)
     output_columns: ClassVar[tuple[str, ...]] = ("phash", "phash_mirrored", "phash_flat", "phash_flat_mask")
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

@@ -19,6 +19,7 @@ from .decoding import STAGE, decoded, field_of
 from .featurizer import Column, Features, Featurizer, version_of
 
 VOCABULARY = "tekken_240718.json"
+VOCABULARY_TOKENS = 131_072
 VOCABULARY_SHA256 = "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516"
 
 
@@ -62,6 +63,17 @@ class Tokens(Featurizer):
     @property
     def version(self) -> str:
         return version_of(self.code, asdict(self), VOCABULARY_SHA256)
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        told = {
+            "tokenizer": VOCABULARY,
+            "tokenizer_sha256": VOCABULARY_SHA256,
+            "vocabulary": VOCABULARY_TOKENS,
+            "dims": ["token"],
+            "text_fields": sorted({field for fields in self.inputs.values() for field in fields}),
+        }
+        return {"tokens.npy": told}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)

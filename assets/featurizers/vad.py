@@ -68,6 +68,11 @@ class VoiceActivity(Featurizer):
         """See `Featurizer`. Raises: MissingDependency."""
         return version_of(self.code, asdict(self), _digest(str(weights())))
 
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        dims = ["segment", "first sample and the one behind the last"]
+        return {"vad.npy": {"dims": dims, "unit": "sample", "sample_rate_hz": RATE_HZ}}
+
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         field = field_of(self.inputs, kind)
         if kind == "video" and field not in sample:

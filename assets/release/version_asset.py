@@ -307,6 +307,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         onto=record.body.get("compared_with"),
         verdict=verdict.path,
         producer=producer,
+        facts=record.body.get("facts"),
     )
 
 

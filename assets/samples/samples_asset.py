@@ -16,6 +16,7 @@ from resources.storage import RootResource
 from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
 from ..feedback.quarantine import kept_out
+from ..field_facts import CUT, facts_told
 from ..pages.report import check_metadata, dagster_name, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
@@ -105,6 +106,11 @@ def samples_stage(
             "txn": units.body["txn"],
             "labels": units.body["labels"],
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
+            "facts": facts_told(
+                [shard for part in assembled.parts for shard in part.shards],
+                CUT,
+                *(record.body.get("facts", {}) for record in features),
+            ),
             "exclude": dict(assembled.exclude),
             "supersede": dict(assembled.copies.supersede),
             "compared_with": assembled.copies.compared_with,

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loader.dataset.publishing.commit import check_facts
 from loader.modalities import decoder_for, encode
 from loader.testing.damage import damaged
 
@@ -79,6 +80,16 @@ class FeaturizerConformance:
                 for name, value in features.fields.items():
                     back = decoder_for(name)(encode(name, value), None)
                     np.testing.assert_array_equal(back, value)
+
+    def test_facts_are_those_of_its_fields(self, featurizer: Featurizer, samples: Samples) -> None:
+        told = check_facts(featurizer.facts)
+        assert told.keys() <= {field for fields in featurizer.outputs.values() for field in fields}
+        assert told == check_facts(pickled(featurizer).facts)
+        for kind in featurizer.kinds:
+            values = featurizer(kind, samples[kind][0]).fields
+            for field, facts in told.items():
+                if "dims" in facts and field in values:
+                    assert np.ndim(values[field]) == len(facts["dims"])
 
     def test_the_same_bytes_give_the_same_features(self, featurizer: Featurizer, samples: Samples) -> None:
         copy = pickled(featurizer)

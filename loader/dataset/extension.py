@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .labels.annotate import Annotating, write_annotation
 from .publishing.annotation_rebase import SameCells, with_statistics
-from .publishing.commit import Check, FreeGroup, Pending, check_producer, commit
+from .publishing.commit import Check, FreeGroup, Pending, check_facts, check_producer, commit
 from .shards.part import SHARDS_SCHEMA, Part, ShardFile
 from .tables.manifest import Change, SamplesFile
 from .versions.version import Version
@@ -32,6 +32,8 @@ class Extension:
     """(how, rows) of annotations, as `root.annotate` takes them."""
     exclude: Mapping[str, str] = field(default_factory=dict)
     """Key of a live sample -> reason to leave it out."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Field -> facts of it, as `root.publish` takes them."""
 
 
 def published_part(version: Version, part: str) -> Part:
@@ -66,7 +68,7 @@ def publish_extension(
     known = root.log.state.committed(txn)
     if known is not None:
         return root.open(known.id)
-    facts = check_producer(producer)
+    told, facts = check_producer(producer), check_facts(extension.facts)
     with root.heartbeat(txn):
         prefix = _prefix(txn)
         change = Change()
@@ -91,7 +93,8 @@ def publish_extension(
             txn=txn,
             prefix=prefix,
             change=change,
-            producer=facts,
+            producer=told,
+            facts=facts,
             complete=lambda parent, made: with_statistics(parent, prefix, made) if made.samples else made,
         )
         return commit(root.store, root.log, pending, *checks)

@@ -43,6 +43,8 @@ def test_files_become_a_version(
     producer = version.manifest["producer"]
     assert (producer["dagster_run_id"], producer["batch"]) == (release.run_id, batch)
     assert producer["labels"] == ["cats", "dogs"]
+    assert version.facts.keys() == {"jpg", "mp4", "flac", "sound.flac", "phash.npy"}
+    assert version.facts["phash.npy"] == {"dims": ["frame"], "unit": "64-bit hash"}
     table = version.samples().collect()
     assert set(table["run_id"]) == {ingest.run_id}
     assert set(table["asset_key"]) == {"demo/units"}

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from assets.featurizers import Features
+from assets.featurizers import Features, Featurizer
 from assets.spec import DatasetSpec, Feature
 
 MODULE = "tests.dagster_project.lengths"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class Lengths(Featurizer):
     """Bytes of a text, times something."""
 
     times: int = 1
     name: str = "lengths"
-    kinds: frozenset[str] = frozenset({"text"})
 
     @property
     def version(self) -> str:

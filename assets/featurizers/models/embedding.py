@@ -83,6 +83,10 @@ class Embedding(ModelFeaturizer):
         return dict.fromkeys(self.inputs, (self.field,))
 
     @property
+    def dims(self) -> Sequence[str]:
+        return ("component",)
+
+    @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         compared = ("caption_cosine",) if self.caption else ()
         return {kind: compared if kind != "text" else () for kind in self.inputs}

@@ -76,6 +76,13 @@ class Latent(ModelFeaturizer):
     def outputs(self) -> Mapping[str, tuple[str, ...]]:
         return dict.fromkeys(self.inputs, (self.field,))
 
+    @property
+    def dims(self) -> Sequence[str]:
+        still = ("channel", "row", "column")
+        if len(self.inputs) > 1:  # photos have no frames
+            return ()
+        return still if self.image else ("frame", *still)
+
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Coder:
         model: Coder = network_loader(CODERS, self.network)(path, dtype, place)
         if self.size_px % model.block_px:

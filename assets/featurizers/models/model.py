@@ -86,6 +86,19 @@ class ModelFeaturizer(Featurizer):
         """The version as far as it is known without reading anything; where it differs, the features are stale."""
         return version_of(self.code, self._stated(), self.sha256 or "not stated")
 
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """See `Featurizer`: of each field the weights, once their hash is stated or `pinned`, and its dimensions."""
+        weights = {"weights_sha256": self.sha256} if self.sha256 else {}
+        dims = {"dims": list(self.dims)} if self.dims else {}
+        fields = sorted({field for fields in self.outputs.values() for field in fields})
+        return {field: {**weights, **dims} for field in fields if weights or dims}
+
+    @property
+    def dims(self) -> Sequence[str]:
+        """Names of the dimensions of its fields; none where they differ between fields or kinds."""
+        return ()
+
     @abstractmethod
     def load(self, path: Path, dtype: "torch.dtype", place: str) -> Any:
         """Return the model in eval mode on that device, of the verified file or folder at `path`.

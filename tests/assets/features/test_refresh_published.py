@@ -12,7 +12,7 @@ import pytest
 import loader
 from assets.checks import CheckResult
 from assets.features.refresh import stale
-from assets.featurizers import Features
+from assets.featurizers import Features, Featurizer
 from assets.gate import Gate
 from assets.media.unit import Unusable
 from assets.spec import DatasetSpec, Feature, Filter
@@ -27,14 +27,13 @@ Arrive = Callable[[Path], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(Featurizer):
     """Bytes of a sample's file, times something; samples of fewer bytes than `least` are refused."""
 
     times: int = 1
     least: int = 0
     column: str = "size_bytes"
     name: str = "sizes"
-    kinds: frozenset[str] = frozenset({"image"})
 
     @property
     def version(self) -> str:
@@ -51,6 +50,10 @@ class Sizes:
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         return {"image": (self.column, "times")}
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        return {f"{self.name}.npy": {"unit": f"{self.times} byte"}}
 
     def __call__(self, kind: str, sample: Mapping[str, bytes]) -> Features:
         size = len(sample["jpg"]) * self.times
@@ -138,6 +141,9 @@ def test_a_new_version_has_the_new_features_and_the_old_one_stays(
     assert values(new, "sizes.npy") == values(old, "sizes.npy")
     assert new.manifest["groups"]["sizes_r2"]["n_parts"] == new.manifest["n_parts"]
     assert "sizes.r2.npy" not in root.open("demo@1").fields
+    told = {"jpg": {"dims": ["row", "column", "channel"]}, "sizes.npy": {"unit": "1 byte"}}
+    assert old.facts == told
+    assert new.facts == told | {"sizes.r2.npy": {"unit": "2 byte"}}
     assert rows(root.open("demo@1")) == before
     assert {key.rpartition("/")[2] for key in tars(root) - shards} == {"sizes_r2-image_0.tar"}
     made = new.manifest["producer"]["featurizers"]["sizes"]

@@ -105,6 +105,48 @@ def test_versions_are_those_of_stored_features() -> None:
     }
 
 
+def test_facts_are_those_of_stored_features() -> None:
+    """A fact of a field never changes: another one here needs another `code`, or publishes are refused."""
+    shared = {"weights": "/nowhere/x.safetensors", "sha256": "ab", "device": "cpu"}
+    networks = {"embedding": "timm", "latent": "diffusers", "caption": "transformers"}
+    made = [make(name) for name in FEATURIZERS]
+    made += [make(name, network=networks[name], **shared) for name in MODELS]
+    assert {one.name: dict(one.facts) for one in made} == {
+        "picture": {},
+        "loudness": {},
+        "mel": {
+            "mel.npy": {
+                "dims": ["band", "frame"],
+                "unit": "(log10 of power + 4) / 4",
+                "sample_rate_hz": 16_000,
+                "hop_samples": 160,
+            }
+        },
+        "phash": {"phash.npy": {"dims": ["frame"], "unit": "64-bit hash"}},
+        "tokens": {
+            "tokens.npy": {
+                "tokenizer": "tekken_240718.json",
+                "tokenizer_sha256": "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516",
+                "vocabulary": 131_072,
+                "dims": ["token"],
+                "text_fields": ["txt"],
+            }
+        },
+        "vad": {
+            "vad.npy": {
+                "dims": ["segment", "first sample and the one behind the last"],
+                "unit": "sample",
+                "sample_rate_hz": 16_000,
+            }
+        },
+        "embedding": {"embedding.npy": {"weights_sha256": "ab", "dims": ["component"]}},
+        "latent": {"latent.npy": {"weights_sha256": "ab"}},
+        "caption": {"generated.txt": {"weights_sha256": "ab"}},
+    }
+    photos = make("latent", network="diffusers", video=None, **shared)
+    assert photos.facts["latent.npy"]["dims"] == ["channel", "row", "column"]
+
+
 def test_features_hold_plain_values() -> None:
     with pytest.raises(TypeError, match=r"column 'x' is np\.float64"):
         Features(fields={}, columns={"x": np.float64(1)})  # type: ignore[dict-item]

@@ -31,7 +31,7 @@ class Rows:
     metadata: list[Any] = field(default_factory=list)
     """Metadata of each row."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; a list of them until `rows_of` is done."""
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,52 +65,58 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
     format refuses.
     """
     kinds: dict[tuple[str, ...], Rows] = {}
-    names: dict[str, str] = {}
+    known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
+    """Fields as the format names them -> their rows, and these names in the order of ours."""
     for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
         for key, fields, metadata in some:
-            mine = {
-                names.get(name) or _field(names, name, info, key): span
-                for name, span in fields.items()
-                if name not in without
-            }
-            if len(mine) < len(fields) - sum(name in without for name in fields):
-                raise InvalidSample(
-                    f"{info.key}, sample {key!r}: of the fields {sorted(fields)} two would have one name; leave one of "
-                    "them out (--without)"
-                )
-            kind = tuple(sorted(mine))
-            if not kind:
+            told = tuple(fields)
+            if told not in known:
+                names = _names([name for name in told if name not in without], info, key)
+                kind = tuple(sorted(names))
+                known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
+            rows, in_order = known[told]
+            if not in_order:
                 continue
-            rows = kinds.get(kind)
-            if rows is None:
-                rows = kinds[kind] = Rows(fields=kind)
             rows.source_keys.append(key)
             rows.objects.append(info.key)
             rows.metadata.append(metadata)
-            rows.places.append([(mine[name].offset + start, mine[name].nbytes) for name in kind])
+            for name in in_order:
+                offset, nbytes = fields[name]
+                rows.places += (offset + start, nbytes)
+    kinds.pop((), None)  # of samples that are left out as a whole
     for rows in kinds.values():
         rows.places = np.array(rows.places, np.int64).reshape(len(rows.source_keys), len(rows.fields), 2)
     return list(kinds.values())
 
 
-def _field(names: dict[str, str], name: str, info: ObjectInfo, key: str) -> str:
-    """Return our name of a field, and keep it. Raises: InvalidField, with the sample."""
-    try:
-        names[name] = check_field(_FORBIDDEN.sub("_", name))
-    except InvalidField as error:
-        raise InvalidField(
-            f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"
-        ) from error
-    return names[name]
+def _names(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+    """Return our name of each field -> its format's. Raises: InvalidField, InvalidSample, with the sample."""
+    names = dict[str, str]()
+    for name in told:
+        try:
+            mine = check_field(_FORBIDDEN.sub("_", name))
+        except InvalidField as error:
+            raise InvalidField(
+                f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"
+            ) from error
+        if mine in names:
+            raise InvalidSample(
+                f"{info.key}, sample {key!r}: of the fields {sorted(told)} two would have one name; leave one of "
+                "them out (--without)"
+            )
+        names[mine] = name
+    return names
 
 
-def key_of(source_key: str, fields: Sequence[str]) -> str:
-    """Return our key of a sample: its own, escaped, or a hash of it where it would be too long. Raises: InvalidKey."""
+def key_of(source_key: str, longest: int) -> str:
+    """Return our key of a sample: its own, escaped, or a hash of it where it would be too long. Raises: InvalidKey.
+
+    longest: bytes of the longest name of its fields.
+    """
     try:
         key = check_key(source_key)
     except InvalidKey:
         key = escape_key(source_key)
-    longest = max(len(name) for name in fields)
     if len(key.encode()) + 1 + longest > MAX_MEMBER_BYTES or _HIDDEN.match(key):
         return hashlib.sha256(source_key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return key
@@ -121,7 +127,10 @@ def keys_of(parts: Sequence[Rows], taken: Container[str]) -> list[list[str]]:
 
     taken: keys of the dataset that stay. Raises: InvalidKey.
     """
-    plain = [[key_of(key, rows.fields) for key in rows.source_keys] for rows in parts]
+    longest = [max(map(len, rows.fields)) for rows in parts]
+    plain = [
+        [key_of(key, most) for key in rows.source_keys] for rows, most in zip(parts, longest, strict=True)
+    ]
     seen, twice = set[str](), set[str]()
     for keys in plain:
         for key in keys:
@@ -130,8 +139,8 @@ def keys_of(parts: Sequence[Rows], taken: Container[str]) -> list[list[str]]:
         return plain
     return [
         [
-            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", rows.fields) if key in twice else key
+            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", most) if key in twice else key
             for at, key in enumerate(keys)
         ]
-        for rows, keys in zip(parts, plain, strict=True)
+        for rows, keys, most in zip(parts, plain, longest, strict=True)
     ]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import Corrupt, InvalidSample
+from loader.foreign.formats import tar_headers
 from loader.foreign.formats.tar_headers import members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -129,3 +130,8 @@ def test_a_size_that_no_header_has_room_for_is_no_memory(tars):
     info.type, info.size = b"L", 2**33
     with pytest.raises(Corrupt, match="an extended header there has 8,589,934,592 bytes"):
         walked(info.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+
+
+@given(content=st.binary(max_size=256) | st.just(b"\xff" * 256))
+def test_bytes_of_half_a_header_are_summed(content):
+    assert tar_headers._sum(content) == sum(content)

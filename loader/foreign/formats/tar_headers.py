@@ -7,6 +7,7 @@ error that names the object and the byte.
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from zlib import adler32
 
 from ...errors import Corrupt, InvalidSample
 
@@ -62,7 +63,7 @@ def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
             raise _corrupt(
                 name, at, f"the archive is cut: it ends at byte {nbytes} without its two blocks of zeros"
             )
-        if not any(block):
+        if not block[0] and not any(block):
             _check_end(read, at, nbytes, name)
             return
         header = at
@@ -76,6 +77,11 @@ def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
             elif kind == b"L":
                 known["path"] = data.rstrip(b"\0")
             at += BLOCK_BYTES + _padded(size)
+            continue
+        if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all are so
+            at += BLOCK_BYTES
+            yield Member(_path(block).decode("utf-8", "surrogateescape"), at, size, header)
+            at += _padded(size)
             continue
         said = {**pax, **known}
         known = {}
@@ -105,9 +111,8 @@ def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
 
 def _checked(block: bytes, name: str, at: int) -> int:
     """Return the size that a header says. Raises: Corrupt where it is none."""
-    said = _octal(block[148:156])
-    unsigned = sum(block) - sum(block[148:156]) + 8 * 32
-    if said != unsigned:
+    unsigned = _sum(block[:256]) + _sum(block[256:]) - _sum(block[148:156]) + 8 * 32
+    if block[148:156] != b"%06o\0 " % unsigned and (said := _octal(block[148:156])) != unsigned:
         signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
         if said != signed:
             what = "it is no tar archive" if at == 0 else "the header there is damaged"
@@ -122,8 +127,15 @@ def _checked(block: bytes, name: str, at: int) -> int:
     return size
 
 
+def _sum(some: bytes) -> int:
+    """Return the sum of at most 256 bytes: Adler-32 counts it modulo 65,521, and is fast."""
+    return adler32(some, 0) & 0xFFFF
+
+
 def _octal(field: bytes) -> int:
     """Return an octal number; 0 of an empty field, -1 of what is none."""
+    if field[:-1].isdigit() and field[-1] in (0, 32) and b"8" not in field and b"9" not in field:
+        return int(field[:-1], 8)
     text = field.split(b"\0", 1)[0].strip(b" ")
     if not text:
         return 0
@@ -138,9 +150,9 @@ def _decimal(text: bytes, name: str, at: int) -> int:
 
 def _path(block: bytes) -> bytes:
     path = block[:100].split(b"\0", 1)[0]
-    if block[257:263] == b"ustar\0":  # GNU's own format has other things there
+    if block[345] and block[257:263] == b"ustar\0":  # GNU's own format has other things there
         prefix = block[345:500].split(b"\0", 1)[0]
-        return prefix + b"/" + path if prefix else path
+        return prefix + b"/" + path
     return path
 
 

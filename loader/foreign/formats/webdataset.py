@@ -11,7 +11,7 @@ from functools import partial
 from ...errors import InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
 from .sample import ForeignSample, Found
-from .tar_headers import members
+from .tar_headers import BLOCK_BYTES, members
 from .window import Window
 
 OBJECTS_PER_SHARD = 1
@@ -39,18 +39,18 @@ def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
     window = Window(store, info)
     try:
         found: dict[str, dict[str, Span]] = {}
-        headers: dict[tuple[str, str], int] = {}
         for member in members(window.read, window.nbytes, window.name):
             if _SKIPPED.match(member.name) or (named := _KEY.fullmatch(member.name)) is None:
                 continue  # webdataset's own, and files without an extension: it passes over both
             key, field = named[1].removeprefix("./"), named[2].lower()
-            before = headers.setdefault((key, field), member.header)
-            if before != member.header:
+            fields = found.setdefault(key, {})
+            if field in fields:
+                before = fields[field].offset - BLOCK_BYTES
                 raise InvalidSample(
                     f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
                     "webdataset refuses such an archive too. Write it again with one of them"
                 )
-            found.setdefault(key, {})[field] = Span(member.offset, member.nbytes)
+            fields[field] = Span(member.offset, member.nbytes)
     finally:
         window.close()
     for key, fields in found.items():

@@ -7,7 +7,11 @@ from ...storage import ObjectInfo, Store
 from ...storage.store import disk_of
 
 LOCAL_BYTES = 4 * 2**10
-"""Read at once of a file: a header or two."""
+"""Read at once of a file, at first and after a jump: a header or two."""
+LOCAL_MOST_BYTES = 256 * 2**10
+"""Read at once of a file whose members are small: a call for each would wait for the interpreter's lock."""
+LOCAL_JUMP_BYTES = 16 * 2**10
+"""A gap in a file that is jumped over."""
 FIRST_BYTES = 256 * 2**10
 """Read at once of a bucket's object, at first and after a jump."""
 MOST_BYTES = 8 * 2**20
@@ -23,7 +27,7 @@ class Window:
         """Open the object. Raises: ObjectNotFound; Changed."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
-        self._start, self._data, self._size = 0, b"", FIRST_BYTES
+        self._start, self._data, self._size = 0, b"", 0
         self._file: int | None = None
         if (disk := disk_of(store)) is not None:
             self._file = disk.open_same(info.key, info.etag)
@@ -48,12 +52,14 @@ class Window:
             self._file = None
 
     def _fetch(self, offset: int, nbytes: int) -> None:
+        first, most, jump = FIRST_BYTES, MOST_BYTES, JUMP_BYTES
         if self._file is not None:
-            self._start, self._data = offset, os.pread(self._file, max(nbytes, LOCAL_BYTES), offset)
-            return
+            first, most, jump = LOCAL_BYTES, LOCAL_MOST_BYTES, LOCAL_JUMP_BYTES
         gap = offset - self._start - len(self._data)
-        if self._data:
-            self._size = min(2 * self._size, MOST_BYTES) if gap < JUMP_BYTES else FIRST_BYTES
+        self._size = min(2 * self._size, most) if self._data and gap < jump else first
         size = min(max(nbytes, self._size), self.nbytes - offset)
-        blob = self._store.get_range(self._info.key, offset, size, self._info.etag or None)
-        self._start, self._data = offset, blob.data
+        if self._file is not None:
+            data = os.pread(self._file, size, offset)
+        else:
+            data = self._store.get_range(self._info.key, offset, size, self._info.etag or None).data
+        self._start, self._data = offset, data

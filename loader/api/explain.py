@@ -9,11 +9,10 @@ import numpy as np
 from ..dataset.shards.address import FieldAddress, SampleAddress, crc_text
 from ..dataset.tables.columns import SOURCE_COLUMNS
 from ..dataset.tables.foreign_objects import is_foreign
-from ..dataset.tables.parquet import TableFile
-from ..dataset.tables.table_rows import get_rows
+from ..dataset.versions.samples_table import sample_rows
 from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
-from ..errors import Corrupt, InvalidRuntime
+from ..errors import InvalidRuntime
 from ..order.plan import Plan
 from ..order.random.keyed_permutation import I64
 from ..order.sources.packed_view import PackedView
@@ -216,37 +215,9 @@ def provenance(version: Version, addresses: list[SampleAddress]) -> list[dict[st
 
     Raises: Corrupt where keys tables are damaged, or not in the order of the parts.
     """
-    parts = version.parts
-    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
-    positions = parts.positions([address.part for address in addresses])
-    place = first_row[positions] + np.array([address.row for address in addresses], np.int64)
     out: list[dict[str, str]] = [{} for _ in addresses]
-    start = 0
-    for entry in version.manifest["samples"]:
-        if entry["group"] != "keys":
-            continue
-        end = start + entry["n_rows"]
-        mine = np.flatnonzero((start <= place) & (place < end))
-        if len(mine):
-            names = ["part", "row", "key", *(name for name in SOURCE_COLUMNS if name in entry["columns"])]
-            table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
-            for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
-                out[i] = _own(version, entry["path"], int(place[i]) - start, row, addresses[i])
-                if version.placed is not None and "raw_uri" not in out[i]:
-                    out[i] |= _registered_at(version.placed, addresses[i])
-        start = end
+    for i, row in sample_rows(version, addresses, "keys", SOURCE_COLUMNS):
+        out[i] = {name: value for name, value in row.items() if value is not None}
+        if version.placed is not None and "raw_uri" not in out[i]:
+            out[i] |= _registered_at(version.placed, addresses[i])
     return out
-
-
-def _own(
-    version: Version, path: str, place: int, row: dict[str, Any], address: SampleAddress
-) -> dict[str, str]:
-    """Return the columns of a row of a keys table. Raises: Corrupt where it is not the sample's."""
-    found = row.pop("part"), row.pop("row"), row.pop("key")
-    if found != (address.part, address.row, address.key):
-        raise Corrupt(
-            f"{version.store.url}/{path} row {place} is {found[2]!r}, row {found[1]} of part {found[0]}; in the order "
-            f"of the parts it is of {address.describe()}, so its provenance is not told: run penstock verify "
-            f"{version.name}"
-        )
-    return {name: value for name, value in row.items() if value is not None}

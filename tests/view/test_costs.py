@@ -38,7 +38,7 @@ def written(tmp_path_factory):
                 for i in range(n):
                     source = {"raw_uri": f"s3://raw/{i:05d}", "run_id": "r"}
                     fields = {"jpg": PICTURE, "cls": i % 3}
-                    writer.add(f"p/{i:05d}", fields, metadata={"label": "cat"}, source=source)
+                    writer.add(f"p/{i:05d}", fields, metadata={"label": "cat", "size": i % 7}, source=source)
             view = root.open("photos@1").select("jpg", "cls")
             plan = loader.plan({"photos": view}, seed=3, global_batch=BATCH, allow_repeats=True)
             train(root, plan, "one", recipe=plain, steps=2 + n // 60)
@@ -145,8 +145,11 @@ def test_a_step_reads_at_most_a_row_group_of_a_table_for_each_sample(roots):
     few, many = (cost(folder, a_step) for folder in roots)
     assert few[0]["get_range"] == many[0]["get_range"]
     assert many[0]["get_ranges"] == few[0]["get_ranges"]
-    largest = max(path.stat().st_size for path in roots[0].rglob("samples-keys*.parquet"))
-    assert many[1]["samples-"] <= BATCH * largest
+    largest = [
+        max(path.stat().st_size for path in roots[0].rglob(f"samples-{group}*.parquet"))
+        for group in ("keys", "metadata")
+    ]
+    assert largest[0] < many[1]["samples-"] <= BATCH * sum(largest)
 
 
 def test_a_filter_reads_each_table_once(roots):

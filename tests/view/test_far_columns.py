@@ -1,4 +1,4 @@
-"""Columns far from their version's mean are marked on the pages of a sample and of its slot."""
+"""Columns far from their version's mean are marked on the pages of a sample, of its slot and of its step."""
 
 import numpy as np
 
@@ -6,6 +6,7 @@ import loader
 from penstock.view.inspect.sample_record import sample_record
 from penstock.view.inspect.samples.far_columns import MIN_SAMPLES, column_spreads
 from penstock.view.inspect.slot_record import slot_record
+from penstock.view.inspect.step_record import step_record
 from penstock.view.open_data import OpenData
 from tests.view.conftest import photo, train
 from tests.view.recipes import plain
@@ -59,3 +60,41 @@ def test_its_slot_is_marked_as_well(root):
         record = slot_record(opened.training("one"), opened.slot("one", step, at)[0])
         assert [mark.name for mark in record.marks if mark.name == "column_far"] == wanted
     opened.close()
+
+
+def stepped(root, plan, step=0):
+    """Marks of the columns of a step, as name, field, slots and text."""
+    opened = OpenData(root)
+    training = opened.training("one")
+    batch, trouble = opened.batch("one", step, 0, 1)
+    found = [mark for mark in step_record(training, batch, None, trouble).marks if "column" in mark.name]
+    opened.close()
+    return [(mark.name, mark.field, mark.slots, mark.text) for mark in found]
+
+
+def test_its_step_is_marked_and_others_are_not(root):
+    view = write(root, 60).select("jpg", "cls")
+    plan = loader.plan({"wide": view}, seed=3, global_batch=20)
+    train(root, plan, "one", recipe=plain, steps=3)
+    (held,) = plan.steps_of("wide", "k007", before=3)
+    text = "column width = 9,000, 8 sigma from the version's mean 252.7"
+    for step in range(3):
+        wanted = [("column_far", "width", (held.slot,), text)] if step == held.step else []
+        assert stepped(root, plan, step) == wanted
+
+
+def test_a_step_reads_no_annotation_and_says_where_a_table_cannot_be_read(root):
+    write(root, 60)
+    root.annotate("wide", "widths", {"k007": {"width": 105}}, author="ada")
+    plan = loader.plan({"wide": root.open("wide@latest").select("jpg", "cls")}, seed=3, global_batch=60)
+    train(root, plan, "one", recipe=plain, steps=1)
+    assert stepped(root, plan) == []
+    (path,) = (info.key for info in root.store.list("data/") if "samples-metadata" in info.key)
+    data = bytearray(root.store.get(path).data)
+    data[len(data) // 3] ^= 1
+    root.store.put(path, bytes(data))
+    plan = loader.plan({"wide": root.open("wide@1").select("jpg", "cls")}, seed=3, global_batch=60)
+    train(root, plan, "one", recipe=plain, steps=1)
+    ((name, _, slots, text),) = stepped(root, plan)
+    assert (name, len(slots)) == ("columns_unreadable", 60)
+    assert text.startswith("the samples table cannot be read: ")

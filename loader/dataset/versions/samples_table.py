@@ -5,7 +5,7 @@ Few samples are looked up by a scan of the key column.
 
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
+from ..shards.address import SampleAddress
 from ..tables.annotations import edits_of, files_of, with_edits
 from ..tables.columns import is_annotation
 from ..tables.parquet import TableFile, get_table_bytes, get_tables
@@ -117,6 +118,43 @@ def live_row(version: "Version", ordinal: int) -> dict[str, Any]:
             f"{version.name}, and restore what it names from a mirror"
         )
     return {"ordinal": ordinal, **frame.row(0, named=True)}
+
+
+def sample_rows(
+    version: "Version", addresses: Sequence[SampleAddress], group: str, columns: Collection[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (place in `addresses`, column -> value) of a column group, as it was written; no annotation is read.
+
+    Of large tables the row groups that hold the samples are read. A file without one of the columns leaves it out.
+
+    Raises: Corrupt where tables are damaged, or not in the order of the parts.
+    """
+    parts = version.parts
+    first_row = np.concatenate([np.zeros(1, np.int64), np.cumsum(parts.n_rows)])
+    positions = parts.positions([address.part for address in addresses])
+    place = first_row[positions] + np.array([address.row for address in addresses], np.int64)
+    own = ["part", "row", *(["key"] if group == "keys" else [])]
+    start = 0
+    for entry in version.manifest["samples"]:
+        if entry["group"] != group or is_annotation(entry):
+            continue
+        end = start + entry["n_rows"]
+        mine = np.flatnonzero((start <= place) & (place < end))
+        if len(mine):
+            names = [*own, *(name for name in columns if name in entry["columns"])]
+            table = get_rows(version.store, TableFile.from_json(entry), place[mine] - start, names)
+            for i, row in zip(mine.tolist(), table.to_pylist(), strict=True):
+                of = addresses[i]
+                found = [row.pop(name) for name in own]
+                if found != [of.part, of.row, of.key][: len(own)]:
+                    what = "provenance is" if group == "keys" else "columns are"
+                    raise Corrupt(
+                        f"{version.store.url}/{entry['path']} row {int(place[i]) - start} is {found[-1]!r}, row "
+                        f"{found[1]} of part {found[0]}; in the order of the parts it is of {of.describe()}, so its "
+                        f"{what} not told: run penstock verify {version.name}"
+                    )
+                yield i, row
+        start = end
 
 
 def _group_row(pl: Any, version: "Version", group: str, place: tuple[str, int], at: int) -> Any:

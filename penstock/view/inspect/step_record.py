@@ -8,7 +8,9 @@ import numpy as np
 
 import loader
 from loader.api.explain import Explanation, explain_slots
+from loader.dataset.shards.address import SampleAddress
 from loader.errors import TransformFailed, WorkerFailed
+from loader.order.sources.packed_view import PackedView
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 from penstock.card.rendering.escape import clean
@@ -19,8 +21,9 @@ from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, note_marks, ranked
 from .proofs import Proof, proofs
+from .samples.far_columns import step_marks
 from .shown.shown_batch import ShownBatch, ShownSlot
-from .shown.shown_values import Shown
+from .shown.shown_values import Shown, version_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ def step_record(
         digest=batch.digest,
         bucket=_bucket(plan, explained),
         proofs=proofs(training, batch, functions, trouble),
-        marks=ranked(faced, note_marks(step, notes, training.spreads)),
+        marks=ranked(faced, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),
         slots=tuple(rows),
@@ -204,6 +207,16 @@ def _row(explained: Explanation, shown: ShownSlot, largest: Mapping[str, float],
         largest=largest,
         error=error,
     )
+
+
+def _column_marks(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> list[StepMark]:
+    """Return the marks of the samples' columns. A packed sequence is no sample of its version."""
+    by_source: dict[str, dict[int, SampleAddress]] = {}
+    for slot, one in explained.items():
+        if not isinstance(plan.sources[one.source].view, PackedView):
+            by_source.setdefault(one.source, {})[slot] = one.address
+    found = ((version_of(plan, source), at) for source, at in by_source.items())
+    return [mark for version, at in found if version is not None for mark in step_marks(version, at)]
 
 
 def _bucket(plan: "loader.Plan", explained: Mapping[int, Explanation]) -> str:

@@ -1,19 +1,22 @@
 """Columns of a sample far from those of its version, by the statistics that were stored when samples were published."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import loader
+from loader.dataset.shards.address import SampleAddress
+from loader.dataset.tables.annotations import files_of
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.tables.stats import merge
-from loader.dataset.versions.samples_table import live_row
+from loader.dataset.versions.samples_table import live_row, sample_rows
 from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 from penstock.units import number
 
-from ..marks import SIGMAS, StepMark
+from ..marks import SIGMAS, StepMark, counted
 
 MIN_SAMPLES = 32
 """Samples with a value, below which nothing is said of a column."""
@@ -62,10 +65,51 @@ def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int,
     return [mark for _, mark in sorted(found, key=lambda one: one[0])]
 
 
+def step_marks(version: loader.Version, at: Mapping[int, SampleAddress]) -> list[StepMark]:
+    """Return a mark per column with samples of a step beyond 4 standard deviations, or one that says why there is none.
+
+    at: slot -> its sample. Of large tables the row groups that hold the samples are read. Annotations would be read
+    whole: columns that have any, and those of tables that lack rows, are marked on the pages of slots alone.
+    """
+    try:
+        found = [mark for row, slot in _read_rows(version, at) for mark in far_marks(version, row, (slot,))]
+    except PenstockError as error:
+        return [_unreadable(error, tuple(at))]
+    by_column: dict[str, list[StepMark]] = {}
+    for mark in found:
+        by_column.setdefault(mark.field, []).append(mark)
+    out = []
+    for marks in by_column.values():
+        more = f" (and {counted(len(marks) - 1, 'more slot')})" if len(marks) > 1 else ""
+        slots = tuple(slot for mark in marks for slot in mark.slots)
+        out.append(replace(marks[0], text=marks[0].text + more, slots=slots))
+    return out
+
+
+def _read_rows(
+    version: loader.Version, at: Mapping[int, SampleAddress]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield (column -> value, slot) of columns of numbers, as they were written."""
+    entries = version.manifest["samples"]
+    annotated = {name for entry in files_of(entries, None, annotations=True) for name in entry["columns"]}
+    names = [name for name in column_spreads(version) if name not in annotated]
+    files = files_of(entries, names, annotations=False)
+    slots, addresses = list(at), list(at.values())
+    for group in sorted({entry["group"] for entry in files}):
+        of_group = [one for one in files_of(entries, None, annotations=False) if one["group"] == group]
+        if sum(one["n_rows"] for one in of_group) == int(version.parts.n_rows.sum()):
+            for place, row in sample_rows(version, addresses, group, names):
+                yield row, slots[place]
+
+
 def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMark]:
     """Return the marks of a sample's columns, or one that says why they cannot be read."""
     try:
         return far_marks(version, live_row(version, ordinal), (slot,))
     except PenstockError as error:
-        text = f"the samples table cannot be read: {clean(error, 300)}"
-        return [StepMark(name="columns_unreadable", text=text, weight=25, slots=(slot,))]
+        return [_unreadable(error, (slot,))]
+
+
+def _unreadable(error: PenstockError, slots: tuple[int, ...]) -> StepMark:
+    text = f"the samples table cannot be read: {clean(error, 300)}"
+    return StepMark(name="columns_unreadable", text=text, weight=25, slots=slots)

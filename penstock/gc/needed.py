@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 
 from loader.dataset.leases.lease import LeaseRecord
 from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.shards.seal import seal_path
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.references import table_references
 from loader.errors import Corrupt, FormatTooNew, ObjectNotFound
 from loader.storage import Store
+from loader.storage.placed import FOREIGN
 
 from ..progress import progress
 from .deleted_record import read_swept
@@ -140,6 +142,7 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
     """
     paths: set[str] = set()
     tables: dict[str, tuple[TableFile, VersionRecord]] = {}
+    foreign: dict[str, tuple[TableFile, VersionRecord]] = {}
     newest: dict[str, tuple[int, str]] = {}
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
         found = pool.map(lambda record: _manifest(store, record, lost), records)
@@ -148,14 +151,17 @@ def references(store: Store, records: Sequence[VersionRecord], lost: Unreadable)
                 continue
             paths.add(record.manifest)
             paths.update(one.path for one in table_references(manifest))
-            for file in manifest["shards"]:
-                _, other = tables.get(file["path"], (None, record))
-                tables[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
+            for files, found_in in ((manifest["shards"], tables), (manifest.get("foreign", ()), foreign)):
+                for file in files:
+                    _, other = found_in.get(file["path"], (None, record))
+                    found_in[file["path"]] = TableFile.from_json(file), max(other, record, key=lost.rank)
             newest[record.dataset] = max(
                 newest.get(record.dataset, (0, "")), (record.number, _owner(manifest))
             )
         shards = [*_shards(store, tables.values(), lost, pool)]
-    every = pa.concat_arrays([pa.array(sorted(paths), pa.large_string()), *shards])
+        here = pa.concat_arrays([pa.array([], pa.large_string()), *shards])
+        objects = [*_objects(store, foreign.values(), here, lost, pool)]
+    every = pa.concat_arrays([pa.array(sorted(paths), pa.large_string()), here, *objects])
     return References(
         paths=every.take(pc.sort_indices(every)),
         owners={dataset: owner for dataset, (_, owner) in newest.items() if owner},
@@ -196,16 +202,43 @@ def _manifest(store: Store, record: VersionRecord, lost: Unreadable) -> dict[str
 def _shards(
     store: Store, tables: Collection[tuple[TableFile, VersionRecord]], lost: Unreadable, pool: Executor
 ) -> Iterator[pa.Array]:
-    """Yield the paths of shards and of their indexes."""
+    """Yield the paths of shards and of their indexes, and of the seals of registered ones."""
+    for table in _read(store, tables, ["path", "index_path", "index_footer_sha256"], lost, pool):
+        for name in ("path", "index_path"):
+            yield from table[name].cast(pa.large_string()).chunks
+        registered = table.filter(pc.starts_with(table["path"], FOREIGN))
+        seals = [seal_path(one["path"], one.get("index_footer_sha256")) for one in registered.to_pylist()]
+        yield pa.array(seals, pa.large_string())
+
+
+def _objects(
+    store: Store,
+    tables: Collection[tuple[TableFile, VersionRecord]],
+    shards: pa.Array,
+    lost: Unreadable,
+    pool: Executor,
+) -> Iterator[pa.Array]:
+    """Yield the paths of the registered objects of these shards, as they have in the root where they were adopted."""
+    for table in _read(store, tables, ["shard", "path"], lost, pool):
+        mine = pc.is_in(table["shard"].cast(pa.large_string()), value_set=shards)
+        yield from table["path"].filter(mine).cast(pa.large_string()).chunks
+
+
+def _read(
+    store: Store,
+    tables: Collection[tuple[TableFile, VersionRecord]],
+    columns: list[str],
+    lost: Unreadable,
+    pool: Executor,
+) -> Iterator[pa.Table]:
+    """Yield columns of the tables, but of those that can be done without."""
 
     def read(one: tuple[TableFile, VersionRecord]) -> pa.Table | None:
         file, record = one
         try:
-            return get_table(store, file, ["path", "index_path"])
+            return get_table(store, file, columns)
         except (ObjectNotFound, Corrupt) as error:
             lost.without(record, file.path, error)
             return None
 
-    for table in pool.map(read, tables):
-        for column in table.columns if table is not None else ():
-            yield from column.cast(pa.large_string()).chunks
+    yield from (table for table in pool.map(read, tables) if table is not None)

@@ -1,21 +1,32 @@
-"""Objects beside `data/` that go: cards of versions that went, signs of life of the dead, hints nobody reads."""
+"""Objects beside `data/` that go.
+
+They are cards of versions that went, adopted objects and seals that no version needs, signs of life of the dead, hints
+that nobody reads.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import pyarrow as pa
 
 from loader.dataset.log.marker import PROBES
 from loader.dataset.log.snapshots import old_hints
 from loader.dataset.log.state import State
+from loader.dataset.shards.seal import SEALS
 from loader.storage import Store
 from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
+from loader.storage.placed import FOREIGN
 from loader.storage.store import ObjectInfo
 
 from .classify import Tally
 from .clients import Clients
+from .listing import ROWS
+from .needed import References
 
 _CARD = re.compile(r"cards/([^/]+)/[0-9]{6}-(v-[0-9a-f]{64})/[^/]+")
+_SEAL = re.compile(rf"{SEALS}[0-9a-f]{{64}}\.parquet")
+_ADOPTED = re.compile(rf"{FOREIGN}[0-9a-f]{{32}}/.+", re.DOTALL)
 _HEARTBEAT = re.compile(r"heartbeats/[^/]+\.json")
 Gone = tuple[ObjectInfo, str, str, str]
 """An object that goes: itself, its dataset, its transaction, and why; "" where there is none."""
@@ -30,6 +41,29 @@ def cards(store: Store, state: State, kept: Mapping[str, object], tally: Tally) 
             tally.add_foreign([info.key], info.nbytes)
         elif record.id not in kept:
             yield info, record.dataset, record.txn, "card of a retired version"
+
+
+def adopted(store: Store, live: References, tally: Tally) -> Iterator[Gone]:
+    """Yield adopted objects of no version that stays. A listing. Objects with other names are foreign."""
+    return _unneeded(store, FOREIGN, _ADOPTED, "adopted object of no version", live, tally)
+
+
+def seals(store: Store, live: References, tally: Tally) -> Iterator[Gone]:
+    """Yield seals of no index of a version that stays. A listing. Objects with other names are foreign."""
+    return _unneeded(store, SEALS, _SEAL, "seal of no version", live, tally)
+
+
+def _unneeded(
+    store: Store, prefix: str, ours: re.Pattern[str], why: str, live: References, tally: Tally
+) -> Iterator[Gone]:
+    infos = _in_place(store, prefix, tally)
+    while some := list(islice(infos, ROWS)):
+        needed = live.within(pa.array([info.key for info in some], pa.large_string())).to_pylist()
+        for info, is_needed in zip(some, needed, strict=True):
+            if not ours.fullmatch(info.key):
+                tally.add_foreign([info.key], info.nbytes)
+            elif not is_needed:
+                yield info, "", "", why
 
 
 def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally) -> Iterator[Gone]:

@@ -18,6 +18,7 @@ SMALL_FOLDERS = (
     "views/",
     "packs/",
     "lists/",
+    "seals/",
     "places/",
     "cards/",
     "gates/",

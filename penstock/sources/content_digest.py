@@ -121,7 +121,8 @@ class _Work:
                     if at.crc32c == UNKNOWN_CRC:
                         raise InvalidRuntime(
                             f"{name} of sample {address.key!r} is registered, and its checksum is not known: "
-                            f"penstock digest {version.name} --full reads all bytes"
+                            f"penstock seal {version.name} first, or penstock digest {version.name} --full, which "
+                            "reads all bytes"
                         )
                     place = at.nbytes.to_bytes(8, "little"), at.crc32c.to_bytes(4, "little")
                     yield _hashed(b"field", key, name.encode(), *place), at.nbytes

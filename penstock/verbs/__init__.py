@@ -23,6 +23,7 @@ from . import (
     register,
     repair,
     retire,
+    seal,
     seen,
     show,
     takedown,
@@ -51,6 +52,7 @@ VERBS: dict[str, Verb] = {
     "bench": bench.VERB,
     "register": register.VERB,
     "import": import_place.VERB,
+    "seal": seal.VERB,
     "annotate": annotate.VERB,
     "exclude": exclude.VERB,
     "approve": approve.VERB,
@@ -85,6 +87,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "build datasets": (
         "register",
         "import",
+        "seal",
         "diff",
         "digest",
         "card",

@@ -1,6 +1,6 @@
 """Objects stored under a name made of their content, or with their name or a checksum inside.
 
-They are plans, views, packs, lists, cards, pages of gates, reports, trails, exclusions, and findings of takedowns.
+They are plans, views, packs, lists, seals, cards, pages of gates, reports, trails, exclusions, findings of takedowns.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import numpy as np
 
 from loader.api.report import FORMAT, Report
 from loader.dataset.log.state import State
+from loader.dataset.shards.seal import parse_seal
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.parquet import parse_stored, table_facts
 from loader.dataset.versions.stored_list import parse_list
@@ -86,6 +87,11 @@ def _list(key: str, data: bytes, _: State) -> str:
     return ""
 
 
+def _seal(key: str, data: bytes, _: State) -> str:
+    parse_seal(data, key, key)
+    return ""
+
+
 def _card(key: str, data: bytes, state: State) -> str:
     """Check the card of a version in the log, under its number."""
     named = _CARD.fullmatch(key)
@@ -148,6 +154,7 @@ CHECKS: dict[str, Callable[[str, bytes, State], str]] = {
     "views": _view,
     "packs": _pack,
     "lists": _list,
+    "seals": _seal,
     "cards": _card,
     "takedowns": _named,
     "gates": _named,

@@ -40,6 +40,7 @@ DERIVED = (
     "follows",
     "trails",
     "places",
+    "seals",
 )
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))

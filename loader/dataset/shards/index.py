@@ -9,7 +9,7 @@ hashes of the shard's pages, which are read only to prove shards by them.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ...errors import Corrupt
 from ...storage import Store
 from ...storage.shared.requests import retry_corrupt
+from ...storage.shared.threads import lock
 from ..tables.parquet import (
     MAGIC_BYTES,
     TAIL_BYTES,
@@ -34,7 +35,8 @@ from ..tables.parquet import (
     part_hashes,
     row_group_extent,
 )
-from .address import FieldAddress
+from .address import UNKNOWN_CRC, FieldAddress
+from .seal import Crcs, read_seal, seal_path
 from .shard import PAGE_BYTES, PageHashes, crc32c
 
 ROW_GROUP_ROWS = 2048
@@ -70,6 +72,8 @@ class IndexRows:
     """Field -> int64 [rows], a column of `places`."""
     crc32c: dict[str, Int64s]
     """Field -> int64 [rows], a column of `places`."""
+    sealed: bool = True
+    """False where checksums are not known: of registered bytes that nobody has sealed."""
 
     def address(self, field: str, group: str, path: str, local: int) -> FieldAddress:
         """Return the place of a field of row `first_row + local` in the shard at `path`."""
@@ -125,6 +129,8 @@ class IndexPlace:
     """Sha256 hex of the last bytes, the footer; "" in indexes of earlier releases."""
     pages_nbytes: int = 0
     """Bytes of the page hashes in front; 0 in indexes of earlier releases."""
+    seal: str = ""
+    """Path of its seal, which may not be there; "" of a shard of the root's own."""
 
     @staticmethod
     def of(shard: Mapping[str, Any]) -> "IndexPlace":
@@ -136,6 +142,7 @@ class IndexPlace:
             footer_crc32c=shard["index_footer_crc32c"],
             footer_sha256=shard.get("index_footer_sha256") or "",
             pages_nbytes=shard.get("index_pages_nbytes") or 0,
+            seal=seal_path(shard["path"], shard.get("index_footer_sha256")),
         )
 
     @staticmethod
@@ -192,6 +199,13 @@ class IndexFile:
         self.held_bytes = len(held) if whole else 4 * footer_nbytes(held)  # about what its parsed form takes
         self._first_row = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         self.n_rows = int(self._first_row[-1])
+        self._fields = sorted(
+            name.removesuffix("_offset") for name in reader.schema_arrow.names if name.endswith("_offset")
+        )
+        self._lock = lock()
+        self._seal: Crcs | None = None
+        self._looked_for_seal = False
+        self.held_bytes += 8 * self.n_rows * len(self._fields) if place.seal else 0
 
     @property
     def name(self) -> str:
@@ -202,8 +216,29 @@ class IndexFile:
         return int(np.searchsorted(self._first_row, row, side="right")) - 1
 
     def read_row_group(self, group: int) -> IndexRows:
-        """Return one row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice."""
-        return retry_corrupt(partial(self._read_row_group, group))
+        """Return one row group. Raises: Corrupt when a page's checksum is wrong, after reading it twice.
+
+        Where checksums are not known, the first one asks for the index's seal: one request.
+        """
+        rows = retry_corrupt(partial(self._read_row_group, group))
+        unknown = rows.places[:, :, 2] == UNKNOWN_CRC if self._place.seal else np.zeros(0, bool)
+        if not unknown.any():
+            return rows
+        seal = self._known_by_seal()
+        if seal is None:
+            return replace(rows, sealed=False)
+        here = slice(rows.first_row, rows.first_row + len(rows.keys))
+        for number, (field, crcs) in enumerate(rows.crc32c.items()):
+            crcs[unknown[:, number]] = seal[field][here][unknown[:, number]]
+        return rows
+
+    def _known_by_seal(self) -> Crcs | None:
+        """Return the checksums of the seal, which is asked for once; None without one. Raises: Corrupt."""
+        with self._lock:
+            if not self._looked_for_seal:
+                self._seal = read_seal(self._store, self._place.seal, self._fields, self.n_rows)
+                self._looked_for_seal = True
+            return self._seal
 
     def column(self, name: str) -> Int64s:
         """Return one column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
@@ -331,8 +366,8 @@ def _rows(table: pa.Table, first_row: int) -> IndexRows:
     for number, field in enumerate(fields):
         for what, name in enumerate(_COLUMNS):
             places[:, number, what] = column(field, name)
-    columns = [
+    offset, nbytes, crcs = (
         {field: places[:, number, what] for number, field in enumerate(fields)}
         for what in range(len(_COLUMNS))
-    ]
-    return IndexRows(first_row, table["key"].to_pylist(), places, *columns)
+    )
+    return IndexRows(first_row, table["key"].to_pylist(), places, offset, nbytes, crcs)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from loader import Root, Version
 from loader.dataset.log.state import Deny, VersionRecord
 from loader.dataset.publishing.apply_denies import Rows, denied_files
+from loader.dataset.shards.index import IndexPlace
 from loader.dataset.shards.key_hashes import hashes_of
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.parquet import TableFile, get_table
@@ -158,6 +159,8 @@ class _Look:
                 facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
                 yield {**absent(f"shard of {where}", shard["path"]), **facts}
                 yield absent(f"index of {where}", shard["index_path"])
+                if seal := IndexPlace.of(shard).seal:
+                    yield absent(f"seal of {where}", seal)
         changed = set()
         for entry in version.manifest["samples"]:
             mine = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))

@@ -1,0 +1,1 @@
+"""Registered bytes made safe: they are read and summed."""

@@ -16,7 +16,12 @@ from ..errors import InvalidStore
 from ..storage import ObjectInfo, Store
 from .formats.sample import Found
 
-FORMATS = {"files": ".formats.plain_files", "mds": ".formats.mds", "webdataset": ".formats.webdataset"}
+FORMATS = {
+    "energon": ".formats.energon.archives",
+    "files": ".formats.plain_files",
+    "mds": ".formats.mds",
+    "webdataset": ".formats.webdataset",
+}
 """Format -> its module."""
 
 

@@ -104,12 +104,14 @@ def _put_index(
 
 def _samples(rows: Rows, part: str, keys: list[str]) -> pa.Table:
     """Return keys, provenance and metadata of a part's rows."""
-    sources: dict[str, Any] = {
+    told = {name for source in rows.sources for name in source}
+    sources: dict[str, Any] = {name: [source.get(name) for source in rows.sources] for name in told} | {
         "part": [part] * len(keys),
         "row": range(len(keys)),
         "key": keys,
         "source_key": [
-            text_of(own) if own != key else None for own, key in zip(rows.source_keys, keys, strict=True)
+            text_of(own) if own != key else source.get("source_key")
+            for own, key, source in zip(rows.source_keys, keys, rows.sources, strict=True)
         ],
         "raw_key": rows.objects,
     }

@@ -30,6 +30,8 @@ class Rows:
     """Key of each row's object."""
     metadata: list[Any] = field(default_factory=list)
     """Metadata of each row."""
+    sources: list[Any] = field(default_factory=list)
+    """Provenance of each row, as its format tells it."""
     places: Any = field(default_factory=list)
     """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done."""
 
@@ -68,7 +70,7 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
     """Fields as the format names them -> their rows, and these names in the order of ours."""
     for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
-        for key, fields, metadata in some:
+        for key, fields, metadata, source in some:
             told = tuple(fields)
             if told not in known:
                 names = _names([name for name in told if name not in without], info, key)
@@ -80,6 +82,7 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
             rows.source_keys.append(key)
             rows.objects.append(info.key)
             rows.metadata.append(metadata)
+            rows.sources.append(source)
             for name in in_order:
                 offset, nbytes = fields[name]
                 rows.places += (offset + start, nbytes)

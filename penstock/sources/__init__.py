@@ -14,6 +14,7 @@ from loader.errors import InvalidStore
 from .exporter import Exporter
 
 FORMATS = {
+    "energon": ".exporters.to_energon",
     "files": ".exporters.to_files",
     "mds": ".exporters.to_mds",
     "webdataset": ".exporters.to_webdataset",

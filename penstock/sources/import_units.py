@@ -37,6 +37,8 @@ class Row(NamedTuple):
     """Names, sorted."""
     metadata: Mapping[str, Any]
     """Metadata column -> value."""
+    source: Mapping[str, str]
+    """Provenance column -> value, as its format tells it."""
     info: ObjectInfo
     """Its object."""
     spans: tuple[tuple[int, int], ...]
@@ -67,7 +69,8 @@ def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]])
         for number, key in enumerate(own):
             info, start = at[rows.objects[number]]
             spans = tuple((offset - start, nbytes) for offset, nbytes in rows.places[number].tolist())
-            run.append(Row(key, rows.source_keys[number], rows.fields, rows.metadata[number], info, spans))
+            told = rows.metadata[number], rows.sources[number]
+            run.append(Row(key, rows.source_keys[number], rows.fields, *told, info, spans))
         out.append(run)
     return out
 
@@ -115,7 +118,7 @@ class UnitWriter:
         )
         try:
             for row, fields in read_rows(self._store, unit.rows):
-                source = {"raw_key": row.info.key, "raw_etag": token_of(self._store, row.info)}
+                source = {**row.source, "raw_key": row.info.key, "raw_etag": token_of(self._store, row.info)}
                 if row.source_key != row.key:
                     source["source_key"] = text_of(row.source_key)
                 writer.add(make_sample(row.key, fields, row.metadata, source))

@@ -62,5 +62,15 @@ class Outbox:
                     os.unlink(path)
         self._note(key, file.nbytes, file.sha256)
 
+    @contextmanager
+    def path(self, key: str) -> Iterator[str]:
+        """Put the file that is written at the path inside; nothing, if that raises. Raises: StoreError."""
+        with self.file(key) as file, tempfile.TemporaryDirectory(prefix="penstock-export-") as folder:
+            path = os.path.join(folder, "file")
+            yield path
+            with open(path, "rb") as written:
+                while piece := written.read(2**20):
+                    file.write(piece)
+
     def _note(self, key: str, nbytes: int, sha256: str) -> None:
         self.objects.append({"path": key, "nbytes": nbytes, "sha256": sha256})

@@ -10,7 +10,7 @@ from .verb import Answer, Verb
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("format", help="one that can be registered: files, mds, webdataset")
+    parser.add_argument("format", help="one that can be registered: energon, files, mds, webdataset")
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )

@@ -145,6 +145,8 @@ def test_a_place_without_archives_says_what_is_there(root, tmp_path):
     (tmp_path / "tars/a.jpg").write_bytes(b"")
     with pytest.raises(EmptyVersion, match="has no webdataset object among 1"):
         register(root, "webdataset", tmp_path / "tars", "photos")
-    with pytest.raises(InvalidStore, match="format 'wds' is not known; accepted: files, mds, webdataset"):
+    with pytest.raises(
+        InvalidStore, match="format 'wds' is not known; accepted: energon, files, mds, webdataset"
+    ):
         register(root, "wds", tmp_path / "tars", "photos")
     assert loader.Root(root.url).datasets() == []

@@ -5,7 +5,7 @@ A sample's key is its number in the dataset, in decimal. Numbers become metadata
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,11 +14,14 @@ import numpy as np
 from ...dataset.tables.columns import RESERVED_COLUMNS
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
+from .exported import KEY, METADATA, Exported, exported_at
 from .mds_index import INDEX, NUMBERS_AS_TEXT, SCALARS, WORDS, Column, MdsShard, shards_in
-from .sample import ForeignSample, Found
+from .sample import NO_METADATA, ForeignSample, Found
 from .window import Window
 
 OBJECTS_PER_SHARD = 1
+TOLD_BYTES = 2**20
+"""Bytes of a key or of the metadata that an export of ours wrote, at most."""
 _DTYPES = {
     8: "u1",
     9: "i1",
@@ -55,22 +58,28 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
             raise InvalidStore(
                 f"{store.url} has no {INDEX}, and {deeper[0]} ({len(deeper)} such) below: register the folder of one"
             )
-        return Found([], partial(samples, store, {}))
+        return Found([], partial(samples, store, {}, None))
     name = f"{store.url}/{INDEX}"
     shards = {shard.key: shard for shard in shards_in(store.get(INDEX).data, name, objects)}
-    return Found([info for info in infos if info.key in shards], partial(samples, store, shards))
+    exported = exported_at(store, infos, "mds")
+    return Found([info for info in infos if info.key in shards], partial(samples, store, shards, exported))
 
 
-def samples(store: Store, shards: dict[str, MdsShard], info: ObjectInfo) -> Iterator[ForeignSample]:
+def samples(
+    store: Store, shards: dict[str, MdsShard], exported: Exported | None, info: ObjectInfo
+) -> Iterator[ForeignSample]:
     """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
     shard, window = shards[info.key], Window(store, info)
     try:
-        names = _names(shard, window.name)
+        own = {KEY, METADATA} - exported.fields if exported else set[str]()
+        names = _names(shard, window.name, exported)
         for number, (begin, end) in enumerate(_offsets(shard, window)):
-            fields, metadata = dict[str, Span](), dict[str, Any]()
+            fields, metadata, told = dict[str, Span](), dict[str, Any](), dict[str, Span]()
             for value in _values(shard, window, begin, end):
                 name = names[value.column.name]
-                if value.column.encoding == "ndarray":
+                if value.column.name in own:
+                    told[name] = Span(value.at, value.nbytes)
+                elif value.column.encoding == "ndarray":
                     word, shape, start = _array(window, value)
                     fields[_with_word(value.column.name, word)] = Span(start, value.at + value.nbytes - start)
                     if len(shape) != 1:
@@ -79,17 +88,41 @@ def samples(store: Store, shards: dict[str, MdsShard], info: ObjectInfo) -> Iter
                     metadata[name] = _number(window, value)
                 else:
                     fields[name] = Span(value.at, value.nbytes)
-            yield ForeignSample(str(shard.first + number), fields, metadata)
+            one = ForeignSample(str(shard.first + number), fields, metadata)
+            yield _restored(one, told, exported, window) if exported else one
     finally:
         window.close()
 
 
-def _names(shard: MdsShard, name: str) -> dict[str, str]:
+def _restored(
+    sample: ForeignSample, told: Mapping[str, Span], exported: Exported, window: Window
+) -> ForeignSample:
+    """Return a sample of an export of ours with its key and its columns. Raises: Corrupt."""
+    key, metadata, source = sample.key, NO_METADATA, NO_METADATA
+    for at in told.values():
+        if at.nbytes > TOLD_BYTES:
+            raise _corrupt(
+                window, at.offset, f"key or metadata has {at.nbytes:,} bytes; at most {TOLD_BYTES:,} are read"
+            )
+    if KEY in told:
+        try:
+            key = window.read(*told[KEY]).decode()
+        except UnicodeDecodeError as error:
+            raise _corrupt(window, told[KEY].offset, f"the key is no UTF-8: {error}") from error
+    if METADATA in told:
+        at = told[METADATA]
+        metadata, source = exported.read(window.read(*at), f"{window.name}, byte {at.offset}", key)
+    return ForeignSample(key, sample.fields, metadata, source)
+
+
+def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, str]:
     """Return column -> its field; of numbers, and of arrays' shapes, the metadata column. Raises: InvalidSample."""
     out, taken = dict[str, str](), dict[str, str]()
     for column in shard.columns:
         array = column.encoding == "ndarray"
-        if array or column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
+        if exported and (column.name in exported.fields or column.name in (KEY, METADATA)):
+            mine = column.name
+        elif array or column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
             mine = _NO_COLUMN.sub("_", f"{column.name}_shape" if array else column.name)
             mine = f"mds_{mine}" if mine in RESERVED_COLUMNS else mine
             if mine in taken:

@@ -17,6 +17,8 @@ class ForeignSample(NamedTuple):
     """Field -> its bytes in the object."""
     metadata: Mapping[str, Any] = NO_METADATA
     """Metadata column -> value."""
+    source: Mapping[str, str] = NO_METADATA
+    """Provenance column -> value, of those that a sample's object does not tell."""
 
 
 class Found(NamedTuple):

@@ -109,6 +109,19 @@ def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
         at += _padded(size)
 
 
+def is_header(block: bytes, path: str, nbytes: int) -> bool:
+    """Return whether a block is the header of a member with this path and size.
+
+    Long paths, and sizes from 8 GiB on, stand in front of it, and are not compared.
+    """
+    try:
+        size = _checked(block, "", 0)
+    except Corrupt:
+        return False
+    raw = path.encode("utf-8", "surrogateescape")
+    return (len(raw) > 100 or _path(block) == raw) and size in (nbytes, 0 if nbytes >= 8 * 2**30 else nbytes)
+
+
 def _checked(block: bytes, name: str, at: int) -> int:
     """Return the size that a header says. Raises: Corrupt where it is none."""
     unsigned = _sum(block[:256]) + _sum(block[256:]) - _sum(block[148:156]) + 8 * 32

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from ...errors import InvalidSample, InvalidStore
+from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
-from .sample import ForeignSample, Found
-from .tar_headers import BLOCK_BYTES, members
+from .exported import Exported, Told, exported_at, metadata_member
+from .sample import NO_METADATA, ForeignSample, Found
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, members
 from .window import Window
 
 OBJECTS_PER_SHARD = 1
@@ -28,30 +29,54 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
             f"{store.url}/{packed[0]} ({len(packed)} such) is compressed: no member can be read by itself. Unpack "
             "the archives, or copy their samples with a writer (root.write)"
         )
-    return Found([info for info in infos if info.key.lower().endswith(".tar")], partial(samples, store))
+    exported = exported_at(store, infos, "webdataset", "energon")
+    return Found(
+        [info for info in infos if info.key.lower().endswith(".tar")], partial(samples, store, exported)
+    )
 
 
-def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:
+def samples(store: Store, exported: Exported | None, info: ObjectInfo) -> Iterator[ForeignSample]:
     """Yield the samples of an archive, in the order of their first members.
 
-    Raises: as `tar_headers.members`; InvalidSample for a member that comes twice.
+    Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for metadata that is none.
     """
     window = Window(store, info)
     try:
-        found: dict[str, dict[str, Span]] = {}
-        for member in members(window.read, window.nbytes, window.name):
-            if _SKIPPED.match(member.name) or (named := _KEY.fullmatch(member.name)) is None:
-                continue  # webdataset's own, and files without an extension: it passes over both
-            key, field = named[1].removeprefix("./"), named[2].lower()
-            fields = found.setdefault(key, {})
-            if field in fields:
-                before = fields[field].offset - BLOCK_BYTES
-                raise InvalidSample(
-                    f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
-                    "webdataset refuses such an archive too. Write it again with one of them"
-                )
-            fields[field] = Span(member.offset, member.nbytes)
+        yield from samples_in(window, exported, lower=True)
     finally:
         window.close()
+
+
+def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Iterator[ForeignSample]:
+    """Yield the samples of an archive by its headers. lower: fields are in lower case. Raises: as `samples`."""
+    found: dict[str, dict[str, Span]] = {}
+    told: dict[str, Told] = {}
+    member_of = metadata_member(exported.fields) if exported else None
+    for member in members(window.read, window.nbytes, window.name):
+        if _SKIPPED.match(member.name) or (named := _KEY.fullmatch(member.name)) is None:
+            continue  # webdataset's own, and files without an extension: it passes over both
+        key, field = named[1].removeprefix("./"), named[2].lower() if lower else named[2]
+        fields = found.setdefault(key, {})
+        if field in fields:
+            before = fields[field].offset - BLOCK_BYTES
+            raise InvalidSample(
+                f"{window.name}, byte {member.header}: member {member.name!r} is also at byte {before}: "
+                "webdataset refuses such an archive too. Write it again with one of them"
+            )
+        fields[field] = Span(member.offset, member.nbytes)
+        if exported and field == member_of:
+            told[key] = metadata_at(window, exported, fields[field], key)
     for key, fields in found.items():
-        yield ForeignSample(key, fields)
+        if exported and member_of:
+            fields.pop(member_of, None)
+        yield ForeignSample(key, fields, *told.get(key, (NO_METADATA, NO_METADATA)))
+
+
+def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> Told:
+    """Return metadata and provenance of a sample from their member. Raises: Corrupt."""
+    where = f"{window.name}, byte {at.offset}"
+    if at.nbytes > HEADER_BYTES:
+        raise Corrupt(
+            f"{where}: metadata of {key!r} has {at.nbytes:,} bytes; at most {HEADER_BYTES:,} are read"
+        )
+    return exported.read(window.read(*at), where, key)

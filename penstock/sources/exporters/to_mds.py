@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import InvalidSample
+from loader.foreign.formats.exported import KEY, METADATA
 from loader.json_text import canonical_json
 
 from ..exporter import Loss
@@ -15,8 +16,6 @@ from .metadata_json import metadata_json
 
 SHARD_BYTES = 64 * 2**20
 """Bytes of a shard, unless one sample has more: those that MDSWriter takes."""
-KEY, METADATA = "key", "metadata"
-"""Columns beside the fields."""
 _ENCODINGS = {"txt": "str", "json": "json"}
 _ARRAYS = {
     **{f"{kind}{n}": f"{name}{8 * n}" for kind, name in (("u", "uint"), ("i", "int")) for n in (1, 2, 4, 8)},

@@ -1,8 +1,10 @@
 """A version with all that an export has to keep apart."""
 
+import contextlib
 import io
 import itertools
 import json
+import sqlite3
 import tarfile
 
 import numpy as np
@@ -21,7 +23,7 @@ def exported_root(tmp_path_factory):
             for i in range(10):
                 fields = {"jpg": rng.bytes(200 + 700 * i), "cam_high.mp4": b"%d" % i, "tok.npy": np.arange(i)}
                 metadata = {"w": i, "kind": "ab\n\u00e4"[i % 4], "score": i / 3, "tags": ["x"] * (i % 3)}
-                source = {"source_key": f"old/{i}.x", "split": "train" if i % 2 else None}
+                source = {"source_key": f"old/{i}.x", "split": "train" if i % 2 else "val"}
                 writer.add(f"a.b/k{i}", fields, metadata=metadata, source=source)
         root.add_group("d", "emb", {"emb.npy": lambda sample: sample["tok.npy"] * 2})
         root.exclude("d", ["a.b/k1", "a.b/k7"], reason="blurred")
@@ -29,7 +31,7 @@ def exported_root(tmp_path_factory):
             for i in range(10, 13):
                 name = "long" * 24 + f"/k{i}"
                 fields = {"jpg": b"", "cam_high.mp4": b"\0" * 512, "tok.npy": np.arange(i)}
-                writer.add(name, fields, metadata={"w": i, "late": True})
+                writer.add(name, fields, metadata={"w": i, "late": True}, source={"split": "val"})
         root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
     return str(path)
 
@@ -92,6 +94,41 @@ def of_webdataset(found):
     return out
 
 
+def of_energon(found):
+    """The same of an Energon dataset: what its index says is read from its archives, and its offsets are the same."""
+    out = {}
+    if ".nv-meta/index.sqlite" not in found:
+        return out
+    counts = json.loads(found[".nv-meta/.info.json"])["shard_counts"]
+    splits = json.loads(found[".nv-meta/split.yaml"])["split_parts"]
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.deserialize(found[".nv-meta/index.sqlite"])
+        for number, (name, count) in enumerate(counts.items()):
+            query = (
+                "SELECT sample_index, sample_key, byte_offset, byte_size FROM samples WHERE tar_file_id = ?"
+            )
+            rows = sorted(database.execute(query, (number,)))
+            assert [row[0] for row in rows] == list(range(count))
+            starts = np.frombuffer(found[f"{name}.idx"], "<u8").tolist()
+            assert starts == [*(row[2] for row in rows), rows[-1][2] + rows[-1][3]]
+            for index, key, start, size in rows:
+                assert key not in out
+                query = "SELECT part_name, content_byte_offset, content_byte_size FROM sample_parts"
+                parts = database.execute(
+                    f"{query} WHERE tar_file_id = ? AND sample_index = ?", (number, index)
+                )
+                values = {part: found[name][at : at + nbytes] for part, at, nbytes in parts}
+                with tarfile.open(
+                    fileobj=io.BytesIO(found[name][start : start + size] + bytes(1024))
+                ) as archive:
+                    own = {one.name: archive.extractfile(one).read() for one in archive}
+                assert own == {f"{key}.{part}": data for part, data in values.items()}
+                columns = json.loads(values.pop("json", b"{}"))
+                assert name in splits.get(columns.get("split"), ()) or "split" not in columns
+                out[key] = (values, columns)
+    return out
+
+
 def of_files(found):
     """The same of single files and their table."""
     import pyarrow as pa
@@ -134,4 +171,4 @@ def of_mds(found):
 @pytest.fixture(scope="session")
 def readers():
     """Format -> its reader: objects -> key -> (field -> bytes, column -> value)."""
-    return {"files": of_files, "mds": of_mds, "webdataset": of_webdataset}
+    return {"energon": of_energon, "files": of_files, "mds": of_mds, "webdataset": of_webdataset}

@@ -1,0 +1,80 @@
+"""Energon's archives as samples: from the index where it fits an archive, else from the archive's headers.
+
+An index fits whose samples fill the archive to its end, and whose last member has its header there: an index may be
+older than its archives.
+
+Keys and fields are those that Energon sees: as WebDataset's, but names of fields keep their case. The split that an
+archive is of becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ....storage import ObjectInfo, Span, Store
+from ..exported import Exported, Told, exported_at, metadata_member
+from ..sample import ForeignSample, Found
+from ..tar_headers import BLOCK_BYTES, is_header
+from ..webdataset import metadata_at, samples_in
+from ..window import Window
+from .nv_meta import NvMeta, meta_of
+from .sqlite_index import INDEX, IndexedTar, Member, index_of
+
+OBJECTS_PER_SHARD = 1
+
+
+def look(store: Store, infos: list[ObjectInfo]) -> Found:
+    """Return the archives that the dataset lists. Raises: as `meta_of`, `index_of` and `exported_at`."""
+    objects = {info.key: info for info in infos}
+    meta = meta_of(store, objects)
+    index: Mapping[int, IndexedTar] = {}
+    if INDEX in objects:
+        index = index_of(store, objects[INDEX], len(meta.counts))
+    indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
+    dataset = _Dataset(store, meta, indexed, exported_at(store, infos, "energon"))
+    listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
+    return Found(listed, dataset.samples)
+
+
+class _Dataset(NamedTuple):
+    store: Store
+    meta: NvMeta
+    indexed: Mapping[str, IndexedTar]
+    exported: Exported | None
+
+    def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
+        """Yield the samples of an archive, in their order. Raises: as `webdataset.samples`."""
+        split, excluded = self.meta.splits.get(info.key), self.meta.excluded
+        window = Window(self.store, info)
+        try:
+            for one in self._by_index(window, info) or samples_in(window, self.exported, lower=False):
+                if not excluded.isdisjoint((f"{info.key}/{one.key}", f"{info.key}/./{one.key}")):
+                    continue
+                if split is not None and self.exported is None:
+                    one = one._replace(source={"split": split})
+                yield one
+        finally:
+            window.close()
+
+    def _by_index(self, window: Window, info: ObjectInfo) -> Iterator[ForeignSample] | None:
+        """Return the samples as the index has them; None where it does not fit."""
+        if info.key not in self.indexed:
+            return None
+        found = self.indexed[info.key].samples(info.nbytes, self.meta.counts[info.key])
+        if found is None or not _has_header(window, *found[-1]):
+            return None
+        return self._each(window, found)
+
+    def _each(self, window: Window, found: list[tuple[str, list[Member]]]) -> Iterator[ForeignSample]:
+        member = metadata_member(self.exported.fields) if self.exported else None
+        for key, members in found:
+            fields = {one.name: Span(one.offset, one.nbytes) for one in members}
+            told: Told | tuple[()] = ()
+            if self.exported and member in fields:
+                told = metadata_at(window, self.exported, fields.pop(member), key)
+            yield ForeignSample(key.removeprefix("./"), fields, *told)
+
+
+def _has_header(window: Window, key: str, members: list[Member]) -> bool:
+    last = members[-1]
+    block = window.read(last.offset - BLOCK_BYTES, BLOCK_BYTES)
+    return is_header(block, f"{key}.{last.name}", last.nbytes)

@@ -1,0 +1,92 @@
+"""An export of ours as a place of another format: its metadata comes back as columns, its keys and names as they were.
+
+`.penstock/export.json` names fields and columns with their types; it is put last, so that half an export has none.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from ...dataset.tables.columns import SOURCE_COLUMNS, check_metadata, check_source
+from ...errors import Corrupt, InvalidField
+from ...json_text import DamagedJson, parse_json_object
+from ...storage import ObjectInfo, Store
+
+NOTE = ".penstock/export.json"
+MEMBERS = ("json", "metadata.json")
+"""Extensions of an archive's member with metadata: the first that no field has."""
+KEY, METADATA = "key", "metadata"
+"""Columns of MDS beside the fields."""
+Told = tuple[dict[str, Any], dict[str, str]]
+"""Metadata and provenance of a sample."""
+_OF_THE_PLACE = ("raw_key", "raw_etag")
+"""Provenance that names the object which a sample is read from now."""
+
+
+def metadata_member(fields: Collection[str]) -> str | None:
+    """Return the extension of the member that holds metadata; None where fields have all of them."""
+    taken = {name.lower() for name in fields}
+    return next((name for name in MEMBERS if name not in taken), None)
+
+
+class Exported(NamedTuple):
+    """A finished export."""
+
+    fields: frozenset[str]
+    """Names of its fields."""
+    columns: Mapping[str, str]
+    """Column of metadata or provenance -> its type."""
+    lost: frozenset[str]
+    """Things that the format could not hold."""
+
+    def read(self, data: bytes, name: str, key: str) -> Told:
+        """Return metadata and provenance of a sample. data: the JSON that the export wrote; name: of its object.
+
+        Raises: Corrupt for other JSON.
+        """
+        try:
+            told = parse_json_object(data, lenient=True)
+            if strange := sorted(set(told) - set(self.columns)):
+                raise ValueError(f"{strange[0]!r} is no column of the export")
+            typed = {column: _typed(value, self.columns[column]) for column, value in told.items()}
+            source = {one: value for one, value in typed.items() if one in SOURCE_COLUMNS}
+            metadata = check_metadata(key, {one: value for one, value in typed.items() if one not in source})
+            for one in _OF_THE_PLACE:
+                source.pop(one, None)
+            return metadata, check_source(key, source)
+        except (DamagedJson, InvalidField, TypeError, ValueError, OverflowError) as error:
+            raise Corrupt(
+                f"{name}: metadata of sample {key!r} is not what the export wrote: {error}. Move what was added to the "
+                "export elsewhere"
+            ) from error
+
+
+def exported_at(store: Store, objects: Collection[ObjectInfo], *formats: str) -> Exported | None:
+    """Return the export that a place holds; None without one that is finished, or of another format.
+
+    Raises: Corrupt for a damaged note; StoreError.
+    """
+    if all(info.key != NOTE for info in objects):
+        return None
+    try:
+        note = parse_json_object(store.get(NOTE).data)
+        if note["format"] not in formats:
+            return None
+        texts = [*note["fields"], *note["lost"], *(one for pair in note["columns"].items() for one in pair)]
+        if not all(isinstance(one, str) for one in texts):
+            raise TypeError("a name is no text")
+        return Exported(frozenset(note["fields"]), dict(note["columns"]), frozenset(note["lost"]))
+    except (DamagedJson, AttributeError, KeyError, TypeError) as error:
+        raise Corrupt(f"{store.url}/{NOTE} is no note of an export: {error!r}") from error
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """Return a value of JSON as its column's type has it. Raises: TypeError; ValueError."""
+    if value is None:
+        return None
+    if kind.startswith("list<"):
+        inner = kind.partition(": ")[2].removesuffix(">")
+        return [_typed(one, inner) for one in value]
+    if kind.startswith("timestamp"):
+        return datetime.fromisoformat(value)
+    return float(value) if kind in ("double", "float") else value

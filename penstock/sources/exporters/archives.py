@@ -1,0 +1,66 @@
+"""Tar archives as WebDataset has them: members of a sample side by side, and its metadata as one of them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from loader.dataset.shards.shard import BLOCK_BYTES, member_header
+from loader.foreign.formats.exported import MEMBERS, metadata_member
+
+from ..exporter import Loss
+from ..outbox import Outbox
+from ..selection import Selection, WorkUnit
+from .metadata_json import metadata_json
+
+
+class Place(NamedTuple):
+    """A member's place in its archive."""
+
+    name: str
+    """Name of the field."""
+    header: bytes
+    """Its header."""
+    offset: int
+    """First byte of its content."""
+    nbytes: int
+    """Bytes of its content."""
+
+
+def metadata_loss(selection: Selection) -> list[Loss]:
+    """Return metadata without a name left."""
+    if not selection.columns or metadata_member(selection.fields) is not None:
+        return []
+    taken = " and ".join(map(repr, MEMBERS))
+    return [Loss("metadata", f"its member would be one of {taken}, which are fields: it is left out")]
+
+
+def places(key: str, sizes: Mapping[str, int], at: int) -> list[Place]:
+    """Return the members of a sample that begins at a byte, names sorted. sizes: field -> nbytes."""
+    out = []
+    for name, nbytes in sorted(sizes.items()):
+        header = member_header(f"{key}.{name}", nbytes)
+        at += len(header)
+        out.append(Place(name, header, at, nbytes))
+        at += nbytes + -nbytes % BLOCK_BYTES
+    return out
+
+
+def end_of(members: list[Place], start: int) -> int:
+    """Return the first byte behind a sample."""
+    return members[-1].offset + members[-1].nbytes + -members[-1].nbytes % BLOCK_BYTES if members else start
+
+
+def put_archive(selection: Selection, unit: WorkUnit, outbox: Outbox, name: str) -> list[int]:
+    """Put an archive, and return the first byte of each sample, and that of its end. Raises: Corrupt; StoreError."""
+    member, starts = metadata_member(selection.fields), [0]
+    with outbox.file(name) as file:
+        for sample in selection.samples(unit):
+            fields = dict(sample.fields)
+            if member and sample.columns:
+                fields[member] = metadata_json(sample.columns)
+            for place in places(sample.key, {one: len(data) for one, data in fields.items()}, file.nbytes):
+                file.write(place.header)
+                file.write(fields[place.name])
+                file.write(bytes(-place.nbytes % BLOCK_BYTES))
+            starts.append(file.nbytes)
+        file.write(bytes(2 * BLOCK_BYTES))
+    return starts

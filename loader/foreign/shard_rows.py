@@ -73,7 +73,7 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
         for key, fields, metadata, source in some:
             told = tuple(fields)
             if told not in known:
-                names = _names([name for name in told if name not in without], info, key)
+                names = names_of([name for name in told if name not in without], info, key)
                 kind = tuple(sorted(names))
                 known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
             rows, in_order = known[told]
@@ -92,7 +92,7 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
     return list(kinds.values())
 
 
-def _names(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
+def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     """Return our name of each field -> its format's. Raises: InvalidField, InvalidSample, with the sample."""
     names = dict[str, str]()
     for name in told:

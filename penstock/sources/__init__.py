@@ -1,6 +1,8 @@
 """Data sets in other people's formats: versions written in them, and read out of them.
 
-A format is a line in `FORMATS`, and a module in `exporters` with the functions of `exporter.Exporter`.
+A format that is written is a line in `FORMATS`, and a module in `exporters` with the functions of `exporter.Exporter`.
+One that is read and cannot be registered is a line in `IMPORTERS`, and a module in `importers` with the names of
+`importing.importer.Importer`.
 
 Equal samples give equal bytes: an export that was killed is continued by doing it again. `tests/penstock/sources` holds
 every format of the registry to the same laws.
@@ -10,8 +12,10 @@ from importlib import import_module
 from typing import cast
 
 from loader.errors import InvalidStore
+from loader.foreign import FORMATS as REGISTERED
 
 from .exporter import Exporter
+from .importing.importer import Importer
 
 FORMATS = {
     "energon": ".exporters.to_energon",
@@ -19,7 +23,13 @@ FORMATS = {
     "mds": ".exporters.to_mds",
     "webdataset": ".exporters.to_webdataset",
 }
-"""Format -> its module, which is imported when it is used."""
+"""Format that is written -> its module, which is imported when it is used."""
+
+IMPORTERS = {
+    "jsonl": ".importers.jsonl",
+    "parquet": ".importers.parquet",
+}
+"""Format that is read, and cannot be registered -> its module."""
 
 
 def exporter_named(name: str) -> Exporter:
@@ -27,3 +37,13 @@ def exporter_named(name: str) -> Exporter:
     if name not in FORMATS:
         raise InvalidStore(f"format {name!r} is not known; accepted: {', '.join(sorted(FORMATS))}")
     return cast(Exporter, import_module(FORMATS[name], __name__))
+
+
+def importer_named(name: str) -> Importer | None:
+    """Return the importer of a format; None for one that can be registered. Raises: InvalidStore for another name."""
+    if name in REGISTERED:
+        return None
+    if name not in IMPORTERS:
+        accepted = ", ".join(sorted({*REGISTERED, *IMPORTERS}))
+        raise InvalidStore(f"format {name!r} is not known; accepted: {accepted}")
+    return cast(Importer, import_module(IMPORTERS[name], __name__))

@@ -1,21 +1,24 @@
 """A version with bytes of its own from another format, in work units: a killed import is finished by doing it again.
 
-Formats are those of `loader.foreign`. Their objects are walked as at registration, then the bytes are copied. The
-version's id follows from the dataset's name, the options, and the objects' keys, sizes and change tokens.
+Formats are those of `loader.foreign`, whose objects are walked as at registration before bytes are copied, and the
+importers, whose objects are read. The version's id follows from the dataset's name, the options, and the objects' keys,
+sizes and change tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from loader import Root, Version
 from loader.dataset.changes import publish_registered
 from loader.dataset.names import check_dataset_name
-from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
-from loader.errors import EmptyVersion, InvalidRuntime, PenstockError
+from loader.dataset.writing.spill import Sample
+from loader.errors import Conflict, EmptyVersion, InvalidRuntime, PenstockError
 from loader.foreign import format_named
 from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
@@ -24,8 +27,14 @@ from loader.foreign.register import check_apart, transaction
 from loader.foreign.shard_rows import Rows, Shard, keys_of, rows_of, shards_of
 from loader.storage import Store
 
+from ..class_names import class_names_of
 from ..progress import progress
-from .import_units import FOLDER, UnitWriter, rows_in, units_of
+from . import importer_named
+from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
+from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
+from .importing.span_units import rows_in, samples_of, units_of
+from .importing.spilled import SpilledUnit, spilled
+from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
 from .unit_threads import in_threads
 
 WORKERS = 4
@@ -78,7 +87,7 @@ def import_place(
     store: Store,
     dataset: str,
     *,
-    without: Sequence[str] = (),
+    options: Options = NO_OPTIONS,
     shuffle: bool | None = None,
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
@@ -87,12 +96,12 @@ def import_place(
 
     Samples of objects that were written again take the place of the earlier ones. Objects that are gone change nothing.
 
-    without: Fields that are left out.
+    options: Column of the keys, columns that become fields, fields and columns that are left out.
     shuffle: Lay the samples in the order of their keys' hashes. None does it where a file is a sample.
     workers: Threads, each with a part of its own.
 
-    What fails is named, the rest goes on, and no version is published. Memory: some 1 KB per sample, and 8 MiB or one
-    larger sample per thread.
+    What fails is named, the rest goes on, and no version is published. Memory: of a format that can be registered some
+    1 KB per sample, of others their keys; 8 MiB or one larger sample per thread.
 
     Raises: InvalidStore; InvalidRuntime; Conflict where the dataset is not of this place, or somebody published
     meanwhile; EmptyVersion; FieldMismatch; StoreError.
@@ -100,81 +109,175 @@ def import_place(
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     check_dataset_name(dataset)
-    chosen_format = format_named(format)
+    importer = importer_named(format)
+    check_options(format, importer, options)
     check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list(store.list())
-    found = chosen_format.look(store, listed)
-    infos = found.infos
-    if not infos:
+    found = (
+        format_named(format).look(store, listed)
+        if importer is None
+        else importer.look(store, listed, options)
+    )
+    if not found.infos:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
-    since = imported_difference(parent, store, infos)
+    since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(infos))
+    report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(found.infos))
     version = parent
     if since.fresh:
-        each = chosen_format.OBJECTS_PER_SHARD
-        chosen = {
-            "format": format,
-            "without": sorted(set(without)),
-            "shuffle": each > 1 if shuffle is None else shuffle,
-            "shard_bytes": shard_bytes,
-        }
-        version = _publish(root, dataset, found, each, store, parent, since, chosen, workers, report)
+        chosen = _chosen(format, importer, options, shuffle, shard_bytes)
+        work = _Import(root, dataset, store, parent, since, chosen, workers, report)
+        version = work.of_spans(found) if isinstance(found, Found) else work.of_samples(found, options)
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report
 
 
-def _publish(
-    root: Root,
-    dataset: str,
-    found: Found,
-    each: int,
-    store: Store,
-    parent: Version | None,
-    since: Difference,
-    chosen: dict[str, Any],
-    workers: int,
-    report: Imported,
-) -> Version | None:
-    """Return the version, or None where something failed."""
-    walked = _walk(found, shards_of(since.fresh, each), chosen["without"], report.failures)
-    if report.failures:
-        return None
-    if not walked:
-        raise EmptyVersion(
-            f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was imported"
-        )
-    rows = [one for _, one in walked]
-    group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
-    units = units_of(rows_in(walked, keys_of(rows, since.keys)), chosen["shard_bytes"], chosen["shuffle"])
-    place = place_id(store, since.fresh)
-    txn = transaction(root, dataset, place, {"imported": chosen}, parent)
-    parts: dict[int, Part] = {}
-    with root.heartbeat(txn):
-        made = in_threads(UnitWriter(root, txn, store, group_of), units, workers, report.failures)
-        total = sum(len(unit.rows) for unit in units)
-        for unit, part, was_there in progress(made, "import", lambda one: len(one[0].rows), total):
-            parts[unit.number] = part
-            report.nbytes += 0 if was_there else sum(row.nbytes for row in unit.rows)
-            report.skipped += was_there
-        if report.failures:
+def _chosen(
+    format: str, importer: Importer | None, options: Options, shuffle: bool | None, shard_bytes: int
+) -> dict[str, Any]:
+    """Return the choices that the version's id follows from, as plain JSON."""
+    if shuffle is None:
+        shuffle = importer is None and format_named(format).OBJECTS_PER_SHARD > 1
+    chosen: dict[str, Any] = {
+        "format": format,
+        "without": sorted(options.without),
+        "shuffle": shuffle,
+        "shard_bytes": shard_bytes,
+    }
+    if importer is not None:
+        chosen |= {"key": options.key, "fields": dict(sorted(options.fields.items()))}
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """The import of new objects."""
+
+    root: Root
+    dataset: str
+    store: Store
+    parent: Version | None
+    since: Difference
+    chosen: dict[str, Any]
+    workers: int
+    report: Imported
+
+    @property
+    def groups(self) -> Mapping[str, Mapping[str, Any]]:
+        """Groups that the dataset has."""
+        return self.parent.manifest["groups"] if self.parent else {}
+
+    def of_spans(self, found: Found) -> Version | None:
+        """Copy bytes that are spans of objects. Return None where something failed."""
+        each = format_named(self.chosen["format"]).OBJECTS_PER_SHARD
+        walked = _walk(found, shards_of(self.since.fresh, each), self.chosen["without"], self.report.failures)
+        if self.report.failures:
             return None
+        if not walked:
+            raise self._empty()
+        rows = [one for _, one in walked]
+        group_of = groups_of(rows, self.groups)
+        keys = keys_of(rows, self.since.keys)
+        units = units_of(rows_in(walked, keys), self.chosen["shard_bytes"], self.chosen["shuffle"])
+        txn = self._begin()
+        with self.root.heartbeat(txn):
+            written = self._write(txn, units, partial(samples_of, self.store), group_of.__getitem__)
+            return self._publish(txn, written)
+
+    def of_samples(self, readable: Readable, options: Options) -> Version | None:
+        """Write samples that an importer makes. Return None where something failed."""
+        failures = self.report.failures
+        self._check_labels(readable.labels)
+        units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
+        if not units and not failures:
+            raise self._empty()
+        reader = UnitReader(self.store, readable, options, self.since.keys, failures)
+        txn = self._begin()
+        with self.root.heartbeat(txn):
+            if self.chosen["shuffle"]:
+                with closing(spilled(reader, units, self.workers, failures)) as samples:
+                    if failures or not samples.kinds:
+                        return self._publish(txn, [])
+                    group_of = samples.group_of(self.groups).__getitem__
+                    drained = self._write(
+                        txn, [SpilledUnit(samples)], lambda unit: unit.spilled.drain(), group_of
+                    )
+                return self._publish(txn, drained, readable.labels)
+            written = self._write(txn, units, reader, group_chosen(self.groups))
+            if failures or not any(unit.parts for unit in written):
+                return self._publish(txn, [])
+            facts = settled(self.root.store, written, self.groups)
+            if facts.again:
+                reader = replace(reader, twice=facts.twice)
+                again = self._write(txn, facts.again, reader, facts.group_of.__getitem__)
+                fitting = {unit.unit.name.removesuffix("s"): unit for unit in again}
+                written = [fitting.get(unit.unit.name, unit) for unit in written]
+                if not failures:
+                    check_unique(self.root.store, written)
+            return self._publish(txn, written, readable.labels)
+
+    def _check_labels(self, labels: Sequence[str] | None) -> None:
+        """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""
+        before = class_names_of(self.parent) if self.parent else None
+        if labels is not None and before is not None and list(labels) != before:
+            raise Conflict(
+                f"class names of {self.parent.name if self.parent else ''} are {before}, and those of {self.store.url} "
+                f"{list(labels)}; choose another name"
+            )
+
+    def _begin(self) -> str:
+        place = place_id(self.store, self.since.fresh)
+        return transaction(self.root, self.dataset, place, {"imported": self.chosen}, self.parent)
+
+    def _write(
+        self,
+        txn: str,
+        units: Sequence[Unit],
+        samples: Callable[[Unit], Iterator[Sample]],
+        group_of: Callable[[str], str],
+    ) -> list[Written[Unit]]:
+        """Return the parts of the units, in the units' order, without those that failed."""
+        done: dict[str, Written[Unit]] = {}
+        writer = UnitWriter(self.root.store, txn, samples, group_of, self.chosen["shard_bytes"])
+        made = in_threads(writer, units, self.workers, self.report.failures)
+        for one in progress(made, "import", lambda one: one.unit.size, sum(unit.size for unit in units)):
+            done[one.unit.name] = one
+            self.report.nbytes += one.nbytes
+            self.report.skipped += one.skipped
+        return [done[unit.name] for unit in units if unit.name in done]
+
+    def _publish(
+        self, txn: str, written: Sequence[Written[Any]], labels: Sequence[str] | None = None
+    ) -> Version | None:
+        """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError."""
+        self.report.failures.sort()
+        parts = [part for unit in written for part in unit.parts]
+        if self.report.failures:
+            return None
+        if not parts:
+            raise self._empty()
+        producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
         return publish_registered(
-            root,
-            dataset,
+            self.root,
+            self.dataset,
             txn,
             f"data/{txn}/{FOLDER}",
-            [parts[unit.number] for unit in units],
+            parts,
             None,
             None,
             facts={},
-            parent=parent,
-            left_out=since.left_out(parent),
-            producer={"imported": chosen, "place": place},
-            created_us=max(info.modified_us or 0 for info in since.fresh),
+            parent=self.parent,
+            left_out=self.since.left_out(self.parent),
+            producer=producer if labels is None else {**producer, "labels": list(labels)},
+            created_us=max(info.modified_us or 0 for info in self.since.fresh),
+        )
+
+    def _empty(self) -> EmptyVersion:
+        return EmptyVersion(
+            f"the {len(self.since.fresh)} objects of {self.store.url} hold no samples; nothing was imported"
         )
 
 

@@ -10,7 +10,10 @@ from .verb import Answer, Verb
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
-    parser.add_argument("format", help="one that can be registered: energon, files, mds, webdataset")
+    parser.add_argument(
+        "format",
+        help="one that can be registered (energon, files, mds, webdataset), or arrow, csv, hf, jsonl, parquet",
+    )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
     )
@@ -30,21 +33,35 @@ def arguments(parser: ArgumentParser) -> None:
         help="samples lie in the order of their keys' hashes (default where a file is a sample)",
     )
     parser.add_argument(
-        "--without", action="append", default=[], metavar="FIELD", help="leave a field out; may be repeated"
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave a field out, of tables a column too; may be repeated",
+    )
+    parser.add_argument("--key", metavar="COLUMN", help="column of a table that holds the keys")
+    parser.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="COLUMN[=EXTENSION]",
+        help="column of a table that becomes a field, such as text, image=jpg or ids=u2; may be repeated",
     )
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
 
 
 def run(arguments: Namespace) -> Answer:
     """Import a place. Exit status 1, and no version, when something could not be read or written."""
+    from ..sources.importing.importer import Options
     from ..sources.run_import import import_place
 
+    fields = {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
     done = import_place(
         loader.Root(arguments.root),
         arguments.format,
         open_store(arguments.url),
         arguments.name,
-        without=arguments.without,
+        options=Options(arguments.key, fields, frozenset(arguments.without)),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
     )

@@ -13,7 +13,8 @@ from loader.dataset.root import root_over
 from loader.errors import Conflict, EmptyVersion, InvalidStore
 from loader.foreign.register import register
 from loader.storage import open_store
-from penstock.sources.import_units import UnitWriter
+from penstock.sources.importing.importer import Options
+from penstock.sources.importing.unit_writer import UnitWriter
 from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
 
@@ -220,7 +221,7 @@ def test_an_object_that_changes_meanwhile_is_named_and_the_others_are_copied(tmp
     write = UnitWriter.__call__
 
     def change(self, unit):
-        if unit.number == 0:
+        if unit.name == "00000":
             archive(place[1] / "0.tar", members(0, 25))
         return write(self, unit)
 
@@ -239,7 +240,7 @@ def test_pickles_are_refused_by_name(tmp_path):
     (why,) = imported(place, tmp_path / "root")[0].failures
     assert "0.tar, sample 'a'" in why
     assert "--without pth" in why
-    assert imported(place, tmp_path / "root", without=["pth"])[0].samples == 1
+    assert imported(place, tmp_path / "root", options=Options(without=frozenset({"pth"})))[0].samples == 1
 
 
 def test_keys_of_two_archives_that_repeat_are_told_apart(tmp_path, contents):

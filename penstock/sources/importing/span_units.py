@@ -1,25 +1,17 @@
-"""Work units of an import: runs of samples with the same fields, each of which becomes a part with a name of its own.
-
-A unit's note `data/<txn>/imported/<unit>.json` is its part as plain JSON, put when the part is there. Whoever imports
-the same again takes the part from it.
-"""
+"""Work units of samples whose bytes are spans of objects: runs with the same fields, each of which becomes a part."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from loader import Root
 from loader.dataset.names import key_hash
-from loader.dataset.shards.part import Part
-from loader.dataset.writing.part_writer import PartWriter, make_sample
-from loader.errors import InvalidSample, ObjectNotFound
+from loader.dataset.writing.part_writer import make_sample
+from loader.dataset.writing.spill import Sample
 from loader.foreign.earlier import token_of
 from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import Rows, Shard
-from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import ObjectInfo, Store
 
-FOLDER = "imported"
 GAP_BYTES = 64 * 2**10
 """Bytes between two fields that are read with them."""
 READ_BYTES = 8 * 2**20
@@ -59,6 +51,16 @@ class Unit:
     rows: Sequence[Row]
     """The samples, in their order."""
 
+    @property
+    def name(self) -> str:
+        """Name of its part."""
+        return f"{self.number:05d}"
+
+    @property
+    def size(self) -> int:
+        """Number of its samples."""
+        return len(self.rows)
+
 
 def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[list[Row]]:
     """Return the samples of each run that has the same fields. keys: of each run's samples."""
@@ -96,37 +98,13 @@ def units_of(runs: Sequence[Sequence[Row]], shard_bytes: int, shuffle: bool) -> 
     return units
 
 
-class UnitWriter:
-    """Writes the part of a unit, or finds it."""
-
-    def __init__(self, root: Root, txn: str, store: Store, group_of: Mapping[str, str]) -> None:
-        self._root, self._txn, self._store, self._group_of = root.store, txn, store, group_of
-
-    def __call__(self, unit: Unit) -> tuple[Unit, Part, bool]:
-        """Return the unit, its part, and whether an earlier run had written it. Raises: StoreError; InvalidSample."""
-        note = f"data/{self._txn}/{FOLDER}/{unit.number:05d}.json"
-        try:
-            return unit, Part.from_json(parse_json_object(self._root.get(note).data)), True
-        except (ObjectNotFound, DamagedJson, InvalidSample):
-            pass  # not written yet, or not to its end
-        writer = PartWriter(
-            self._root,
-            txn=self._txn,
-            attempt=FOLDER,
-            name=f"{unit.number:05d}",
-            group_of=self._group_of.__getitem__,
-        )
-        try:
-            for row, fields in read_rows(self._store, unit.rows):
-                source = {**row.source, "raw_key": row.info.key, "raw_etag": token_of(self._store, row.info)}
-                if row.source_key != row.key:
-                    source["source_key"] = text_of(row.source_key)
-                writer.add(make_sample(row.key, fields, row.metadata, source))
-            part = writer.finish()
-        finally:
-            writer.close()
-        self._root.put(note, canonical_json(part.to_json()))
-        return unit, part, False
+def samples_of(store: Store, unit: Unit) -> Iterator[Sample]:
+    """Yield the samples of a unit with their bytes. Raises: as `read_rows`; InvalidSample."""
+    for row, fields in read_rows(store, unit.rows):
+        source = {**row.source, "raw_key": row.info.key, "raw_etag": token_of(store, row.info)}
+        if row.source_key != row.key:
+            source["source_key"] = text_of(row.source_key)
+        yield make_sample(row.key, fields, row.metadata, source)
 
 
 def read_rows(store: Store, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, bytes]]]:

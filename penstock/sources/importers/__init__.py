@@ -1,0 +1,1 @@
+"""Formats that are read and cannot be registered, a module for each: `IMPORTERS` lists them."""

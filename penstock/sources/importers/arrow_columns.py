@@ -1,0 +1,257 @@
+"""Columns of Arrow tables as fields and metadata: which they become follows from their types, not from their values."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from loader.errors import Corrupt, InvalidSample
+
+from ..importing.importer import Options, ReadSample
+from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
+from .features import Features
+from .python_values import FLAT_WORDS, encoded, text_bytes
+
+Convert = Callable[[Any, str], Any]
+"""(value that is not null, place for messages) -> bytes of a field, or plain metadata."""
+
+
+class Column(NamedTuple):
+    """A column, and the field or metadata column that it becomes."""
+
+    column: str
+    """Its name in the table."""
+    kind: str
+    """"field", "metadata" or "source"."""
+    name: str
+    """Field or metadata column; of bytes without a given extension, the name in front of the extension."""
+    convert: Convert
+    """Makes the value."""
+    sniffed: bool = False
+    """True where the bytes say the extension."""
+
+
+class TableRows:
+    """Makes samples of the rows of tables with one schema."""
+
+    def __init__(self, schema: pa.Schema, features: Features, options: Options, object_key: str) -> None:
+        """Choose for each column. Raises: InvalidSample for a column that cannot be either, or two of one name."""
+        self._options, self._object = options, object_key
+        self._key = options.key or (features.key if features.key in schema.names else None)
+        if self._key is not None and self._key not in schema.names:
+            raise InvalidSample(
+                f"{object_key} has no column {self._key!r}, which --key names; it has {', '.join(schema.names)}"
+            )
+        if len(set(schema.names)) < len(schema.names):
+            raise InvalidSample(f"{object_key} has two columns of one name: {', '.join(schema.names)}")
+        for name in options.fields:
+            if name not in schema.names:
+                raise InvalidSample(
+                    f"{object_key} has no column {name!r}, which --field names; it has {', '.join(schema.names)}"
+                )
+        self.columns: list[Column] = []
+        for field in schema:
+            if (
+                field.name != self._key
+                and field.name not in options.without
+                and not pa.types.is_null(field.type)
+            ):
+                self.columns += _choose(field, features, options, object_key)
+        taken: dict[tuple[str, str], str] = {}
+        for one in self.columns:
+            if (other := taken.setdefault((one.kind, one.name), one.column)) != one.column:
+                raise InvalidSample(
+                    f"{object_key}: the columns {other!r} and {one.column!r} would both be {one.name!r}; leave one of "
+                    "them out (--without)"
+                )
+
+    @property
+    def wanted(self) -> list[str]:
+        """Columns that are read."""
+        keys = [] if self._key is None else [self._key]
+        return [*keys, *dict.fromkeys(one.column for one in self.columns)]
+
+    def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
+        """Yield the sample of each row. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        values = {name: _values(batch.column(name)) for name in self.wanted}
+        for at in range(batch.num_rows):
+            row = first + at
+            where = f"{self._object}, row {row}"
+            fields, metadata, source = dict[str, bytes](), dict[str, Any](), dict[str, str]()
+            into: dict[str, dict[str, Any]] = {"field": fields, "metadata": metadata, "source": source}
+            for one in self.columns:
+                try:
+                    value = values[one.column](at)
+                except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError) as error:
+                    raise Corrupt(f"{where}: column {one.column!r} cannot be read: {error}") from error
+                made = None if value is None else one.convert(value, where)
+                if made is not None:
+                    name = field_name(one.name, word_of(made)) if one.sniffed else one.name
+                    if name in into[one.kind]:
+                        raise InvalidSample(
+                            f"{where}: two columns would both be {name!r}; leave one out (--without)"
+                        )
+                    into[one.kind][name] = made
+            key = row_key(self._object, row)
+            if self._key is not None:
+                key = key_of_value(values[self._key](at), self._key, where)
+            yield ReadSample(key, fields, metadata, source)
+
+
+def _values(column: pa.Array) -> Callable[[int], Any]:
+    """Return a reader of single values: a dictionary's are made once; numbers of lists come as arrays."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _values(column.storage)
+    if pa.types.is_dictionary(kind):
+        distinct, indices = column.dictionary.to_pylist(), column.indices
+        return lambda at: None if not indices[at].is_valid else distinct[indices[at].as_py()]
+    if _is_numbers(kind):
+        return lambda at: _numbers(column[at])
+    if pa.types.is_timestamp(kind):
+        plain = column.cast(pa.timestamp("us", kind.tz))
+        return lambda at: plain[at].as_py()
+    return lambda at: column[at].as_py()
+
+
+def _numbers(value: Any) -> Any:
+    """Return a list of numbers as an array; one with nulls as a list."""
+    if not value.is_valid:
+        return None
+    values = value.values
+    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False)
+
+
+def _is_numbers(kind: pa.DataType) -> bool:
+    return _is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_media(kind: pa.DataType) -> bool:
+    """Return whether it is Hugging Face's form of media: a struct of bytes and their path."""
+    if not pa.types.is_struct(kind) or kind.num_fields != 2:
+        return False
+    types = {kind.field(at).name: kind.field(at).type for at in range(2)}
+    return types.keys() == {"bytes", "path"} and _is_bytes(types["bytes"]) and _is_text(types["path"])
+
+
+def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
+    """Return a column's place. Raises: InvalidSample."""
+    name, kind = field.name, field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if name in features.fields:
+        return [Column(name, "field", features.fields[name], _field_of(name, kind, ""))]
+    if name in features.source:
+        return [Column(name, "source", name, lambda value, where: str(value))]
+    if name in features.metadata:
+        return [Column(name, "metadata", features.metadata[name], _plain)]
+    if name in features.classes and pa.types.is_integer(kind):
+        return _classes(name, features, options)
+    word = options.fields.get(name, "")
+    if is_media(kind):
+        mine = Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)
+        return [
+            mine,
+            Column(name, "metadata", metadata_name(f"{name}_path"), lambda value, where: value["path"]),
+        ]
+    if _is_bytes(kind):
+        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)]
+    nested = pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind)
+    texts = _is_list(kind) and _is_text(kind.value_type)
+    if name in options.fields or (nested and not texts):
+        word = word or _word(kind)
+        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word))]
+    return [Column(name, "metadata", metadata_name(name), _metadata_of(name, kind))]
+
+
+def _word(kind: pa.DataType) -> str:
+    """Return the extension of a column that is no bytes."""
+    if _is_numbers(kind):
+        word = np.dtype(kind.value_type.to_pandas_dtype()).str.lstrip("<|")
+        return word if word in FLAT_WORDS else "json"
+    return "txt" if _is_text(kind) else "json"
+
+
+def _field_of(name: str, kind: pa.DataType, word: str) -> Convert:
+    if is_media(kind):
+
+        def of_media(value: Any, where: str) -> bytes | None:
+            if value["bytes"] is None and value["path"] is not None:
+                raise InvalidSample(
+                    f"{where}: column {name!r} names the file {value['path']!r}, and does not hold its bytes: save the "
+                    f"dataset with them, or leave the column out (--without {name})"
+                )
+            data: bytes | None = value["bytes"]
+            return data
+
+        return of_media
+    word = word or _word(kind)
+    if _is_text(kind):
+        return lambda value, where: text_bytes(value, name, where)
+    if pa.types.is_integer(kind) and word != "json":
+        return lambda value, where: str(value).encode()
+
+    def of_value(value: Any, where: str) -> bytes:
+        if isinstance(value, np.ndarray) and word not in (*FLAT_WORDS, "npy"):
+            value = value.tolist()
+        return encoded(value, word, name, where)
+
+    return of_value
+
+
+def _classes(name: str, features: Features, options: Options) -> list[Column]:
+    """Return a metadata column of names; of a table's one column of classes the field `cls` too."""
+    names = features.classes[name]
+
+    def checked(value: int, where: str) -> int | None:
+        if not -1 <= value < len(names):
+            raise InvalidSample(f"{where}: class {value} of column {name!r} has no name: it has {len(names)}")
+        return value if value >= 0 else None
+
+    def text(value: int, where: str) -> str | None:
+        return None if checked(value, where) is None else names[value]
+
+    def number(value: int, where: str) -> bytes | None:
+        return None if checked(value, where) is None else str(value).encode()
+
+    mine = [Column(name, "metadata", metadata_name(name), text)]
+    if features.labels is not None and "cls" not in options.without:
+        mine.append(Column(name, "field", "cls", number))
+    return mine
+
+
+def _metadata_of(name: str, kind: pa.DataType) -> Convert:
+    """Return a converter to what a samples table holds: times without a zone are UTC; dates and decimals are text."""
+    if _is_text(kind):
+        return lambda value, where: check_text(value, name, where)
+    if pa.types.is_timestamp(kind):
+        return _plain
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return lambda value, where: value
+    if _is_list(kind):
+        return lambda value, where: [check_text(one, name, where) if one else one for one in value]
+    return lambda value, where: value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value.tolist() if isinstance(value, np.ndarray) else value

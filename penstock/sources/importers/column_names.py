@@ -1,0 +1,74 @@
+"""Names that columns of a table have as fields and as metadata, keys of its rows, and the types of bytes."""
+
+import re
+from typing import Any
+
+from loader.dataset.tables.columns import RESERVED_COLUMNS
+from loader.errors import InvalidSample
+
+MOST_TEXT_BYTES = 16 * 2**10
+"""A longer text is no metadata."""
+_NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
+_SIGNATURES = (
+    (0, b"\xff\xd8\xff", "jpg"),
+    (0, b"\x89PNG\r\n\x1a\n", "png"),
+    (8, b"WEBP", "webp"),
+    (8, b"WAVE", "wav"),
+    (0, b"fLaC", "flac"),
+    (0, b"OggS", "ogg"),
+    (0, b"ID3", "mp3"),
+    (0, b"\xff\xfb", "mp3"),
+    (0, b"\xff\xf3", "mp3"),
+    (4, b"ftypM4A", "m4a"),
+    (4, b"ftypqt", "mov"),
+    (4, b"ftyp", "mp4"),
+    (0, b"\x1a\x45\xdf\xa3", "mkv"),
+    (0, b"\x93NUMPY", "npy"),
+    (0, b"GIF8", "gif"),
+    (0, b"II*\0", "tif"),
+    (0, b"MM\0*", "tif"),
+)
+
+
+def word_of(data: bytes) -> str:
+    """Return the extension of bytes by how they begin; "" where it is not known."""
+    return next((word for at, begin, word in _SIGNATURES if data[at : at + len(begin)] == begin), "")
+
+
+def field_name(column: str, word: str) -> str:
+    """Return the field of a column: its name, and the extension behind it, unless it ends so."""
+    return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
+
+
+def metadata_name(column: str) -> str:
+    """Return the metadata column of a column: letters, digits and "_", and `table_` in front of a reserved name."""
+    name = _NO_COLUMN.sub("_", column) or "column"
+    return f"table_{name}" if name in RESERVED_COLUMNS else name
+
+
+def row_key(object_key: str, row: int) -> str:
+    """Return the key of a row of an object that has no column of keys."""
+    folder, slash, name = object_key.rpartition("/")
+    return f"{folder}{slash}{name.partition('.')[0] or name}/{row:09d}"
+
+
+def key_of_value(value: Any, column: str, where: str) -> str:
+    """Return a key that stands in a column. Raises: InvalidSample for one that is no text and no whole number."""
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise InvalidSample(
+        f"{where}: the key, column {column!r}, is {value!r}; a key is text or a whole number: name another column "
+        "with --key, or none"
+    )
+
+
+def check_text(text: str, column: str, where: str) -> str:
+    """Return a text that is metadata, itself. Raises: InvalidSample for a long one."""
+    if len(text) > MOST_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MOST_TEXT_BYTES:
+        raise InvalidSample(
+            f"{where}: the text in column {column!r} has more than {MOST_TEXT_BYTES:,} bytes, too many for metadata: "
+            f"make it a field (--field {column}), or leave it out (--without {column})"
+        )
+    return text

@@ -1,0 +1,99 @@
+"""An object of a store as a file that is read: pinned to what its listing said, in large requests."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from loader.errors import Corrupt, InvalidSample, PenstockError
+from loader.foreign.formats.window import Window
+from loader.storage import ObjectInfo, Store
+
+COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+"""Ending of a name -> Arrow's name of its compression."""
+MAX_LINE_BYTES = 64 * 2**20
+_READ_BYTES = 2**20
+
+
+class ObjectFile(io.RawIOBase):
+    """Reads an object; not thread-safe, closed by its user."""
+
+    def __init__(self, store: Store, info: ObjectInfo) -> None:
+        """Open the object. Raises: ObjectNotFound; Changed."""
+        self._window, self._at = Window(store, info), 0
+        self.path = self._window.name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._window.nbytes}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def read(self, nbytes: int | None = -1) -> bytes:
+        """Return so many bytes, fewer at the end alone. Raises: Changed; StoreError."""
+        left = max(0, self._window.nbytes - self._at)
+        data = self._window.read(self._at, left if nbytes is None or nbytes < 0 else min(nbytes, left))
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._window.close()
+        super().close()
+
+
+@contextmanager
+def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
+    """Open an object; errors of Arrow inside become Corrupt with its name. Raises: Corrupt; Changed; StoreError."""
+    with ObjectFile(store, info) as file:
+        try:
+            yield file
+        except PenstockError:
+            raise
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise Corrupt(f"{file.path} is damaged or cut: {error}") from error
+
+
+def chunks(file: ObjectFile) -> Iterator[bytes]:
+    """Yield the bytes of an object, decompressed where its name ends as `COMPRESSED` says. Raises: ArrowException."""
+    codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
+    source: Any = pa.PythonFile(file, "r")
+    if codec:
+        source = pa.CompressedInputStream(source, codec)
+    while data := source.read(_READ_BYTES):
+        yield data
+
+
+def lines(file: ObjectFile) -> Iterator[bytes]:
+    """Yield the lines of a text object, without their ends. Raises: InvalidSample for one that is too long."""
+    rest, number = b"", 0
+    for data in chunks(file):
+        first, *more = data.split(b"\n")
+        rest += first
+        for line in more:
+            yield rest.removesuffix(b"\r")
+            rest, number = line, number + 1
+        if len(rest) > MAX_LINE_BYTES:
+            raise InvalidSample(
+                f"{file.path}, row {number} has more than {MAX_LINE_BYTES:,} bytes; keep what is large in other files"
+            )
+    if rest:
+        yield rest.removesuffix(b"\r")

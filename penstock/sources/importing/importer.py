@@ -1,0 +1,81 @@
+"""The interface of an importer: the bytes of its samples are not spans of an object, so it cannot be registered."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from loader.errors import InvalidRuntime
+from loader.foreign.formats.sample import NO_METADATA
+from loader.storage import ObjectInfo, Store
+
+
+class Options(NamedTuple):
+    """The choices of whoever imports."""
+
+    key: str | None = None
+    """Column that holds the keys; None for the object's name and the row's number."""
+    fields: Mapping[str, str] = NO_METADATA
+    """Column that becomes a field -> extension of the field, "" for the format's choice."""
+    without: frozenset[str] = frozenset()
+    """Fields and columns that are left out."""
+
+
+NO_OPTIONS = Options()
+
+
+class Run(NamedTuple):
+    """Neighbouring samples of one object."""
+
+    info: ObjectInfo
+    """The object."""
+    first: int = 0
+    """Place of the first sample, as the format counts."""
+    stop: int = 0
+    """Place behind the last one."""
+    nbytes: int = 0
+    """Bytes of their fields, estimated."""
+
+
+class ReadSample(NamedTuple):
+    """One sample as its format has it."""
+
+    key: str
+    """Key, any text: what our format forbids is escaped."""
+    fields: Mapping[str, bytes]
+    """Field -> its bytes."""
+    metadata: Mapping[str, Any] = NO_METADATA
+    """Metadata column -> value."""
+    source: Mapping[str, str] = NO_METADATA
+    """Provenance, such as `split`."""
+
+
+class Readable(NamedTuple):
+    """The objects of a place that are of a format, and their reader; used by many threads."""
+
+    infos: list[ObjectInfo]
+    """The objects, as they were listed."""
+    runs: Callable[[ObjectInfo], Iterable[Run]]
+    """The runs of an object, in order; they follow from the object alone. Raises: Corrupt; Changed; StoreError."""
+    samples: Callable[[Run], Iterator[ReadSample]]
+    """The samples of a run, in order, one at a time. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    labels: Sequence[str] | None = None
+    """Names of the classes that `cls` numbers; None where the format tells none."""
+
+
+class Importer(Protocol):
+    """A module of `importers`."""
+
+    OPTIONS: frozenset[str]
+    """Options that the format takes: of "key" and "fields"."""
+
+    def look(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+        """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+
+
+def check_options(format: str, importer: Importer | None, options: Options) -> None:
+    """Raise InvalidRuntime for an option that the format does not take. importer: None for one of `loader.foreign`."""
+    taken = importer.OPTIONS if importer else frozenset[str]()
+    for name, flag in (("key", "--key"), ("fields", "--field")):
+        if getattr(options, name) and name not in taken:
+            raise InvalidRuntime(
+                f"{flag} is for tables, whose columns it names; {format} has its own keys and fields"
+            )

@@ -1,0 +1,125 @@
+"""Parts of a work unit of an import, written once: a note beside them says that they are there.
+
+`data/<txn>/imported/<unit>.json` has the parts of a unit, put when all are there. A part of a larger unit is noted when
+it is full (`<part>.part.json`): whoever imports the same again reads its samples, and writes it no more.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from loader.dataset.shards.part import Part
+from loader.dataset.writing.part_writer import PartWriter
+from loader.dataset.writing.spill import Sample
+from loader.errors import InvalidSample, ObjectNotFound
+from loader.json_text import DamagedJson, canonical_json, parse_json_object
+from loader.storage import Store
+
+FOLDER = "imported"
+MOST_OPEN = 32
+"""Parts of samples with other fields that a unit has open at once."""
+
+
+class Named(Protocol):
+    """A work unit."""
+
+    @property
+    def name(self) -> str:
+        """Name of the unit in its import, and of its first part."""
+
+    @property
+    def size(self) -> int:
+        """Its share of the work."""
+
+
+Unit = TypeVar("Unit", bound=Named)
+
+
+class Written(NamedTuple, Generic[Unit]):
+    """Parts of a unit."""
+
+    unit: Unit
+    """The unit."""
+    parts: list[Part]
+    """Its parts, in the order of their first samples."""
+    nbytes: int
+    """Bytes of fields that were written now."""
+    skipped: int
+    """Parts that an earlier run had written."""
+
+
+class UnitWriter(Generic[Unit]):
+    """Writes the parts of units, or finds them; used by many threads."""
+
+    def __init__(
+        self,
+        root: Store,
+        txn: str,
+        samples: Callable[[Unit], Iterator[Sample]],
+        group_of: Callable[[str], str],
+        shard_bytes: int,
+    ) -> None:
+        self._root, self._txn, self._samples = root, txn, samples
+        self._group_of, self._shard_bytes = group_of, shard_bytes
+
+    def __call__(self, unit: Unit) -> Written[Unit]:
+        """Return the parts of a unit: one, or more where its samples differ in fields, or have more than a shard takes.
+
+        Raises: as the samples; StoreError.
+        """
+        note = f"data/{self._txn}/{FOLDER}/{unit.name}.json"
+        try:
+            told = parse_json_object(self._root.get(note).data)["parts"]
+            parts = [Part.from_json(one) for one in told]
+            return Written(unit, parts, 0, len(parts))
+        except (ObjectNotFound, DamagedJson, InvalidSample, KeyError, TypeError):
+            pass  # not written yet, or not to its end
+        parts_now: list[_OpenPart] = []
+        opened: dict[tuple[str, ...], _OpenPart] = {}
+        try:
+            for sample in self._samples(unit):
+                kind = tuple(sorted(sample.fields))
+                if kind in opened and opened[kind].nbytes >= self._shard_bytes:
+                    opened.pop(kind).finish(noted=True)
+                if kind not in opened:
+                    if len(opened) == MOST_OPEN:
+                        opened.pop(next(iter(opened))).finish(noted=True)
+                    name = f"{unit.name}_{len(parts_now)}" if parts_now else unit.name
+                    parts_now.append(_OpenPart(self._root, self._txn, name, self._group_of))
+                    opened[kind] = parts_now[-1]
+                opened[kind].add(sample)
+            parts = [one.finish() for one in parts_now]
+        finally:
+            for one in parts_now:
+                one.close()
+        self._root.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
+        skipped = sum(one.was_there for one in parts_now)
+        return Written(unit, parts, sum(one.nbytes for one in parts_now if not one.was_there), skipped)
+
+
+class _OpenPart:
+    """A part that is written, or that an earlier run has written in full."""
+
+    def __init__(self, root: Store, txn: str, name: str, group_of: Callable[[str], str]) -> None:
+        self._root, self._note = root, f"data/{txn}/{FOLDER}/{name}.part.json"
+        self._part: Part | None = None
+        self.nbytes = 0
+        with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
+            self._part = Part.from_json(parse_json_object(root.get(self._note).data))
+        self.was_there = self._part is not None
+        self._writer = PartWriter(root, txn=txn, attempt=FOLDER, name=name, group_of=group_of)
+
+    def add(self, sample: Sample) -> None:
+        self.nbytes += sample.nbytes
+        if not self.was_there:
+            self._writer.add(sample)
+
+    def finish(self, noted: bool = False) -> Part:
+        if self._part is None:
+            self._part = self._writer.finish()
+            if noted:
+                self._root.put(self._note, canonical_json(self._part.to_json()))
+        return self._part
+
+    def close(self) -> None:
+        self._writer.close()

@@ -20,6 +20,7 @@ from .importing.importer import Importer
 FORMATS = {
     "energon": ".exporters.to_energon",
     "files": ".exporters.to_files",
+    "lerobot": ".exporters.to_lerobot",
     "mds": ".exporters.to_mds",
     "webdataset": ".exporters.to_webdataset",
 }
@@ -27,6 +28,7 @@ FORMATS = {
 
 IMPORTERS = {
     "jsonl": ".importers.jsonl",
+    "lerobot": ".importers.lerobot",
     "parquet": ".importers.parquet",
 }
 """Format that is read, and cannot be registered -> its module."""

@@ -1,0 +1,175 @@
+"""LeRobot datasets v2.0, v2.1 and v3.0: a sample for each episode, its videos' packets as they are."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Corrupt, InvalidStore
+from loader.modalities.video.packet_table import SUFFIX, index_packets
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import Options, Readable, ReadSample, Run
+from ..lerobot.dataset_layout import Episode, Layout, read_layout
+from ..lerobot.packets import Span, mp4_of, opened, read_span
+from ..lerobot.rows import Rows, check_times, read_rows
+from ..lerobot.statistics import statistics
+from .object_file import ObjectFile
+from .object_file import opened as opened_object
+
+OPTIONS: frozenset[str] = frozenset()
+EPISODE = "episode.json"
+_LEAST_TICK_S = 1e-6
+"""Seconds by which timestamps may differ where no video has a clock."""
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the objects of episodes' rows: each with its episodes. Raises: InvalidStore; StoreError."""
+    layout = read_layout(store, infos)
+    features = {name: told for name, told in layout.features.items() if not _left_out(name, told, options)}
+    for name, told in features.items():
+        if told["dtype"] == "image":
+            raise InvalidStore(
+                f"{store.url}: {name} is a feature of single pictures in the rows, which is not imported: leave it out "
+                f"with --without {name}"
+            )
+    dataset = _Dataset(store, {one.key: one for one in infos}, layout, features)
+    return Readable([one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples)
+
+
+def _left_out(name: str, told: Mapping[str, Any], options: Options) -> bool:
+    return bool({name, field_of(name, told)} & options.without)
+
+
+def field_of(name: str, told: Mapping[str, Any]) -> str:
+    """Return the field of a feature."""
+    return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(told['dtype'], 'npy') }"
+
+
+class _Dataset:
+    """The samples of a dataset; used by many threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        infos: Mapping[str, ObjectInfo],
+        layout: Layout,
+        features: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self._store, self._infos, self._layout, self._features = store, infos, layout, features
+        self._lock = threading.Lock()
+        self._held: tuple[str, Any] | None = None  # rows of the object that was read last
+        self.of: dict[str, list[Episode]] = {}
+        for episode in layout.episodes.values():
+            self.of.setdefault(episode.data, []).append(episode)
+
+    def runs(self, info: ObjectInfo) -> Iterator[Run]:
+        """Yield a run for each episode."""
+        for episode in self.of[info.key]:
+            nbytes = info.nbytes // len(self.of[info.key])
+            for place in episode.videos.values():
+                sharing = sum(place.key == one.key for e in self.of[info.key] for one in e.videos.values())
+                nbytes += self._infos[place.key].nbytes // sharing
+            yield Run(info, episode.number, episode.number + 1, nbytes)
+
+    def samples(self, run: Run) -> Iterator[ReadSample]:
+        """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
+        episode, layout = self._layout.episodes[run.first], self._layout
+        what = f"{run.info.key}, episode {episode.number}"
+        spans, fields = self._videos(episode)
+        tick_s = max([_LEAST_TICK_S, *(float(span.time_base) for span in spans.values())])
+        streams = {name: told for name, told in self._features.items() if told["dtype"] != "video"}
+        table = self._table(run.info, episode.number, what)
+        rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
+        fields.update(_stream_fields(rows))
+        fields[EPISODE] = self._facts(episode, rows)
+        metadata = {
+            **episode.columns,
+            "episode_index": episode.number,
+            "task": rows.tasks[0]["task"],
+            "n_frames": episode.length,
+            "duration_ns": episode.length * 10**9 * layout.fps.denominator // layout.fps.numerator,
+        }
+        if layout.robot is not None:
+            metadata["robot"] = layout.robot
+        source = {"split": episode.split} if episode.split else {}
+        yield ReadSample(f"episode_{episode.number:06d}", fields, metadata, source)
+
+    def _videos(self, episode: Episode) -> tuple[dict[str, Span], dict[str, bytes]]:
+        """Return each camera's packets, and its fields."""
+        spans: dict[str, Span] = {}
+        fields: dict[str, bytes] = {}
+        for camera, (key, from_s, to_s) in episode.videos.items():
+            if camera not in self._features:
+                continue
+            what = f"{key}, episode {episode.number}"
+            with ObjectFile(self._store, self._infos[key]) as file, opened(file, what) as video:
+                span = read_span(video, what, episode.length, from_s, to_s)
+                fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
+            times = span.shown * float(span.time_base)
+            check_times(times, np.arange(episode.length), self._layout.fps, float(span.time_base), what)
+            fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
+            spans[camera] = span
+        return spans, fields
+
+    def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
+        """Return an episode's rows of an object. Raises: Corrupt; Changed; StoreError."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        try:
+            with self._lock:
+                if self._held is None or self._held[0] != info.key:
+                    with opened_object(self._store, info) as file:
+                        self._held = info.key, pq.read_table(pa.PythonFile(file, "r"))
+                table = self._held[1]
+            return table.filter(pc.equal(table["episode_index"], index))
+        except (pa.ArrowException, KeyError) as error:
+            raise Corrupt(f"{what}: {type(error).__name__}: {error}") from error
+
+    def _facts(self, episode: Episode, rows: Rows) -> bytes:
+        """Return `episode.json`: what the dataset tells of the episode that is in no other field."""
+        told = {name: stats for name, stats in (episode.stats or {}).items() if name in self._features}
+        stats = {**statistics(rows.streams), **told}
+        try:
+            return json_of(
+                {
+                    "fps": str(self._layout.fps),
+                    "features": self._features,
+                    "stats": stats,
+                    "tasks": rows.tasks,
+                }
+            )
+        except ValueError as error:  # NaN
+            raise Corrupt(
+                f"episode {episode.number}: its statistics in meta/ are no finite numbers: {error}"
+            ) from None
+
+
+def _stream_fields(rows: Rows) -> dict[str, bytes]:
+    fields = {}
+    for name, values in rows.streams.items():
+        if isinstance(values, list):
+            fields[f"{name}.json"] = json_of(values)
+        else:
+            fields[f"{name}.npy"] = npy_of(values)
+            fields[f"{name}.ns.npy"] = npy_of(rows.ns)
+    return fields
+
+
+def npy_of(values: Any) -> bytes:
+    """Return an array as the bytes of an .npy file."""
+    out = io.BytesIO()
+    np.save(out, np.ascontiguousarray(values), allow_pickle=False)
+    return out.getvalue()
+
+
+def json_of(value: Any) -> bytes:
+    """Return plain values as JSON, names sorted. Raises: ValueError for NaN."""
+    return json.dumps(
+        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+    ).encode()

@@ -1,0 +1,275 @@
+"""Metadata of a LeRobot dataset: its episodes, features and tasks, and the objects that hold rows and videos."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from loader.dataset.names import COLUMN
+from loader.dataset.tables.columns import RESERVED_COLUMNS
+from loader.errors import InvalidStore, ObjectNotFound
+from loader.storage import ObjectInfo, Store
+
+INFO = "meta/info.json"
+VERSIONS = "v2.0", "v2.1", "v3.0"
+BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
+"""Features that every dataset has beside its own."""
+_KNOWN = {
+    *RESERVED_COLUMNS,
+    "episode_index",
+    "length",
+    "tasks",
+    "stats",
+    "dataset_from_index",
+    "dataset_to_index",
+}
+_PLACE = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
+
+
+class VideoPlace(NamedTuple):
+    """The video of a camera and an episode."""
+
+    key: str
+    """Object."""
+    from_s: float | None
+    """Seconds in it at which the episode begins; None in a file of its own."""
+    to_s: float | None
+    """Seconds in it at which the episode ends."""
+
+
+class Episode(NamedTuple):
+    """An episode, as the metadata tell it; nothing of it is checked yet."""
+
+    number: int
+    """Its number."""
+    length: int
+    """Number of its rows."""
+    data: str
+    """Object of its rows."""
+    videos: Mapping[str, VideoPlace]
+    """Camera -> its video."""
+    stats: Any
+    """Statistics: feature -> name -> value; None without."""
+    split: str
+    """Name of its split; "" for none."""
+    columns: Mapping[str, Any]
+    """Facts of its own beside those of the layout: column -> text, number or truth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A dataset."""
+
+    fps: Fraction
+    """Rows per second."""
+    robot: str | None
+    """Kind of the robot."""
+    features: Mapping[str, Mapping[str, Any]]
+    """Feature -> dtype, shape, names; without those of bookkeeping."""
+    tasks: Mapping[int, str]
+    """Number -> task."""
+    episodes: Mapping[int, Episode]
+    """Number -> episode, ascending."""
+
+
+def read_layout(store: Store, infos: list[ObjectInfo]) -> Layout:
+    """Return the layout of the dataset in a place. Raises: InvalidStore; StoreError."""
+    info = _object(_json(store, INFO), INFO)
+    version = info.get("codebase_version")
+    if version not in VERSIONS:
+        raise InvalidStore(
+            f"{store.url}/{INFO}: codebase_version {version!r:.40}; accepted are {', '.join(VERSIONS)}: "
+            "convert the dataset with lerobot's own script"
+        )
+    features = _features(info.get("features"))
+    robot = info.get("robot_type")
+    read = _read_v3 if version == "v3.0" else _read_v2
+    tasks, rows = read(store, [one.key for one in infos])
+    splits = _splits(info.get("splits") or {})
+    cameras = [name for name, told in features.items() if told["dtype"] == "video"]
+    episodes: dict[int, Episode] = {}
+    for row in rows:
+        episode = _episode(row, info, cameras, version, splits)
+        if episode.number in episodes:
+            raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
+        episodes[episode.number] = episode
+    if missing := _missing(episodes, {one.key for one in infos}):
+        raise InvalidStore(
+            f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
+            "or take their episodes out of meta/"
+        )
+    return Layout(
+        fps=_fps(info.get("fps")),
+        robot=robot if isinstance(robot, str) else None,
+        features={name: told for name, told in features.items() if name not in BOOKKEEPING},
+        tasks=tasks,
+        episodes=dict(sorted(episodes.items())),
+    )
+
+
+def _missing(episodes: Mapping[int, Episode], there: set[str]) -> list[str]:
+    wanted = {one.data for one in episodes.values()}
+    wanted |= {place.key for one in episodes.values() for place in one.videos.values()}
+    return sorted(wanted - there)
+
+
+def _read_v2(store: Store, _keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
+    """Return tasks, and a mapping for each episode, of the files of JSON lines."""
+    tasks = {_whole(one, "task_index"): str(one.get("task")) for one in _lines(store, "meta/tasks.jsonl")}
+    try:
+        stats = _lines(store, "meta/episodes_stats.jsonl")
+    except ObjectNotFound:  # v2.0 has those of the whole alone
+        stats = []
+    told = {_whole(one, "episode_index"): one.get("stats") for one in stats}
+    rows = _lines(store, "meta/episodes.jsonl")
+    return tasks, [{**row, "stats": told.get(_whole(row, "episode_index"))} for row in rows]
+
+
+def _read_v3(store: Store, keys: list[str]) -> tuple[dict[int, str], list[dict[str, Any]]]:
+    """Return the same of Parquet files."""
+    table = _parquet(store, "meta/tasks.parquet")
+    named = [name for name in table.column_names if name != "task_index"]
+    if "task_index" not in table.column_names or len(named) != 1:
+        raise InvalidStore(
+            f"{store.url}/meta/tasks.parquet: columns {table.column_names}; task_index and a text are needed"
+        )
+    tasks = dict(zip(table["task_index"].to_pylist(), map(str, table[named[0]].to_pylist()), strict=True))
+    rows = []
+    for key in sorted(key for key in keys if key.startswith("meta/episodes/") and key.endswith(".parquet")):
+        rows += [_with_stats(row) for row in _parquet(store, key).to_pylist()]
+    return tasks, rows
+
+
+def _with_stats(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its columns `stats/<feature>/<name>` as one mapping."""
+    stats: dict[str, dict[str, Any]] = {}
+    for name in [name for name in row if name.startswith("stats/")]:
+        feature, _, stat = name.removeprefix("stats/").rpartition("/")
+        if (value := row.pop(name)) is not None:
+            stats.setdefault(feature, {})[stat] = value
+    return {**row, "stats": stats or None}
+
+
+def _episode(
+    row: Mapping[str, Any],
+    info: Mapping[str, Any],
+    cameras: list[str],
+    version: str,
+    splits: Mapping[str, range],
+) -> Episode:
+    index = _whole(row, "episode_index")
+    split = next((name for name, span in splits.items() if index in span), "")
+    columns = {name: value for name, value in row.items() if name not in _KNOWN and COLUMN.match(name)}
+    common: dict[str, Any] = {
+        "number": index,
+        "length": _whole(row, "length"),
+        "stats": row.get("stats"),
+        "split": split,
+        "columns": {name: value for name, value in columns.items() if isinstance(value, str | int | float)},
+    }
+    if version != "v3.0":
+        chunk = index // max(1, _whole(info, "chunks_size"))
+        names = {"episode_chunk": chunk, "episode_index": index}
+        videos = {
+            camera: VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), None, None)
+            for camera in cameras
+        }
+        return Episode(data=_path(info, "data_path", names), videos=videos, **common)
+    videos = {}
+    for camera in cameras:
+        names = {one: _whole(row, f"videos/{camera}/{one}") for one in ("chunk_index", "file_index")}
+        times = [row.get(f"videos/{camera}/{one}") for one in ("from_timestamp", "to_timestamp")]
+        if not all(isinstance(time, float) and 0 <= time < 1e9 for time in times):
+            raise InvalidStore(
+                f"meta/episodes: episode {index} is shown by {camera} from {times[0]} to {times[1]} s"
+            )
+        videos[camera] = VideoPlace(_path(info, "video_path", {**names, "video_key": camera}), *times)
+    names = {one: _whole(row, f"data/{one}") for one in ("chunk_index", "file_index")}
+    return Episode(data=_path(info, "data_path", names), videos=videos, **common)
+
+
+def _path(info: Mapping[str, Any], which: str, names: Mapping[str, Any]) -> str:
+    """Return a key by its template in info.json. Raises: InvalidStore for one that leads out of the place."""
+    template = info.get(which)
+    try:
+        if not isinstance(template, str):
+            raise KeyError(which)
+        path = _PLACE.sub(lambda m: str(names[m[1]]).zfill(int(m[2] or 0)), template)
+    except (KeyError, ValueError) as error:
+        raise InvalidStore(
+            f"{INFO}: {which} {template!r:.200}: {error}; accepted are {', '.join(names)}"
+        ) from None
+    if set(path) & set("{}\\\0") or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidStore(
+            f"{INFO}: {which} {template!r:.200} leads to {path!r:.200}: a path inside of the place is needed"
+        )
+    return path
+
+
+def _features(told: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(told, dict) or not told:
+        raise InvalidStore(f"{INFO}: features {told!r:.80}; a mapping is needed")
+    for name, one in told.items():
+        shape = one.get("shape") if isinstance(one, dict) else None
+        whole = isinstance(shape, list) and all(type(n) is int and 0 < n < 2**31 for n in shape)
+        if not whole or not isinstance(one.get("dtype"), str):
+            raise InvalidStore(
+                f"{INFO}: feature {name!r:.80} is {one!r:.200}; dtype and a shape above 0 are needed"
+            )
+    return told
+
+
+def _fps(value: Any) -> Fraction:
+    if type(value) not in (int, float) or not 0 < value < 1e6:  # NaN is in no range
+        raise InvalidStore(f"{INFO}: fps {value!r:.40}; a number above 0 is needed")
+    return Fraction(repr(value))
+
+
+def _splits(told: Any) -> dict[str, range]:
+    """Return split -> numbers of its episodes."""
+    out = {}
+    for name, text in told.items() if isinstance(told, dict) else ():
+        if match := re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(text)):
+            out[str(name)] = range(int(match[1]), int(match[2]))
+    return out
+
+
+def _whole(row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name)
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise InvalidStore(f"meta/: {name} {value!r:.40}; a whole number from 0 on is needed")
+    return value
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidStore(f"{where}: {value!r:.80}; a JSON object is needed")
+    return value
+
+
+def _json(store: Store, key: str) -> Any:
+    try:
+        return json.loads(store.get(key).data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidStore(f"{store.url}/{key}: {error}") from None
+    except ObjectNotFound:
+        raise InvalidStore(f"{store.url} has no {key}: name the folder of one LeRobot dataset") from None
+
+
+def _lines(store: Store, key: str) -> list[dict[str, Any]]:
+    try:
+        return [_object(json.loads(line), key) for line in store.get(key).data.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise InvalidStore(f"{store.url}/{key}: {error}") from None
+
+
+def _parquet(store: Store, key: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(pa.BufferReader(store.get(key).data))
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidStore(f"{store.url}/{key}: {error}") from error

@@ -1,0 +1,131 @@
+"""Rows of one episode as streams: arrays of numbers, lists of texts, its clock and its tasks."""
+
+import itertools
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loader.errors import Corrupt
+
+I64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Rows(NamedTuple):
+    """The rows of an episode."""
+
+    streams: dict[str, Any]
+    """Feature -> array [rows, ...] as stored, or a list of texts."""
+    ns: I64
+    """int64 [rows]: nanoseconds since the first row, rounded down."""
+    tasks: list[dict[str, Any]]
+    """Tasks in order: first row, row behind the last, text."""
+
+
+def read_rows(
+    table: Any,
+    what: str,
+    length: int,
+    fps: Fraction,
+    features: Mapping[str, Mapping[str, Any]],
+    tasks: Mapping[int, str],
+    tick_s: float,
+) -> Rows:
+    """Return an episode's rows. table: its rows in an Arrow table. features: those that are streams.
+
+    tick_s: seconds by which a timestamp may differ beside the rounding of a float32.
+
+    Raises: Corrupt with the row that is wrong.
+    """
+    if table.num_rows != length:
+        raise Corrupt(f"{what}: {table.num_rows} rows, meta/ says {length}")
+    if not length:
+        raise Corrupt(f"{what}: no rows")
+    _check_numbers(table, what)
+    check_times(_column(table, "timestamp", (1,), what)[:, 0], np.arange(length), fps, tick_s, what)
+    streams: dict[str, Any] = {}
+    for name, told in features.items():
+        if told["dtype"] == "string":
+            streams[name] = _texts(table, name, what)
+        else:
+            streams[name] = _column(table, name, tuple(told["shape"]), what)
+    return Rows(
+        streams, clock(length, fps), _tasks(_column(table, "task_index", (1,), what)[:, 0], tasks, what)
+    )
+
+
+def clock(length: int, fps: Fraction) -> I64:
+    """Return int64 [length]: nanoseconds at which rows begin, rounded down."""
+    return np.array([n * 10**9 * fps.denominator // fps.numerator for n in range(length)], np.int64)
+
+
+def check_times(seconds: Any, numbers: Any, fps: Fraction, tick_s: float, what: str) -> None:
+    """Hold timestamps against the numbers of their rows, within a float32's rounding and one tick. Raises: Corrupt."""
+    due = numbers.astype(np.float64) * fps.denominator / fps.numerator
+    allowed = np.spacing(np.maximum(due, 2.0**-20).astype(np.float32)).astype(np.float64) + tick_s
+    told = seconds.astype(np.float64)
+    wrong = np.flatnonzero(~(np.abs(told - due) <= allowed))  # NaN is wrong too
+    if len(wrong):
+        row = int(wrong[0])
+        raise Corrupt(
+            f"{what}: row {row} has the time {float(told[row])} s, and is due at {float(due[row])} s by its number"
+        )
+
+
+def _check_numbers(table: Any, what: str) -> None:
+    numbers = _column(table, "frame_index", (1,), what)[:, 0]
+    wrong = np.flatnonzero(numbers != np.arange(len(numbers)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise Corrupt(f"{what}: row {row} has the frame_index {numbers[row]}")
+
+
+def _column(table: Any, name: str, shape: tuple[int, ...], what: str) -> Any:
+    """Return a column as an array [rows, *shape] with its own dtype. Raises: Corrupt."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name not in table.column_names:
+        raise Corrupt(f"{what}: no column {name!r}")
+    values = table[name].combine_chunks()
+    while True:
+        values = getattr(values, "storage", values)
+        if values.null_count:
+            raise Corrupt(f"{what}: {name} has {values.null_count} missing values")
+        if pa.types.is_fixed_size_list(values.type):
+            values = values.flatten()
+        elif pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+            if len(widths := pc.unique(pc.list_value_length(values))) > 1:
+                raise Corrupt(f"{what}: {name} has rows of {widths[0]} and of {widths[1]} values")
+            values = values.flatten()
+        else:
+            break
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise Corrupt(f"{what}: {name} is {kind}, no numbers; leave it out with --without {name}")
+    if len(values) != table.num_rows * int(np.prod(shape)):
+        raise Corrupt(
+            f"{what}: {name} has {len(values)} values in {table.num_rows} rows, info.json says {list(shape)} each"
+        )
+    return values.to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
+
+
+def _texts(table: Any, name: str, what: str) -> list[str]:
+    if name not in table.column_names:
+        raise Corrupt(f"{what}: no column {name!r}")
+    texts: list[str] = table[name].to_pylist()
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise Corrupt(f"{what}: row {row} has no text {name!r}, but {text!r:.80}")
+    return texts
+
+
+def _tasks(numbers: Any, tasks: Mapping[int, str], what: str) -> list[dict[str, Any]]:
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    spans = []
+    for start, stop in itertools.pairwise(starts):
+        if (number := int(numbers[start])) not in tasks:
+            raise Corrupt(f"{what}: row {start} has the task {number}, which meta/ does not name")
+        spans.append({"start": start, "stop": stop, "task": tasks[number]})
+    return spans

@@ -1,0 +1,168 @@
+"""Small LeRobot datasets in the layouts v2.1 and v3.0, written by hand."""
+
+import itertools
+import json
+import os
+from fractions import Fraction
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+LENGTHS = 5, 8, 3
+CAMERA, OTHER = "observation.images.high", "observation.images.wrist"
+TASKS = "lift", "put down"
+BASE = {
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+
+
+def video(path, numbers, gop=3, b_frames=0, fps=30):
+    """Encode a picture for each number: an mp4 file that begins with a keyframe."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with av.open(path, "w", format="mp4") as out:
+        stream = out.add_stream(
+            "libx264", rate=fps, options={"g": str(gop), "bf": str(b_frames), "b_strategy": "0"}
+        )
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for number in numbers:
+            picture = np.full((32, 32, 3), (7 * number % 256, 40, 255 - number), np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
+        out.mux(stream.encode(None))
+
+
+def joined(path, parts):
+    """Copy packets of files into one, one behind the other; return the seconds at which each begins and ends."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    ends = [0]
+    with av.open(path, "w") as out:
+        copied = None
+        for part in parts:
+            with av.open(part) as file:
+                stream = file.streams.video[0]
+                copied = copied or out.add_stream_from_template(stream, opaque=True)
+                copied.time_base = base = stream.time_base
+                for packet in file.demux(stream):
+                    if packet.dts is not None:
+                        packet.pts, packet.dts = packet.pts + ends[-1], packet.dts + ends[-1]
+                        packet.stream = copied
+                        out.mux(packet)
+                ends.append(ends[-1] + stream.duration)
+    seconds = [float(end * base) for end in ends]
+    return list(itertools.pairwise(seconds))
+
+
+def rows(episode, length, first, fps):
+    """The table of an episode: state float32 [3], a matrix float64 [2, 2], done bool, a note."""
+    draw = np.random.default_rng(episode)
+    state = pa.array(draw.normal(size=3 * length).astype(np.float32))
+    return pa.table(
+        {
+            "observation.state": pa.FixedSizeListArray.from_arrays(state, 3),
+            "matrix": pa.array(draw.normal(size=(length, 2, 2)).tolist(), pa.list_(pa.list_(pa.float64()))),
+            "next.done": np.arange(length) == length - 1,
+            "note": [f"\u00e9{n}" for n in range(length)],
+            "timestamp": pa.array([np.float32(float(n / fps)) for n in range(length)], pa.float32()),
+            "frame_index": np.arange(length),
+            "episode_index": np.full(length, episode),
+            "index": np.arange(first, first + length),
+            "task_index": (np.arange(length) >= 2) * (episode == 1),
+        }
+    )
+
+
+def features(cameras):
+    """What info.json tells of them."""
+    shapes = {
+        "observation.state": ("float32", [3], ["x", "y", "grip"]),
+        "matrix": ("float64", [2, 2], None),
+        "next.done": ("bool", [1], None),
+        "note": ("string", [1], None),
+        **{camera: ("video", [32, 32, 3], ["height", "width", "channels"]) for camera in cameras},
+        **{name: (dtype, [1], None) for name, dtype in BASE.items()},
+    }
+    return {name: {"dtype": d, "shape": s, "names": names} for name, (d, s, names) in shapes.items()}
+
+
+def stats(episode):
+    """Statistics, as the metadata of an episode have them."""
+    return {"observation.state": {"min": [0.5, -1.25, 3.0], "max": [1.0, 2.0, float(episode)], "mean": [1.0] * 3,
+                                  "std": [0.5] * 3, "count": [LENGTHS[episode]]}}  # fmt: skip
+
+
+def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0):
+    """Write a dataset with a file for each episode."""
+    put(folder / "meta/info.json", info("v2.1", cameras, fps,
+        "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"))  # fmt: skip
+    lines(folder / "meta/tasks.jsonl", [{"task_index": n, "task": task} for n, task in enumerate(TASKS)])
+    numbers = range(len(LENGTHS))
+    told = [{"episode_index": n, "tasks": [TASKS[0]], "length": LENGTHS[n]} for n in numbers]
+    lines(folder / "meta/episodes.jsonl", told)
+    lines(folder / "meta/episodes_stats.jsonl", [{"episode_index": n, "stats": stats(n)} for n in numbers])
+    for n, length in enumerate(LENGTHS):
+        table(folder / f"data/chunk-000/episode_{n:06d}.parquet", rows(n, length, sum(LENGTHS[:n]), fps))
+        for k, camera in enumerate(cameras):
+            path = folder / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4"
+            video(str(path), range(20 * n + 100 * k, 20 * n + 100 * k + length), b_frames=b_frames, fps=fps)
+    return folder
+
+
+def v30(folder, old, cameras=(CAMERA, OTHER), fps=Fraction(30)):
+    """Write the same as the dataset `old`, with all episodes in one file."""
+    put(folder / "meta/info.json", info("v3.0", cameras, fps,
+        "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"))  # fmt: skip
+    table(folder / "meta/tasks.parquet", pa.table({"task_index": [0, 1], "__index_level_0__": list(TASKS)}))
+    parts = [pq.read_table(old / f"data/chunk-000/episode_{n:06d}.parquet") for n in range(len(LENGTHS))]
+    table(folder / "data/chunk-000/file-000.parquet", pa.concat_tables(parts))
+    told = []
+    for n, length in enumerate(LENGTHS):
+        row = {
+            "episode_index": n,
+            "tasks": [TASKS[0]],
+            "length": length,
+            "data/chunk_index": 0,
+            "data/file_index": 0,
+        }
+        row |= {
+            f"stats/observation.state/{name}": value for name, value in stats(n)["observation.state"].items()
+        }
+        told.append(row)
+    for camera in cameras:
+        shared = str(folder / f"videos/{camera}/chunk-000/file-000.mp4")
+        files = [str(old / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4") for n in range(len(LENGTHS))]
+        for row, (begin, end) in zip(told, joined(shared, files), strict=True):
+            row |= {f"videos/{camera}/chunk_index": 0, f"videos/{camera}/file_index": 0}
+            row |= {f"videos/{camera}/from_timestamp": begin, f"videos/{camera}/to_timestamp": end}
+    table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(told))
+    return folder
+
+
+def info(version, cameras, fps, data_path, video_path):
+    """The text of info.json."""
+    return json.dumps(
+        {"codebase_version": version, "robot_type": "arm", "fps": int(fps) if fps.denominator == 1 else float(fps),
+         "chunks_size": 1000, "splits": {"train": "0:2", "val": "2:3"}, "data_path": data_path,
+         "video_path": video_path, "features": features(cameras)}
+    )  # fmt: skip
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def lines(path, told):
+    put(path, "".join(json.dumps(one) + "\n" for one in told))
+
+
+def table(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path)

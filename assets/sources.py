@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from loader.storage import ObjectInfo
 from resources.storage import check_options
@@ -23,6 +24,10 @@ from .media.segments.read import TABLES
 ORIGINS = "_origins.json"
 """Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
+WALKED = ("files", "mds", "webdataset")
+"""Formats whose objects may be raw objects: samples are walked, not cut."""
+MDS_INDEX = "index.json"
+"""Tells of the samples of all MDS shards beside it, and has none."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
 """Function that returns why an object is not taken, "" for one that is."""
@@ -103,6 +108,12 @@ class Source:
     """True lets the sensor list the source. False is for a source that a feed and the reconcile job look after."""
     feed: Feed | None = None
     """Notices of arrivals; None for none."""
+    format: str = ""
+    """Format of the objects, "webdataset", "mds" or "files" (each a sample): their samples are taken as they are. ""
+    for media, which are cut. All sources of a dataset have the same."""
+    keep: Literal["copy", "in place"] = "copy"
+    """"copy" writes the samples of a format into the dataset; "in place" leaves the bytes where they landed, and a
+    version is an index of them. All sources of a dataset have the same."""
     paused: bool = False
     """True takes nothing until the next deploy; `pausing` does it at run time."""
 
@@ -122,6 +133,15 @@ class Source:
                 f"source {self.name!r}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
                 "0 <= min_bytes <= max_bytes"
             )
+        if self.format not in ("", *WALKED) or self.keep not in ("copy", "in place"):
+            raise ValueError(
+                f"source {self.name!r}: format={self.format!r}, keep={self.keep!r}; accepted: {', '.join(WALKED)} or "
+                "'', and 'copy' or 'in place'"
+            )
+        if self.keep == "in place" and not self.format:
+            raise ValueError(
+                f"source {self.name!r}: media are cut, so their samples cannot stay in place; name a format"
+            )
         if not self.listed and self.feed is None:
             raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
         self.sieve()
@@ -139,11 +159,14 @@ class Source:
             excluded = GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
         except ValueError as error:
             raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
+        index = MDS_INDEX if self.format == "mds" else None
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
 
         def why(info: ObjectInfo) -> str:
             key = info.key
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
+                return "not_media"
+            if key == index:
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"
@@ -163,7 +186,12 @@ LANDING = Source()
 
 
 def check_sources(sources: tuple[Source, ...]) -> None:
-    """Check the names of sources. Raises: ValueError for none, or for two of one name."""
+    """Check the names and formats of sources. Raises: ValueError for none, two of one name, and several formats."""
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")
+    formats = sorted({(source.format, source.keep) for source in sources})
+    if len(formats) > 1:
+        raise ValueError(
+            f"sources with (format, keep) of {formats}; accepted: one of them, else make two datasets"
+        )

@@ -185,6 +185,16 @@ class DatasetSpec:
             if not 0 < (seconds := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name}={seconds}; accepted: seconds above 0")
 
+    @property
+    def format(self) -> str:
+        """Format of the raw objects; "" for media."""
+        return self.sources[0].format
+
+    @property
+    def in_place(self) -> bool:
+        """True where samples stay in the bytes that landed."""
+        return self.sources[0].keep == "in place"
+
     def split_of(self, identity: str) -> str:
         """Return the split of everything with this raw object or subject: by its hash, so it never changes.
 

@@ -5,7 +5,7 @@ audit, or never had one, are not read by mistake: neither in the same run nor in
 """
 
 from loader.errors import StageNotPublished
-from loader.storage import Store
+from loader.storage import RangeReader, Store
 from penstock.stages import StageRecord, current_record
 
 RAW_OBJECTS = "raw_objects"
@@ -32,6 +32,18 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
             f"what it names, then materialize [{dataset}, {stage}] again"
         )
     return record
+
+
+def reader_of(store: Store, record: StageRecord) -> RangeReader:
+    """Return the reader of the shards of a record's parts: the root's store, or one that also finds those in place.
+
+    Raises: as `foreign_objects.shard_reader`.
+    """
+    if not (foreign := record.body.get("foreign")):
+        return store
+    from loader.dataset.tables.foreign_objects import shard_reader
+
+    return shard_reader(store, [foreign], f"batch {record.partition} of {record.dataset}")
 
 
 def require_read(record: StageRecord, upstream: StageRecord) -> None:

@@ -14,6 +14,7 @@ from loader.dataset.log.denies import DenyList
 from loader.dataset.shards.address import SampleAddress
 from loader.dataset.writing.part_extension import part_address
 from loader.errors import MissingDependency, StoreError
+from loader.storage import RangeReader
 from penstock.card.counting.classes import modality_of
 from penstock.card.counting.layout import part_fields
 from penstock.card.examples import address_at, example_of
@@ -21,6 +22,7 @@ from penstock.card.value import Example
 from penstock.stages import StageRecord
 
 from ..checks.outcome import CheckResult
+from ..stages import reader_of
 from .facts import Baseline
 
 if TYPE_CHECKING:
@@ -50,11 +52,12 @@ def shown_of(
     Raises: StoreError.
     """
     parts = {part.id: part for part in map(loader.Part.from_json, samples.body["parts"])}
+    store = reader_of(root.store, samples)
     found: Shown = []
     nbytes = 0
     try:
         for words, row in _chosen(results, _live(root, samples.dataset, table)):
-            example = _example(root, parts[row["part"]], row)
+            example = _example(store, parts[row["part"]], row)
             nbytes += len(example.picture)
             if nbytes > MAX_NBYTES or len(found) == MAX_EXAMPLES:
                 break
@@ -158,21 +161,23 @@ def _live(root: loader.Root, dataset: str, table: "pl.DataFrame") -> "pl.DataFra
     return table.filter(pl.Series(tests.entries(keys) == 0))
 
 
-def _example(root: loader.Root, part: loader.Part, row: dict[str, Any]) -> Example:
+def _example(store: RangeReader, part: loader.Part, row: dict[str, Any]) -> Example:
     fields = {name for shard in part.shards for name in shard.field_nbytes}
-    return _drawn(root, fields, partial(part_address, root.store, part, int(row["row"])), row)
+    return _drawn(store, fields, partial(part_address, store, part, int(row["row"])), row)
 
 
 def _of_version(root: loader.Root, version: loader.Version, row: dict[str, Any]) -> Example:
     place = version.parts.position(row["part"]), int(row["row"])
-    return _drawn(root, part_fields(version, place[0]), partial(address_at, version, place), row)
+    return _drawn(
+        version.placed or root.store, part_fields(version, place[0]), partial(address_at, version, place), row
+    )
 
 
 def _drawn(
-    root: loader.Root,
+    store: RangeReader,
     fields: frozenset[str] | set[str],
     find: Callable[[Sequence[str]], SampleAddress],
     row: dict[str, Any],
 ) -> Example:
     modality = modality_of(fields)
-    return example_of(root.store, str(row.get("kind") or modality), modality, fields, find, row)
+    return example_of(store, str(row.get("kind") or modality), modality, fields, find, row)

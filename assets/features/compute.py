@@ -11,7 +11,7 @@ from typing import get_args
 import loader
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, MissingDependency, ModelFailed, PenstockError, StoreError
-from loader.storage import Store
+from loader.storage import RangeReader
 from resources.compute import Compute, Outcome, Progress
 from resources.compute.contract import Code
 from resources.store_variables import store_variables
@@ -40,7 +40,7 @@ _LOST = get_args(Code)
 class Stretch:
     """Rows [start, stop) of one part, for one featurizer."""
 
-    store: Store
+    store: RangeReader
     """Store of the part."""
     part: loader.Part
     """The part."""
@@ -144,7 +144,7 @@ def _row(key: str, made: Features | Unusable) -> Row:
 
 
 def compute_part(
-    store: Store,
+    store: RangeReader,
     compute: Compute,
     featurizer: Featurizer,
     kind: str,

@@ -21,7 +21,7 @@ from ..featurizers.models import ModelFeaturizer, pinned
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
 from ..spec import DatasetSpec, Feature, stage_name
-from ..stages import require_published
+from ..stages import reader_of, require_published
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
 from .names import names_of, stored_facts
@@ -67,11 +67,12 @@ def feature_stage(
     body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
     body["facts"] = stored_facts(featurizer, names)
     stored = Stored()
+    store = reader_of(root.store, upstream)
     with root.heartbeat(upstream.body["txn"]):
         if isinstance(featurizer, ModelFeaturizer) and taken:
             body |= model_facts(compute, featurizer, timeout_s)
         for kind, part in taken:
-            rows = compute_part(root.store, compute, featurizer, kind, part, timeout_s, progress)
+            rows = compute_part(store, compute, featurizer, kind, part, timeout_s, progress)
             store_part(root.store, featurizer, names, kind, part, rows, stored)
     record = StageRecord(
         dataset=dataset,

@@ -251,7 +251,9 @@ def refresh_stage(
             body |= model_facts(compute, featurizer, spec.work_timeout_s)
         for kind, part in taken:
             gone = _gone(version, part.id)
-            rows = compute_part(store, compute, featurizer, kind, part, spec.work_timeout_s, progress, gone)
+            rows = compute_part(
+                version.placed or store, compute, featurizer, kind, part, spec.work_timeout_s, progress, gone
+            )
             store_part(store, featurizer, names, kind, part, rows, stored, txn)
     reason = refused_reason(stored.refused, len(stored.table), spec.max_reject_rate)
     record = StageRecord(

@@ -20,7 +20,7 @@ from loader.dataset.versions.samples_table import live_rows
 from loader.errors import Corrupt, DecodeFailed, StoreError
 from loader.modalities.fields import last_word
 from loader.run.recipe.decode import decode_sample, decoders
-from loader.storage import Store
+from loader.storage import RangeReader
 from resources.compute import Compute, Outcome, Progress
 from resources.store_variables import store_variables
 
@@ -41,7 +41,7 @@ VIDEOS: Mapping[str, str] = {
 class Reading:
     """A sample to read."""
 
-    store: Store
+    store: RangeReader
     """Store of its fields; pickled without secrets."""
     address: SampleAddress
     """Place of its fields."""
@@ -118,7 +118,9 @@ def judge(
     Raises: StoreError for a sample that could not be read, which says nothing about it.
     """
     addresses = _addresses(version, claims)
-    readings = {key: Reading(store=version.store, address=at) for key, at in addresses.items()}
+    readings = {
+        key: Reading(store=version.placed or version.store, address=at) for key, at in addresses.items()
+    }
     made: dict[str, Finding] = {key: Finding(verdict="gone") for key in claims if key not in readings}
     for last in (False, True):
         work = [key for key in readings if key not in made]
@@ -127,7 +129,7 @@ def judge(
             [readings[key] for key in work],
             timeout_s=timeout_s,
             progress=progress,
-            variables=store_variables(version.store),
+            variables=store_variables(version.placed or version.store),
         )
         for key, outcome in zip(work, outcomes, strict=True):
             at = addresses[key]

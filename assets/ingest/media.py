@@ -59,7 +59,7 @@ def media_stage(
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
-    takes = [spec.policy.video.hdr, spec.policy.video.deep]
+    takes = [spec.policy.video.hdr, spec.policy.video.deep, *([spec.format] if spec.format else [])]
     wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == wanted:
@@ -113,7 +113,12 @@ def audit_objects(
         else:
             first_with[row["sha256"]] = row["key"]
             readable.append(row)
-    admitted: list[Row] = []
+    if spec.format:
+        from .foreign_samples import audit_walked  # which media do without
+
+        admitted, walked = audit_walked(landing, spec, readable)
+        return admitted, [*refusals, *walked]
+    admitted = []
     with tempfile.TemporaryDirectory(prefix="penstock-audit-") as scratch:
         work = [
             AuditRequest(

@@ -72,6 +72,8 @@ def units_stage(
     wanted = fingerprint(
         CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
     )
+    if spec.format:
+        wanted = fingerprint(wanted, spec.format, str(spec.in_place))
     newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
         return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
@@ -82,27 +84,37 @@ def units_stage(
     txn = root.begin(
         spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"), gated=True
     )
-    with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
-        cut, refusals = cut_objects(
-            landing,
-            compute,
-            spec,
-            audits,
-            raws,
-            Path(scratch),
-            published_objects(root, spec.name),
-            progress,
-            staging_of(store, spec.name, partition, spec.policy),
-            tell,
-        )
-        reason = untrue_reason(refusals, len(audits), spec.max_untrue_rate)
-        labels = labels_of(cut, published_labels(root, spec.name))
-        parts = (
-            [] if reason else write_parts(root, spec, txn, cut, labels, partition=partition, run_id=run_id)
-        )
-    rows = [unit_row(unit, part) for part, members in parts for unit in members]
+    reason, short, foreign = "", 0, None
+    if spec.format:
+        from .foreign_samples import write_walked  # which media do without
+
+        labels, told = published_labels(root, spec.name), _provenance(spec, partition, run_id)
+        with root.heartbeat(txn):
+            there = published_objects(root, spec.name)
+            parts, rows, refusals, foreign = write_walked(root, landing, spec, txn, audits, raws, there, told)
+    else:
+        with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
+            cut, refusals = cut_objects(
+                landing,
+                compute,
+                spec,
+                audits,
+                raws,
+                Path(scratch),
+                published_objects(root, spec.name),
+                progress,
+                staging_of(store, spec.name, partition, spec.policy),
+                tell,
+            )
+            reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), n_short_shots(cut)
+            labels = labels_of(cut, published_labels(root, spec.name))
+            told = {"partition": partition, "run_id": run_id}
+            made = [] if reason else write_parts(root, spec, txn, cut, labels, **told)
+        parts = [(members[0].kind, part) for part, members in made]
+        rows = [unit_row(unit, part) for part, members in made for unit in members]
     if not parts:
         root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
+    kinds = [] if spec.format else [kind for kind, _ in parts]
     record = StageRecord(
         dataset=spec.name,
         stage=UNITS,
@@ -118,13 +130,17 @@ def units_stage(
         },
         upstream=(Upstream(stage=media.stage, partition=partition, r=media.r),),
         counts=refusal_counts(refusals)
-        | {"units": len(rows), "nbytes": _nbytes([part for part, _ in parts])}
-        | {"short_shots": n_short_shots(cut)},
+        | {
+            "units": len(rows),
+            "nbytes": _nbytes([part for _, part in parts]),
+            "short_shots": short,
+        },
         body={
             "txn": txn,
             "labels": labels,
-            "parts": [{"kind": members[0].kind, "part": part.to_json()} for part, members in parts],
-            "policy": policy_words(spec.policy, [members[0].kind for _, members in parts]),
+            "parts": [{"kind": kind, "part": part.to_json()} for kind, part in parts],
+            "policy": policy_words(spec.policy, kinds),
+            **({"foreign": foreign} if foreign else {}),
         },
     )
     published = append_record(store, record)
@@ -145,12 +161,7 @@ def write_parts(
     run_id: str,
 ) -> list[tuple["loader.Part", list[CutUnit]]]:
     """Write one part per kind and set of fields, and return each with its units."""
-    provenance = {
-        "run_id": run_id,
-        "asset_key": f"{spec.name}/{UNITS}",
-        "partition": partition,
-        "code_version": CODE_VERSION,
-    }
+    provenance = _provenance(spec, partition, run_id)
     number = {label: position for position, label in enumerate(labels)}
     layouts: dict[tuple[str, tuple[str, ...]], list[CutUnit]] = {}
     for unit in units:
@@ -171,6 +182,15 @@ def write_parts(
         name = f"{kind}_{place}"
         parts.append((loader.write_part(root, txn, samples, group=kind, groups=used, name=name), members))
     return parts
+
+
+def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:
+    return {
+        "run_id": run_id,
+        "asset_key": f"{spec.name}/{UNITS}",
+        "partition": partition,
+        "code_version": CODE_VERSION,
+    }
 
 
 def field_names(unit: CutUnit) -> tuple[str, ...]:
@@ -268,17 +288,29 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
 def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts do not fit what was published since they were cut, or "".
 
-    Numbers mean another class now, or the same raw bytes are published.
+    Numbers mean another class now, the same raw bytes are published, or a group has other fields.
     """
     known = published_labels(root, dataset)
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
         return f"it was cut with the classes {list(labels)}, the newest version has {known}"
+    if reason := _other_groups(root, dataset, parts):
+        return reason
     published = published_objects(root, dataset)
     for part in parts if published else ():
         for row in part_rows(root.store, part):
             if row["raw_sha256"] in published:
                 return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
+    return ""
+
+
+def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Part"]) -> str:
+    """Return why the parts' groups are not those of the newest version, or ""."""
+    newest = root.state.newest(dataset)
+    groups = root.open(newest.id).manifest["groups"] if newest else {}
+    for shard in (shard for part in parts for shard in part.shards):
+        if shard.group in groups and set(shard.field_nbytes) != set(groups[shard.group]["field_nbytes"]):
+            return f"group {shard.group!r} has {sorted(groups[shard.group]['field_nbytes'])} by now"
     return ""
 
 

@@ -213,7 +213,9 @@ def overtaken(root: loader.Root, samples: StageRecord, verdict: StageRecord, gat
 def digest_of(samples: StageRecord) -> str:
     """Return the sha256 hex of everything that publishing a samples record adds and leaves out, for the verdict."""
     parts = [loader.Part.from_json(body) for body in samples.body["parts"]]
-    return gated.digest_of(parts, samples.body["exclude"], samples.body.get("supersede") or {})
+    return gated.digest_of(
+        parts, samples.body["exclude"], samples.body.get("supersede") or {}, samples.body.get("foreign")
+    )
 
 
 def content_of(samples: StageRecord, table: "pl.DataFrame") -> str:

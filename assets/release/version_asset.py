@@ -291,10 +291,8 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         "labels": labels,
         PRODUCER: arrivals(root.store, record),
     }
-    producer["gate"] = {
-        "report": str(verdict.body.get("report", "")),
-        "checks": {one["name"]: _word(one) for one in verdict.body["checks"]},
-    }
+    checks = {one["name"]: _word(one) for one in verdict.body["checks"]}
+    producer["gate"] = {"report": str(verdict.body.get("report", "")), "checks": checks}
     if approval := verdict.body.get("approval"):
         producer["approval"] = approval
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
@@ -306,6 +304,7 @@ def _publish(root: loader.Root, record: StageRecord, verdict: StageRecord, run_i
         # For near-duplicates; what the verdict was compared with, it says itself.
         onto=record.body.get("compared_with"),
         verdict=verdict.path,
+        foreign=record.body.get("foreign"),
         producer=producer,
         facts=record.body.get("facts"),
     )

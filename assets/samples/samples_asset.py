@@ -105,6 +105,7 @@ def samples_stage(
         body={
             "txn": units.body["txn"],
             "labels": units.body["labels"],
+            **({"foreign": units.body["foreign"]} if units.body.get("foreign") else {}),
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
             "facts": facts_told(
                 [shard for part in assembled.parts for shard in part.shards],

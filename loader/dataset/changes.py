@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import Conflict, PenstockError
+from ..errors import Conflict, InvalidSample, PenstockError
+from ..storage.placed import FOREIGN
 from .labels.annotate import Annotated, Annotating, write_annotation
 from .log.refs import resolve
 from .log.rules import not_aborted
@@ -18,7 +19,7 @@ from .publishing.commit import Check, FreeGroup, NewKeys, Onto, Pending, check_f
 from .publishing.gate import check_verdict
 from .shards.part import Part
 from .tables.manifest import Change
-from .tables.parquet import put_named, table_bytes
+from .tables.parquet import TableFile, put_named, table_bytes
 from .versions.samples_table import import_polars
 from .versions.version import Version, open_record
 from .writing.exclude import (
@@ -52,9 +53,11 @@ def publish_parts(
     onto: str | None,
     verdict: str,
     facts: Facts = None,
+    foreign: Mapping[str, Any] | None = None,
 ) -> Version:
     """Publish parts as `Root.publish`."""
     txn = check_parts(parts)
+    objects = _check_foreign(txn, parts, foreign)
     who, told = check_producer(producer), check_facts(facts)
     state = root.log.state
     if parent is not None and resolve(state, parent).dataset != dataset:
@@ -68,7 +71,7 @@ def publish_parts(
         check_reason("exclude", repr(key), why)
     checks: list[Check] = [] if onto is None else [Onto(onto)]
     if verdict or known.gated:
-        checks += check_verdict(root.store, known, verdict, parts, exclude, supersede)
+        checks += check_verdict(root.store, known, verdict, parts, exclude, supersede, foreign)
     newest = state.newest(dataset)
     base = open_record(root.store, newest) if newest else None
     columns = base.manifest["columns"] if base else {}
@@ -77,6 +80,7 @@ def publish_parts(
     with root.heartbeat(txn):
         superseded = find_superseded(base, supersede) if supersede else NOTHING_SUPERSEDED
         change, keys = write_run(root.store, prefix, parts, earlier, exclude, superseded)
+        change = replace(change, foreign=objects)
         pending = Pending(
             dataset=dataset,
             txn=txn,
@@ -88,6 +92,21 @@ def publish_parts(
         )
         checks += [superseded.still_live()] if supersede else []
         return commit(root.store, root.log, pending, *checks, NewKeys(root.store, keys))
+
+
+def _check_foreign(txn: str, parts: Sequence[Part], foreign: Mapping[str, Any] | None) -> TableFile | None:
+    """Return the table of the objects that parts have their bytes in.
+
+    Raises: InvalidSample for a table of another transaction, and where parts in place come without one.
+    """
+    in_place = any(shard.path.startswith(FOREIGN) for part in parts for shard in part.shards)
+    table = TableFile.from_json(dict(foreign)) if foreign else None
+    if in_place != (table is not None) or (table is not None and not table.path.startswith(f"data/{txn}/")):
+        raise InvalidSample(
+            f"parts with bytes in other places: {in_place}, table of their objects: {table and table.path!r}; pass "
+            "foreign=, the table that was written with them, and none otherwise"
+        )
+    return table
 
 
 def publish_registered(

@@ -216,6 +216,7 @@ class Root:
         supersede: Mapping[str, str] | None = None,
         onto: str | None = None,
         verdict: str = "",
+        foreign: Mapping[str, Any] | None = None,
         producer: Mapping[str, Any] | None = None,
         facts: Facts | None = None,
     ) -> Version:
@@ -230,6 +231,7 @@ class Root:
         entry does both, so that no version has both or neither.
         onto: id of the version to continue; "" for none yet. Another newest version is a Conflict.
         verdict: path of the stage record that let exactly these parts pass. Parts of a gated transaction need it.
+        foreign: table of the objects that the parts have their bytes in, where these stay in other places.
         producer: facts for the manifest (run id, code version). facts: field -> {"tokenizer", "tokenizer_sha256",
         "unit", "dims", "labels" ...}, kept by later versions (docs/format.md).
 
@@ -240,11 +242,8 @@ class Root:
         """
         from .changes import publish_parts
 
-        return self._verifying(
-            publish_parts(
-                self, dataset, parts, parent, exclude or {}, producer, supersede or {}, onto, verdict, facts
-            )
-        )
+        how = exclude or {}, producer, supersede or {}, onto, verdict, facts, foreign
+        return self._verifying(publish_parts(self, dataset, parts, parent, *how))
 
     def add_group(
         self,

@@ -77,6 +77,11 @@ class PlacedStore:
         return [self._home.url, *(one.url for one in self._places)]
 
     @property
+    def stores(self) -> list[Store]:
+        """The root's store, and those of the places."""
+        return [self._home, *self._places]
+
+    @property
     def disk(self) -> "PlacedStore | None":
         """This store itself where all are folders of this machine, else None: see `store.disk_of`."""
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None

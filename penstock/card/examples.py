@@ -11,7 +11,7 @@ from loader import Version
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed
-from loader.storage import Store
+from loader.storage import RangeReader
 
 from ..progress import progress
 from ..units import length
@@ -69,7 +69,7 @@ def _example(
 
 
 def example_of(
-    store: Store,
+    store: RangeReader,
     name: str,
     modality: str,
     fields: Collection[str],
@@ -122,7 +122,7 @@ def address_at(version: Version, place: tuple[int, int], fields: Sequence[str]) 
     return version.address(np.array([ordinal]), fields)[0]
 
 
-def _read(store: Store, address: SampleAddress) -> dict[str, bytes]:
+def _read(store: RangeReader, address: SampleAddress) -> dict[str, bytes]:
     """Return the fields that are not too large. Raises: Corrupt; StoreError."""
     small = {name: at for name, at in address.fields.items() if at.nbytes <= MAX_FIELD_BYTES}
     if not small:

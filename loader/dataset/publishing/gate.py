@@ -23,10 +23,16 @@ from .commit import Onto
 _RECORD = re.compile(r"stages/(?P<dataset>[^/]+)/[^/]+/[^/]+/(?P<r>[0-9]{12})\.json")
 
 
-def digest_of(parts: Sequence[Part], exclude: Mapping[str, str], supersede: Mapping[str, str]) -> str:
+def digest_of(
+    parts: Sequence[Part],
+    exclude: Mapping[str, str],
+    supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
+) -> str:
     """Return the sha256 hex of a publish's additions and omissions, which a verdict is of."""
     bodies = sorted((part.to_json() for part in parts), key=lambda body: str(body["id"]))
-    return hashlib.sha256(canonical([bodies, dict(exclude), dict(supersede)])).hexdigest()
+    told = [bodies, dict(exclude), dict(supersede), *([dict(foreign)] if foreign else [])]
+    return hashlib.sha256(canonical(told)).hexdigest()
 
 
 def check_verdict(
@@ -36,6 +42,7 @@ def check_verdict(
     parts: Sequence[Part],
     exclude: Mapping[str, str],
     supersede: Mapping[str, str],
+    foreign: Mapping[str, Any] | None = None,
 ) -> list[Onto]:
     """Return the further checks of a publish in an open transaction that is gated or shows this verdict.
 
@@ -52,7 +59,7 @@ def check_verdict(
     record = _record(store, txn, verdict)
     if record["verdict"] != "published":
         raise ungated(txn.txn, f"{verdict} says {record['verdict']!r}: {record.get('reason', '')}")
-    if record["body"].get("publishes") != digest_of(parts, exclude, supersede):
+    if record["body"].get("publishes") != digest_of(parts, exclude, supersede, foreign):
         raise ungated(txn.txn, f"{verdict} is of other parts, or of other samples to leave out")
     later = f"{verdict.rpartition('/')[0]}/{int(name['r']) + 1:012d}.json"
     if is_there(store, later):

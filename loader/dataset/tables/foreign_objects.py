@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
 from ...json_text import parse_json_object
 from ...storage import ObjectInfo, Store, open_store
-from ...storage.placed import FOREIGN, PlacedObject, PlacedStore
+from ...storage.placed import FOREIGN, ObjectsOf, PlacedObject, PlacedStore
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
@@ -202,7 +202,24 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
             for one in found
         ]
 
-    return PlacedStore(store, list(stores.values()), objects_of)
+    return _Shards(store, list(stores.values()), objects_of, (store, files, name))
+
+
+class _Shards(PlacedStore):
+    """A reader that another process opens anew."""
+
+    def __init__(
+        self,
+        home: Store,
+        places: Sequence[Store],
+        objects_of: ObjectsOf,
+        opened: tuple[Store, Sequence[dict[str, Any]], str],
+    ) -> None:
+        super().__init__(home, places, objects_of)
+        self._opened = opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shard_reader, self._opened
 
 
 def _place_of(path: str) -> str:

@@ -7,10 +7,10 @@ features or columns of scores. Shards are never rewritten; each stage hands on a
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound
-from ...storage import Store
+from ...storage import RangeReader, Store
 from ..reading.read_fields import read_fields
 from ..shards.address import SampleAddress
 from ..shards.index import ROW_GROUP_ROWS, IndexFile, IndexPlace, IndexRows
@@ -24,7 +24,7 @@ BLOCK_ROWS = 64
 
 
 def read_part(
-    store: Store, part: Part, fields: Sequence[str], rows: range | None = None
+    store: RangeReader, part: Part, fields: Sequence[str], rows: range | None = None
 ) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yield (key, field -> bytes) of every sample, or of consecutive `rows`, in the part's order; checksums verified.
 
@@ -32,7 +32,7 @@ def read_part(
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
-    indexes = {s.path: IndexFile(store, _place(s)) for s in [keyed, *shards.values()]}
+    indexes = {s.path: IndexFile(cast(Store, store), _place(s)) for s in [keyed, *shards.values()]}
     pins: dict[str, str] = {}
     wanted = range(part.n_rows) if rows is None else rows
     for first in range(wanted.start // ROW_GROUP_ROWS * ROW_GROUP_ROWS, wanted.stop, ROW_GROUP_ROWS):
@@ -45,14 +45,14 @@ def read_part(
             yield from zip((address.key for address in addresses), found, strict=True)
 
 
-def part_address(store: Store, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
+def part_address(store: RangeReader, part: Part, row: int, fields: Sequence[str]) -> SampleAddress:
     """Return the place of a row's fields, of a part that need not be published.
 
     Reads a row group of their shards' indexes. Raises: FieldNotFound; Corrupt; ObjectNotFound.
     """
     shards = {field: _shard_with(part, field) for field in fields}
     keyed = next(iter(shards.values()), part.shards[0])
-    files = {shard.path: IndexFile(store, _place(shard)) for shard in (keyed, *shards.values())}
+    files = {shard.path: IndexFile(cast(Store, store), _place(shard)) for shard in (keyed, *shards.values())}
     index = {path: file.read_row_group(file.row_group_of(row)) for path, file in files.items()}
     return _address(part, index, keyed, shards, row - index[keyed.path].first_row)
 

@@ -58,7 +58,9 @@ class Window:
         gap = offset - self._start - len(self._data)
         self._size = min(2 * self._size, most) if self._data and gap < jump else first
         size = min(max(nbytes, self._size), self.nbytes - offset)
-        if self._file is not None:
+        if size <= 0:
+            data = b""  # behind the end of an object that is cut
+        elif self._file is not None:
             data = os.pread(self._file, size, offset)
         else:
             data = self._store.get_range(self._info.key, offset, size, self._info.etag or None).data

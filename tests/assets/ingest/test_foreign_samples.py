@@ -1,0 +1,185 @@
+"""Archives of other formats as raw objects: walked instead of cut, copied or left in place, through the same stages."""
+
+import io
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.compute as pc
+import pytest
+
+import loader
+from assets.arrivals.make_batches import discover
+from assets.checks import Expectation
+from assets.gate import Gate
+from assets.release.audit import audit_batch
+from assets.sources import Source
+from assets.spec import DatasetSpec, Feature
+from loader.dataset.log.denies import Target
+from loader.dataset.reading.read_fields import read_fields
+from loader.errors import InvalidSample, StageNotPublished
+from loader.storage import open_store
+from penstock.stages import current_record
+from penstock.takedown.run import run_takedown
+from tests.assets.conftest import Run, jpeg
+from tests.foreign import mds_files
+
+SUITE = Gate(thresholds=None)
+KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
+
+
+def tar(path: Path, members: Mapping[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as out:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            out.addfile(info, io.BytesIO(data))
+
+
+def photos(first: int, n: int = 3) -> dict[str, bytes]:
+    return {
+        f"{i:03d}.{field}": data
+        for i in range(first, first + n)
+        for field, data in (("jpg", jpeg(64 + 8 * i, 64)), ("txt", f"photo {i}".encode()))
+    }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Two archives, and one that is cut."""
+    folder = tmp_path / "tars"
+    tar(folder / "0.tar", photos(0))
+    tar(folder / "1.tar", photos(3))
+    (folder / "cut.tar").write_bytes((folder / "1.tar").read_bytes()[:2000])
+    return folder
+
+
+def spec(keep: str, format: str = "webdataset", **more: object) -> DatasetSpec:
+    told: dict[str, object] = {"max_reject_rate": 0.5, "gate": SUITE, **more}
+    return DatasetSpec(name="demo", sources=(Source(format=format, keep=keep),), **told)  # type: ignore[arg-type]
+
+
+def stored(version: loader.Version, field: str) -> dict[str, bytes]:
+    """Source key -> bytes of a field."""
+    rows = version.samples().select("key", "source_key").collect()
+    names = dict(rows.iter_rows())
+    places = version.address(np.arange(len(version)), [field])
+    found = read_fields(version.shard_store, places)
+    return {names[at.key]: bytes(one[field]) for at, one in zip(places, found, strict=True)}
+
+
+@KEEPS
+def test_archives_become_a_version_with_features(
+    keep: str, place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    demo = spec(keep, features=(Feature(name="phash"),))
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    version = root.open("demo@latest")
+    assert stored(version, "jpg") == {name[:3]: data for name, data in photos(0, 6).items() if "jpg" in name}
+    rows = version.samples().collect()
+    assert rows["phash"].null_count() == 0
+    assert set(rows["kind"]) == {"image"}
+    assert set(rows["raw_key"]) == {"0.tar", "1.tar"}
+    media = version.parts.shard_rows().filter(pc.equal(version.parts.shard_rows()["group"], "media"))
+    assert {path.startswith("foreign/") for path in media["path"].to_pylist()} == {keep == "in place"}
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert (record.counts["used"], record.counts["rejected"]) == (2, 1)
+
+
+@KEEPS
+def test_a_check_that_fails_stops_archives_as_any_batch(
+    keep: str, place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    wrong = Expectation(kind="in_set", column="kind", values=("audio",))
+    demo = spec(keep, gate=Gate(suite=(wrong,), thresholds=None))
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert not run("release", demo, place=place).success
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert root.state.txns[record.body["txn"]].status == "aborted"
+    assert not root.state.versions("demo")
+
+
+def test_parts_in_place_are_published_with_the_table_that_the_gate_saw(
+    place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    demo = spec("in place")
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    parts = [loader.Part.from_json(part) for part in record.body["parts"]]
+    with pytest.raises(StageNotPublished, match="no verdict"):
+        root.publish("demo", parts, foreign=record.body["foreign"])
+    with pytest.raises(InvalidSample, match="foreign="):
+        root.publish("demo", parts)
+    verdict = audit_batch(root, record, SUITE, "r").record
+    other = {**record.body["foreign"], "sha256": "0" * 64}
+    with pytest.raises(StageNotPublished, match="other parts"):
+        root.publish("demo", parts, verdict=verdict.path, foreign=other)
+    assert len(root.publish("demo", parts, verdict=verdict.path, foreign=record.body["foreign"])) == 6
+
+
+def test_a_takedown_of_an_archive_leaves_its_samples_out(
+    place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    demo = spec("in place")
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    (uri,) = set(root.open("demo@1").samples().filter(pl.col("raw_key") == "0.tar").collect()["raw_uri"])
+    n = root.log.deny([Target(kind="raw", value=uri)], "ticket 4", "ann").n
+    run_takedown(root, n, apply=True)
+    assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {"1.tar"}
+
+
+def test_an_archive_that_lands_again_is_new_samples(
+    place: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    """Its keys repeat those of its earlier samples; the same bytes under another name are a duplicate."""
+    demo = spec("in place")
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    shutil.copy(place / "1.tar", place / "2.tar")
+    tar(place / "3.tar", {name: data for name, data in photos(0).items() if "000" in name})
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    record = current_record(root.store, "demo", "units", batch)
+    assert record is not None
+    assert (record.counts["units"], record.counts["dropped"]) == (1, 1)
+    assert len(root.open("demo@latest")) == 7
+
+
+@KEEPS
+def test_mds_shards_and_plain_files_are_walked(
+    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    shards, files = tmp_path / "mds", tmp_path / "files"
+    mds_files.fill(shards, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
+    files.mkdir()
+    (files / "x.txt").write_bytes(b"x")
+    demo = spec(keep, "mds")
+    assert run("ingest", demo, arrive(shards), shards).success
+    assert run("release", demo, place=shards).success
+    assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}
+    other = replace(spec(keep, "files"), name="other")
+    (batch,) = discover(root.store, open_store(str(files)), "other")
+    assert run("ingest", other, batch, files).success
+    assert run("release", other, place=files).success
+    assert stored(root.open("other@1"), "txt") == {"x": b"x"}
+
+
+def test_sources_of_several_formats_are_refused() -> None:
+    with pytest.raises(ValueError, match="make two datasets"):
+        DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
+    with pytest.raises(ValueError, match="media are cut"):
+        Source(keep="in place")

@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,21 @@ def mixture(task: Task) -> Iterator[Any]:
     return serve(replace(task, folder=folder), names, workers=task.workers)
 
 
+def registered(format: str, task: Task) -> Iterator[Any]:
+    """The same samples in another format, trained on where they lie."""
+    from loader.foreign.register import register
+    from loader.storage import open_store
+    from penstock.sources.run_export import export
+
+    place = task.folder.with_name(f"{task.folder.name}-as-{format}")
+    folder = task.folder.with_name(f"{task.folder.name}-registered-{format}")
+    if not folder.exists():
+        place.mkdir()
+        export(root_of(task).open("bench@latest"), format, open_store(str(place)))
+        register(loader.Root(folder), format, place, "bench")
+    return serve(replace(task, folder=folder), workers=task.workers)
+
+
 def default(task: Task) -> Iterator[Any]:
     """As `Loader` chooses by itself."""
     return serve(task)
@@ -101,4 +117,7 @@ ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS) | dict.fromke
     ("store", "resume"), REMOTE
 )
 ROWS["raw"] = WAYS | {"in process, made into bytes": made_into_bytes}
+ROWS["exchange"] = {"native": threads} | {
+    f"registered {format}": partial(registered, format) for format in ("webdataset", "mds")
+}
 ROWS["mixture"] = {"1 source": threads, f"{SOURCES} sources": mixture}

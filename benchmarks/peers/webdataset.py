@@ -78,4 +78,12 @@ def state(task: Task, samples: int) -> Any:
 
 WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
-ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH, "store": WORKERS, "resume": WORKERS}
+ROWS = {
+    "images": WORKERS,
+    "raw": BOTH,
+    "exchange": WORKERS,
+    "latents": BOTH,
+    "tokens": BOTH,
+    "store": WORKERS,
+    "resume": WORKERS,
+}

@@ -1,0 +1,1 @@
+"""Registration, training and import of other people's formats, and export to them, measured."""

@@ -1,0 +1,81 @@
+"""`python -m benchmarks.exchange`: other people's formats, registered, trained on, imported and exported.
+
+Minutes, and some 5 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` registers as
+many as the design's row has. webdataset and streaming themselves take part where `python -m benchmarks.peers webdataset
+streaming` has installed them.
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..contest import ROOT
+from ..throughput import say
+from ..view.rows import Row
+from . import rows
+
+PAGE = ROOT / "docs" / "benchmarks-exchange.md"
+MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
+    "register": rows.registration,
+    "small": rows.small_members,
+    "large": rows.large_members,
+    "load": rows.loading,
+    "import": rows.imports,
+    "export": rows.exports,
+}
+"""Name -> function that measures its rows: another row is a line here."""
+
+HEAD = """# Exchange
+
+Made by `{command}` on {machine}. {note}
+
+[Registration](exchange.md), import and export of other formats. Files are in the page cache. Contestants take turns;
+ratios are within a round. Medians, with range. Buckets answer after 20 ms, from a process that shares the two cores.
+
+| measured | goal | figure | reached |
+| --- | --- | --- | --- |"""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.exchange", description=__doc__)
+    options.add_argument("--rows", default=",".join(MEASURED), help="of: %(default)s")
+    options.add_argument("--samples", type=int, default=rows.Sizes.samples, help="to register")
+    options.add_argument("--photos", type=int, default=rows.Sizes.photos, help="to load, import and export")
+    options.add_argument("--rounds", type=int, default=rows.Sizes.rounds)
+    options.add_argument("--folder", type=Path, help="keep the data here")
+    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
+    options.add_argument(
+        "--out", type=Path, help="write the page here (default: docs/benchmarks-exchange.md)"
+    )
+    given = options.parse_args()
+    sizes = rows.Sizes(samples=given.samples, photos=given.photos, rounds=given.rounds)
+    changed = [
+        f"--{name} {getattr(given, name)}"
+        for name in ("rows", "samples", "photos", "rounds")
+        if getattr(given, name) != options.get_default(name)
+    ]
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        for name in given.rows.split(","):
+            for row in MEASURED[name](folder, sizes):
+                say(str(row))
+                found.append(row)
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    text = page_of(found, " ".join(["python -m benchmarks.exchange", *changed]), machine, given.note)
+    (given.out or PAGE).write_text(text)
+    print(text)
+    return 0
+
+
+def page_of(found: list[Row], command: str, machine: str, note: str) -> str:
+    """The page."""
+    head = HEAD.format(command=command, machine=machine, note=note)
+    return "\n".join([*(line.rstrip() for line in head.splitlines()), *map(str, found)]) + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,250 @@
+"""What is measured: each function takes a folder and sizes, and gives rows of the page's table."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import loader
+from loader.foreign.formats.window import MOST_BYTES
+from loader.foreign.register import register
+from loader.storage import ObjectInfo, Store, open_store
+from penstock.sources.run_export import export
+from penstock.sources.run_import import import_place
+
+from ..latency_server import BUCKET, CREDENTIALS, latency_store
+from ..page import ratios
+from ..rows import Aim
+from ..rows import Row as Contest
+from ..throughput import Bench, measure, say
+from ..view.rows import Row
+from . import tars
+
+SMALL = {"jpg": 300, "json": 100, "cls": 2}
+"""Members of a sample whose headers are counted."""
+PHOTO = {"jpg": 30_000, "cls": 2}
+LARGE = {"mp4": 2_000_000}
+AT_ONCE = 16
+"""Archives that are read together, as at registration."""
+LOADED = Contest(
+    name="exchange",
+    title="Images: raw bytes, registered where they lie",
+    kind="images",
+    samples=20_000,
+    aims=(Aim(of="penstock, native", at_least=0.9),),
+    limit="",
+    bound="",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    samples: int = 100_000
+    """Samples of three small members, 1,000 an archive."""
+    photos: int = 20_000
+    """Samples of 30 KB that are imported and exported."""
+    rounds: int = 3
+    """Rounds of each contest."""
+
+
+def registration(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Archives on a disk, by their headers."""
+    place = tars.make(folder / f"tars-{sizes.samples}", sizes.samples, 1000, SMALL)
+    taken, bare, peak = [], [], []
+    for number in range(sizes.rounds):
+        bare.append(_seconds(lambda: _read_all(open_store(str(place)))))
+        taken.append(_seconds(partial(_registered, folder, str(place), f"disk-{number}")))
+        peak.append(_peak_mib())
+    yield Row(
+        what=f"register {sizes.samples:,} samples x {len(SMALL)} members, {sizes.samples // 1000:,} tars, of a disk",
+        values=taken,
+        unit="s",
+        goal=30 * sizes.samples / 1e6,
+        digits=1,
+    )
+    yield Row(what="- a bare read of these archives", values=bare, unit="s", digits=1)
+    yield Row(what="- memory of the process", values=peak, unit="MiB", digits=0)
+
+
+def small_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """A bucket of 20 ms, whose members are read through: against one bare read of the same bytes."""
+    n = max(2000, sizes.photos // 4)
+    tars.make(folder / "bucket" / "small", n, 250, PHOTO)
+    with latency_store(folder / "bucket") as server:
+        url, ratio, nbytes = f"s3://{BUCKET}/small", [], []
+        with _environment(server.options["endpoint_url"]):
+            store = open_store(url)
+            size = sum(info.nbytes for info in store.list())
+            for number in range(sizes.rounds):
+                bare = _seconds(lambda: _read_all(store))
+                server.served()
+                ratio.append(_seconds(partial(_registered, folder, url, f"small-{number}")) / bare)
+                nbytes.append(server.served()[1] / size)
+    yield Row(
+        what=f"at 20 ms: register {n:,} members of 30 KB, time of reading them once",
+        values=ratio,
+        unit="x",
+        goal=1.1,
+    )
+    yield Row(what="- bytes asked for, of all", values=nbytes, unit="x")
+
+
+def large_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """A bucket of 20 ms, whose members are jumped over."""
+    n = 200
+    tars.make(folder / "bucket" / "large", n, 20, LARGE)
+    with latency_store(folder / "bucket") as server, _environment(server.options["endpoint_url"]):
+        server.served()
+        seconds = _seconds(lambda: _registered(folder, f"s3://{BUCKET}/large", "large"))
+        requests, nbytes = server.served()
+    yield Row(
+        what=f"at 20 ms: register {n} members of 2 MB, requests a member",
+        values=[requests / n],
+        unit="",
+        goal=1.1,
+    )
+    yield Row(what="- its time", values=[seconds], unit="s")
+    yield Row(what="- bytes asked for", values=[nbytes / 2**20], unit="MiB", digits=0)
+
+
+def loading(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Trainings on registered bytes against a native version, and against the formats' own libraries."""
+    (folder / "loading").mkdir(parents=True, exist_ok=True)
+    bench = Bench(folder / "loading", ("penstock", "webdataset", "streaming"), sizes.photos / LOADED.samples)
+    turns, _, failed = measure(bench, LOADED, max(5, sizes.rounds))
+    native = "penstock, native"
+    own = {"webdataset": "webdataset, 2 workers", "mds": "mosaicml-streaming, 2 workers"}
+    for name in turns:
+        if not name.startswith("penstock, registered"):
+            continue
+        yield Row(
+            what=f"loader over {name.removeprefix('penstock, ')}, of a native version",
+            values=ratios(turns, name, native),
+            unit="x",
+            goal=0.9,
+            more_is_better=True,
+        )
+        if (peer := own.get(name.rpartition(" ")[2])) in turns:
+            yield Row(what=f"- of {peer}", values=ratios(turns, name, peer), unit="x", digits=1)
+    native_rates = [one["samples"] / one["seconds"] for one in turns[native]]
+    yield Row(what="- a native version, images of 30 KB", values=native_rates, unit="/s", digits=0)
+    for name, why in {**bench.failed, **failed}.items():
+        say(f"{name} does not take part: {why}")
+
+
+def imports(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Copies against `cp`, all synced, on one disk; then exports of the version."""
+    place = tars.make(folder / f"photos-{sizes.photos}", sizes.photos, 1000, PHOTO)
+    out = folder / "copies"
+    for shuffle, goal in ((False, 0.9), (True, 0.45)):
+        ratio, rate = [], []
+        for number in range(sizes.rounds):
+            copied = _synced(out, lambda: subprocess.run(["cp", "-r", str(place), str(out)], check=True))
+            mine = _synced(out, partial(_imported, out, place, shuffle))
+            ratio.append(copied / mine)
+            rate.append(_nbytes(place) / mine / 1e6)
+            say(f"import, shuffle={shuffle}: round {number + 1} of {sizes.rounds}")
+        option = "--shuffle" if shuffle else "--keep-order"
+        yield Row(
+            what=f"import {option}, {sizes.photos:,} samples of 30 KB, of the speed of cp",
+            values=ratio,
+            unit="x",
+            goal=goal,
+            more_is_better=True,
+        )
+        yield Row(what="- its speed", values=rate, unit="MB/s", digits=0)
+
+
+EXPORTED = ("webdataset", "mds")
+"""Formats whose export is measured; plain files wait for the disk file by file."""
+
+
+def exports(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """A version written in each format."""
+    place = tars.make(folder / f"photos-{sizes.photos}", sizes.photos, 1000, PHOTO)
+    root = folder / "exported-from"
+    if not root.exists():
+        _imported(root, place, False)
+    version, out = loader.Root(root).open("photos@latest"), folder / "copies"
+    for format in EXPORTED:
+        rate = []
+        for _ in range(sizes.rounds):
+            out.mkdir(exist_ok=True)
+            taken = _synced(out, partial(export, version, format, open_store(str(out))), fresh=False)
+            rate.append(_nbytes(place) / taken / 1e6)
+        yield Row(
+            what=f"export {format}, {sizes.photos:,} samples of 30 KB", values=rate, unit="MB/s", digits=0
+        )
+
+
+def _registered(folder: Path, url: str, name: str) -> None:
+    root = folder / "roots" / name
+    shutil.rmtree(root, ignore_errors=True)
+    register(loader.Root(root), "webdataset", url, "data")
+
+
+def _imported(root: Path, place: Path, shuffle: bool) -> None:
+    import_place(loader.Root(root), "webdataset", open_store(str(place)), "photos", shuffle=shuffle)
+
+
+def _read_all(store: Store) -> None:
+    """Every object once, in pieces as large as a registration's."""
+
+    def read(info: ObjectInfo) -> None:
+        for offset in range(0, info.nbytes, MOST_BYTES):
+            store.get_range(info.key, offset, min(MOST_BYTES, info.nbytes - offset))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(read, store.list()))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _synced(out: Path, work: Callable[[], object], fresh: bool = True) -> float:
+    """Seconds until what was written is on the disk; it is deleted behind that."""
+    if fresh:
+        shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    start = time.perf_counter()
+    work()
+    os.sync()
+    taken = time.perf_counter() - start
+    shutil.rmtree(out)
+    return taken
+
+
+def _nbytes(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+
+
+def _peak_mib() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+class _environment:
+    """Credentials of the server, as a bucket's reader takes them."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._set = {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}
+        self._before: dict[str, str] = {}
+
+    def __enter__(self) -> None:
+        self._before = dict(os.environ)
+        os.environ.update(self._set)
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._set:
+            os.environ.pop(name)
+        os.environ.update({name: value for name, value in self._before.items() if name in self._set})

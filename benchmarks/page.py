@@ -167,7 +167,8 @@ def whole(
         "More figures: [SHA-256](benchmarks-verified.md), [the C extension](benchmarks-native.md), "
         "[the pipeline](benchmarks-pipeline.md), [ingest](benchmarks-ingest.md), [stores](benchmarks-stores.md), "
         "[scale](benchmarks-scale.md), [checkpoints](benchmarks-checkpoints.md), "
-        "[executors](benchmarks-executors.md), [video](benchmarks-video.md), [the viewer](benchmarks-view.md).",
+        "[executors](benchmarks-executors.md), [video](benchmarks-video.md), [the viewer](benchmarks-view.md), "
+        "[exchange](benchmarks-exchange.md).",
         "",
         f"Peers: {peers}.",
         "",

@@ -1,8 +1,8 @@
 """Samples of a batch whose raw objects are of another format: they are walked, not cut.
 
-A source with `keep="copy"` has their bytes copied into parts; with `keep="in place"` an index of them is the part, and
-the table of the objects goes with it to publication. Keys begin with the object's hash: batches are published one by
-one, and an object may land again with other samples of the same keys.
+With `keep="copy"` their bytes are copied into parts. With `keep="in place"` a part is an index of them, and the table
+of the objects goes with it to publication. Keys begin with the object's hash: batches are published one by one, and an
+object may land again with other samples of the same keys.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from loader.foreign.parts import objects_of, put_parts, text_of
 from loader.foreign.shard_rows import Rows, Shard, key_of, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
-from penstock.sources.import_units import read_rows, rows_in
+from penstock.sources.importing.span_units import read_rows, rows_in
 from penstock.stages import fingerprint
 
 from ..media.media_table import media_row
@@ -124,7 +124,7 @@ def write_walked(
 ) -> tuple[list[tuple[str, loader.Part]], list[Row], list[Row], dict[str, Any] | None]:
     """Write the parts of the admitted objects: (kind and part of each, rows of samples, of refusals, objects' table).
 
-    published: sha256 -> where these bytes are in the dataset. The table is that of objects which stay in place, as JSON.
+    published: sha256 -> where these bytes are in the dataset. The table is of objects that stay in place, plain JSON.
 
     Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
     """

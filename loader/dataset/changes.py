@@ -123,12 +123,14 @@ def publish_registered(
     left_out: Superseded,
     producer: Mapping[str, Any],
     created_us: int,
+    of_fields: Facts = None,
 ) -> Version:
     """Publish parts that were registered or imported, under names that follow from what they are.
 
     samples: Their samples, in their order. None reads the tables of the parts.
     foreign: The table of their objects, and its facts. None for parts with bytes of their own.
     left_out: Samples of the parent to leave out.
+    of_fields: Facts of fields, as `publish_parts` takes them.
 
     Raises: Conflict where the parent is not the newest version any more; as `publish_parts`.
     """
@@ -150,6 +152,7 @@ def publish_registered(
         change=change,
         producer=check_producer(producer),
         created_us=created_us,
+        facts=check_facts(of_fields),
     )
     checks: list[Check] = [Onto(parent.id if parent else ""), NewKeys(root.store, keys, left_out)]
     checks += [left_out.still_live()] if left_out.n_samples else []

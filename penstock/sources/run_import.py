@@ -205,7 +205,7 @@ class _Import:
                     drained = self._write(
                         txn, [SpilledUnit(samples)], lambda unit: unit.spilled.drain(), group_of
                     )
-                return self._publish(txn, drained, readable.labels)
+                return self._publish(txn, drained, readable)
             written = self._write(txn, units, reader, group_chosen(self.groups))
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
@@ -217,7 +217,7 @@ class _Import:
                 written = [fitting.get(unit.unit.name, unit) for unit in written]
                 if not failures:
                     check_unique(self.root.store, written)
-            return self._publish(txn, written, readable.labels)
+            return self._publish(txn, written, readable)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
         """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""
@@ -250,7 +250,7 @@ class _Import:
         return [done[unit.name] for unit in units if unit.name in done]
 
     def _publish(
-        self, txn: str, written: Sequence[Written[Any]], labels: Sequence[str] | None = None
+        self, txn: str, written: Sequence[Written[Any]], readable: Readable | None = None
     ) -> Version | None:
         """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError."""
         self.report.failures.sort()
@@ -259,6 +259,7 @@ class _Import:
             return None
         if not parts:
             raise self._empty()
+        labels = readable.labels if readable else None
         producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
         return publish_registered(
             self.root,
@@ -273,6 +274,7 @@ class _Import:
             left_out=self.since.left_out(self.parent),
             producer=producer if labels is None else {**producer, "labels": list(labels)},
             created_us=max(info.modified_us or 0 for info in self.since.fresh),
+            of_fields=readable.facts if readable else None,
         )
 
     def _empty(self) -> EmptyVersion:

@@ -3,7 +3,9 @@
 import io
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,27 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
                 f"with --without {name}"
             )
     dataset = _Dataset(store, {one.key: one for one in infos}, layout, features)
-    return Readable([one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples)
+    facts = {field_of(name, told): _facts_of(told, layout.fps) for name, told in features.items()}
+    return Readable(
+        [one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples, facts=facts
+    )
+
+
+def _facts_of(told: Mapping[str, Any], fps: Fraction) -> dict[str, Any]:
+    """Return the rate of a feature, and the names of its dimensions where it has numbers."""
+    names = list(_texts_in(told.get("names"))) if told["dtype"] not in ("video", "string") else []
+    return {"fps": str(fps), **({"dims": names} if names else {})}
+
+
+def _texts_in(names: Any) -> Iterator[str]:
+    """Yield the names, which stand in a list, in lists of lists, or by the part that they are of."""
+    if isinstance(names, dict):
+        names = list(names.values())
+    for one in names if isinstance(names, list) else ():
+        if isinstance(one, str):
+            yield one
+        else:
+            yield from _texts_in(one)
 
 
 def _left_out(name: str, told: Mapping[str, Any], options: Options) -> bool:
@@ -62,6 +84,9 @@ class _Dataset:
         self._store, self._infos, self._layout, self._features = store, infos, layout, features
         self._lock = threading.Lock()
         self._held: tuple[str, Any] | None = None  # rows of the object that was read last
+        self._sharing = Counter(
+            place.key for one in layout.episodes.values() for place in one.videos.values()
+        )
         self.of: dict[str, list[Episode]] = {}
         for episode in layout.episodes.values():
             self.of.setdefault(episode.data, []).append(episode)
@@ -71,8 +96,7 @@ class _Dataset:
         for episode in self.of[info.key]:
             nbytes = info.nbytes // len(self.of[info.key])
             for place in episode.videos.values():
-                sharing = sum(place.key == one.key for e in self.of[info.key] for one in e.videos.values())
-                nbytes += self._infos[place.key].nbytes // sharing
+                nbytes += self._infos[place.key].nbytes // self._sharing[place.key]
             yield Run(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: Run) -> Iterator[ReadSample]:

@@ -59,6 +59,8 @@ class Readable(NamedTuple):
     """The samples of a run, in order, one at a time. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     labels: Sequence[str] | None = None
     """Names of the classes that `cls` numbers; None where the format tells none."""
+    facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
+    """Field -> facts of it, as `Root.publish` takes them."""
 
 
 class Importer(Protocol):

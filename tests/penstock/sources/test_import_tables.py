@@ -368,7 +368,7 @@ def test_mistakes_are_told(tmp_path, cli):
         in imported(place, root.url, fields=[("no", "")])[0].failures[0]
     )
     run = cli("import", "excel", tmp_path / "place", "d", root=root.url)
-    assert (run.code, "accepted: energon, files, jsonl, mds, parquet, " in run.err) == (2, True)
+    assert (run.code, "accepted: energon, files, jsonl, lerobot, mds, parquet, " in run.err) == (2, True)
 
 
 def test_other_classes_under_the_same_numbers_are_refused(tmp_path):

@@ -120,6 +120,9 @@ def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, fil
         assert (done.lost, done.failures, done.samples) == ([], [], 3)
         back = version_of(two, tmp_path / "out")
         assert content_digest(back, full=True).digest == content_digest(version, full=True).digest
+        facts = {"dims": ["x", "y", "grip"], "fps": "30"}
+        assert back.facts["observation.state.npy"] == version.facts["observation.state.npy"] == facts
+        assert version.facts[f"{CAMERA}.mp4"] == {"fps": "30"}
         splits = [version.samples().select("split").collect().to_dicts() for version in (version, back)]
         assert splits[0] == splits[1]
     files = len(list((tmp_path / "out/data").rglob("*.parquet")))

@@ -1,6 +1,6 @@
 """A look back at the batches of a training: the samples that it got, substitutes included; nothing is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import TracebackType
@@ -167,6 +167,22 @@ class Replay:
         TransformFailed; errors of a store that does not answer.
         """
         return self._of(rank, world_size).batch(self.plan.checked_step(step), alone=True)
+
+    def each(
+        self,
+        step: int,
+        take: Callable[[int, dict[str, Any]], object],
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Batch:
+        """Give each sample of a rank's part to `take`, and return the batch without its fields. None is kept.
+
+        take: of the slot's number in the part, from 0, and the sample as it left the transform. Of a part that is all
+        padding it gets -1 and a sample of another rank, in whose shapes that is.
+
+        Raises: as `batch`; errors of `take`.
+        """
+        return self._of(rank, world_size).each(self.plan.checked_step(step), take)
 
     def slot(self, step: int, slot: int) -> Seen:
         """Return one slot of the global batch: decoded, transformed, and the draws of its transform.

@@ -1,6 +1,7 @@
 """`penstock batch WHERE`: a step as it was trained, as text or JSON, and its values as files."""
 
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ def run(arguments: Namespace) -> Answer:
     from ..view.inspect.plain_text import slot_text, step_text
     from ..view.inspect.shown.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
-    from ..view.inspect.step_record import part_of, step_record, step_values
+    from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
     from ..view.replays.recipe_process import RecipeProcess
-    from ..view.replays.replayed_values import batch_itself, slot_itself
+    from ..view.replays.replayed_values import slot_itself
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
 
@@ -56,14 +57,20 @@ def run(arguments: Namespace) -> Answer:
             saved = {values.slot: values.trained or values.decoded}
         else:
             rank, world_size = part_of(training, step, arguments.rank, arguments.world)
-            batch, trouble = step_values(training, replayers, step, rank, world_size, batch_itself)
+            part = training, replayers, step, rank, world_size
+            saved = {}
+            if arguments.save is None:
+                seen, trouble = step_values(*part, partial(shown_batch, n_pictured=0))
+            else:
+                batch, trouble = whole_values(*part)
+                seen = shown_batch(training.plan(step), batch, n_pictured=0)
             functions = (
                 recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
             )
-            seen = shown_batch(training.plan(step), batch, n_pictured=0)
             shown = step_record(training, seen, functions, trouble)
             text = step_text(shown)
-            saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
+            if arguments.save is not None:
+                saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
     finally:
         replayers.close()
         training.close()

@@ -8,6 +8,7 @@ import pytest
 import loader
 from loader.errors import Corrupt, InvalidRuntime, TransformFailed
 from loader.run import replay as replay_module
+from loader.run.making import each_sample
 from tests.run.making import test_packed_slots
 from tests.run.making.test_packed_slots import FIELD
 from tests.run.making.test_substitution import Flips
@@ -371,3 +372,44 @@ def test_a_slot_tells_what_is_wrong_with_it(views, damage, samples):
         assert replay.slot(7, 2).error is None
         with pytest.raises(InvalidRuntime, match="slot 3 of step 7 is padding"):
             replay.slot(7, 3)
+
+
+def test_samples_one_by_one_are_let_go(views, damage, monkeypatch):
+    """They are those of the batch, and as many are in memory for any number of them: bytes, values and results."""
+    plan = loader.plan(views, seed=3, global_batch=18)
+    monkeypatch.setattr(each_sample, "MOST_STORED_BYTES", 1000)
+    damage({"photos": (3, 4), "web": (0, 5)})
+    live, most = set(), [0]
+
+    class Value(list):
+        def __init__(self, given):
+            super().__init__(given)
+            live.add(id(self))
+            most[0] = max(most[0], len(live))
+
+        def __del__(self):
+            live.discard(id(self))
+
+    def transform(sample, rng):
+        return {**sample, "value": Value(sample["x.npy"].tolist()), "drawn": rng.random(4)}
+
+    with loader.Replay(plan, framework="numpy", transform=transform) as replay:
+        for step in range(STEPS):
+            found = {}
+
+            def take(row, sample, found=found):
+                found[row] = {name: np.asarray(value).tolist() for name, value in sample.items()}
+
+            made = replay.each(step, take, 1, 2)
+            assert most[0] <= 2
+            whole = replay.batch(step, 1, 2)
+            most[0] = 0
+            assert (made.digest, made.ids, made.substitutions) == (
+                whole.digest,
+                whole.ids,
+                whole.substitutions,
+            )
+            assert sorted(found) == np.flatnonzero(whole.mask).tolist()
+            for row, sample in found.items():
+                assert sample == {name: np.asarray(whole.fields[name][row]).tolist() for name in sample}
+            del whole

@@ -12,7 +12,6 @@ from penstock.view.inspect.run_record import run_record
 from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.metrics_file import read_metrics
-from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
 from penstock.view.replays.training import Training
 from tests.view.conftest import STEPS
@@ -143,8 +142,7 @@ def test_a_digest_of_the_file_proves_the_bytes_of_a_plan(root, plan, tmp_path):
     replayers = Replayers(plain=Replays(root))
 
     def proved(step, rank, world_size):
-        values, trouble = step_values(training, replayers, step, rank, world_size, itself)
-        shown = shown_batch(training.plan(step), values)
+        shown, trouble = step_values(training, replayers, step, rank, world_size, shown_batch)
         return step_record(training, shown, None, trouble).proofs[1].proved
 
     cases = [(2, 0, 1), (2, 1, 2), (3, 0, 2), (3, 1, 2), (3, 0, 1), (4, 0, 1), (5, 0, 1)]

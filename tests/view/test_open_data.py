@@ -153,7 +153,7 @@ def test_one_plan_is_used_by_one_at_a_time(trained, setting):
 
 
 class Counting:
-    """A replayer that counts its batches."""
+    """A replayer that counts its parts."""
 
     def __init__(self, replays):
         self.replays, self.batches = replays, 0
@@ -161,9 +161,9 @@ class Counting:
     def __getattr__(self, name):
         return getattr(self.replays, name)
 
-    def batch(self, *given):
+    def part(self, *given):
         self.batches += 1
-        return self.replays.batch(*given)
+        return self.replays.part(*given)
 
 
 def test_a_step_is_made_once_for_its_page_and_pictures(opened, monkeypatch):

@@ -18,7 +18,7 @@ from penstock.view.inspect.runs.step_window import step_window
 from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.shown.shown_values import facts_of
 from penstock.view.inspect.slot_record import slot_record, slot_values
-from penstock.view.inspect.step_record import default_part, step_record, step_values
+from penstock.view.inspect.step_record import default_part, step_record, step_values, whole_values
 from penstock.view.kinds import kind_of
 from penstock.view.replays.replayed_values import itself
 from penstock.view.replays.replays import Replayers, Replays
@@ -36,10 +36,14 @@ class Viewed:
         self.replayers = Replayers(plain=Replays(root), recipe=own)
 
     def step(self, step, rank, world_size):
-        values, trouble = step_values(self.training, self.replayers, step, rank, world_size, itself)
+        """The values of a part, and its record. Made slot by slot, it is the one that its whole batch gives."""
+        part = self.training, self.replayers, step, rank, world_size
+        values, trouble = whole_values(*part)
         setting = self.training.setting(step, recipe=True)
         own = self.replayers.recipe
-        shown = shown_batch(self.training.plan(step), values)
+        shown, same = step_values(*part, shown_batch)
+        assert same == trouble
+        assert told(shown) == told(shown_batch(self.training.plan(step), values))
         return values, step_record(self.training, shown, own and own.functions(setting), trouble)
 
     def slot(self, step, slot):
@@ -52,6 +56,11 @@ class Viewed:
     def __exit__(self, *_):
         self.replayers.close()
         self.training.close()
+
+
+def told(shown):
+    slots = [(one.fields, one.thumbnails, one.hashes) for one in shown.slots]
+    return slots, shown.digest, shown.crc32c, shown.errors, shown.settled, shown.n_pictured
 
 
 def proved(record):

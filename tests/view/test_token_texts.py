@@ -70,8 +70,8 @@ def asked(root, tmp_path):
 
 def test_a_step_and_a_slot_show_text(asked) -> None:
     training, replayers = asked(RECIPE)
-    values, trouble = step_values(training, replayers, 1, 0, 1, itself)
-    record = step_record(training, shown_batch(training.plan(1), values), None, trouble)
+    shown, trouble = step_values(training, replayers, 1, 0, 1, shown_batch)
+    record = step_record(training, shown, None, trouble)
     texts = ["<s>", "The", "␣cat", "⏎", ""]
     assert [[box.text for box in row.shown[0].boxes] for row in record.slots] == [texts] * 2
     assert record.slots[0].shown[0].lines[-1] == "<s>|The|␣cat|⏎|99"
@@ -103,9 +103,6 @@ def test_tokenizers_that_are_none_are_said(asked, text, error, told) -> None:
 
 def test_without_tokenizers_numbers_are_shown(asked) -> None:
     training, replayers = asked("def recipe(): return {}")
-    values, trouble = step_values(training, replayers, 0, 0, 1, itself)
-    assert (trouble, values.texts) == ("", {})
-    assert (
-        step_record(training, shown_batch(training.plan(0), values), None).slots[0].shown[0].lines[-1]
-        == "0|1|2|3|99"
-    )
+    shown, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+    assert trouble == ""
+    assert step_record(training, shown, None).slots[0].shown[0].lines[-1] == "0|1|2|3|99"

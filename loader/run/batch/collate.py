@@ -94,8 +94,7 @@ def gathered(
 
     Tensors in the samples, which only somebody who imported torch can have made, are stacked for torch.
     """
-    torch = sys.modules.get("torch") if framework == "torch" else None
-    torch = torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
+    torch = _imported_torch(framework)
     mask, names = columns.mask(), columns.names()
     fields: dict[str, Any] = {}
     if not names:
@@ -126,6 +125,21 @@ def as_framework(fields: Mapping[str, Any], mask: np.ndarray, framework: str) ->
     return {name: _torch_field(values, torch) for name, values in fields.items()}, torch.from_numpy(mask)
 
 
+def _imported_torch(framework: str) -> Any:
+    torch = sys.modules.get("torch") if framework == "torch" else None
+    return torch if hasattr(torch, "Tensor") else None  # another thread may be in the middle of importing it
+
+
+def field_of(values: list[Any], examples: list[Any], framework: str) -> Any:
+    """Return the column of `gathered` of values, PADDED among them. examples: the real ones, of which there is one."""
+    return _field(values, examples, _imported_torch(framework))
+
+
+def padding_of(kinds: set[type]) -> Any:
+    """Return the value of a padded slot in a list. kinds: types of its values."""
+    return next(iter(kinds))() if kinds == {bytes} or kinds == {str} else None
+
+
 def import_framework(framework: str) -> None:
     """Import the framework of batches. Raises: MissingDependency."""
     if framework == "torch":
@@ -138,7 +152,7 @@ def _field(values: list[Any], examples: list[Any], torch: Any) -> Any:
     """Return padded `values` as one array, stack of tensors or list; `examples`, at least one, are the real ones."""
     first, kinds = examples[0], set(map(type, examples))
     if kinds == {bytes} or kinds == {str}:
-        return [type(first)() if value is PADDED else value for value in values]
+        return [padding_of(kinds) if value is PADDED else value for value in values]
     if isinstance(first, np.ndarray | np.generic):
         if _alike(examples, np.ndarray | np.generic) and not first.dtype.hasobject:
             return _stacked(values, first.shape, first.dtype.newbyteorder("="))

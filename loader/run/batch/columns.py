@@ -96,6 +96,8 @@ class _Mark:
 
 PADDED = _Mark()
 """A value in a slot without a sample."""
+EXAMPLE = -1
+"""Slot of a sample of another rank, in whose shapes a part is made that is padding alone."""
 _PADDING = -1
 
 

@@ -3,32 +3,29 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...cache.spec import CacheSpec, PageMemory
-from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map
-from ...dataset.reading.sample_crcs import sample_crcs
 from ...errors import Corrupt
 from ...modalities import Decoder
-from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots, delivered_digest, slot_identities
 from ...storage.shared.requests import counted
 from ..ahead.node_reads import NodeReads
-from ..batch.batch import Batch, Keys
+from ..batch.batch import Batch
 from ..batch.collate import collate, gathered, import_framework
-from ..batch.columns import KEPT, Allocate, BatchRow, Columns, Recycled
+from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
 from ..batch.finish import Delivered, Finish, told
 from ..batch.step_metrics import StepMetrics
-from ..batch.substitution import Substitution, masked
+from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
 from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import groups_of
+from .each_sample import EachSample, TakeSample, crcs_of, delivered_of, masked_row
 from .fetch import Fetch, Fetched
 from .many_samples import ManySamples
 from .one_sample import OneSample
@@ -66,6 +63,7 @@ class Assembler:
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         one_sample = OneSample(recipe, by_field, self._fetch)
         self._samples = ManySamples(recipe, by_field, one_sample)
+        self._each = EachSample(recipe, self._fetch, one_sample, self._samples, run)
         self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
         self._planned = Planned(recipe, end)
@@ -105,7 +103,7 @@ class Assembler:
             found = self._fetch.locate(mine.slots, mine.wanted, self._run)
             for one in found:
                 self._fetch.learn(one, StepMetrics([step]))
-            crcs = _crcs(len(mine), found)
+            crcs = crcs_of(len(mine), found)
         identities = slot_identities(self.recipe.plan, mine.slots)
         return delivered_digest(step, mine.number[mine.wanted], identities[mine.wanted], crcs[mine.wanted])
 
@@ -127,6 +125,31 @@ class Assembler:
                 return
         for step in steps:
             yield self.batch(step)
+
+    def each(self, step: int, take: TakeSample) -> Batch:
+        """Give each sample of the rank's part of a step to `take`; return its batch without fields.
+
+        A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
+        shapes it would be made. Raises: as `batch` and `take`.
+        """
+        seen = StepMetrics([step])
+        (mine,) = self._planned([step])
+        import_framework(self._framework)
+
+        def numbered(row: int, sample: dict[str, Any]) -> None:
+            take(EXAMPLE if mine.n_padded else row, sample)
+
+        if self._packed is None:
+            made = self._each(mine, numbered, seen)
+        else:
+            whole = Columns(len(mine), self._allocate)
+            made = self._packed(mine, whole, seen)
+            values = {name: whole.values(name) for name in whole.names()}
+            for row in np.flatnonzero(whole.mask()).tolist():
+                numbered(row, {name: column[row] for name, column in values.items()})
+        empty = Columns(len(mine))
+        empty.put_names(mine.wanted, ())
+        return self._finish(mine, empty, made, seen)[0]
 
     def _together(self, steps: Sequence[int], *, alone: bool = False) -> list[Batch]:
         seen = StepMetrics(steps)
@@ -173,7 +196,7 @@ class Assembler:
         substitutions: list[Substitution] = []
         for row, one, number, error in sorted(bad, key=itemgetter(0)):
             if self.recipe.recorded is not None:
-                substitutions.append(_masked(self.recipe, mine, one, number, error))
+                substitutions.append(masked_row(self.recipe, mine, one, number, error))
                 mine.valid[row] = False
                 continue
             batch_row = BatchRow(columns, int(one.rows[number]))
@@ -182,8 +205,7 @@ class Assembler:
             instead.append(alone)
             substitutions += tried
         delivered = [*wanted, *instead]
-        keys = Keys(partial(_keys, len(columns), [(one.rows, one.places) for one in delivered]))
-        return Delivered(keys=keys, crcs=_crcs(len(columns), delivered), substitutions=substitutions)
+        return delivered_of(len(columns), delivered, substitutions)
 
     def _decoded(
         self, slots: Slots, wanted: Located, fetched: Fetched, columns: Columns, seen: StepMetrics
@@ -196,32 +218,6 @@ class Assembler:
         payloads = {number: one for number, one in fetched.payloads.items() if number not in bad}
         fetched.payloads.clear()
         return bad | self._samples(slots, wanted, payloads, columns, seen)
-
-
-def _crcs(n: int, delivered: Sequence[Located]) -> I64:
-    """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
-    crcs = np.zeros(n, np.int64)
-    for one in delivered:
-        crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
-    return crcs
-
-
-def _masked(recipe: Recipe, mine: RankSlots, one: Located, number: int, error: Corrupt) -> Substitution:
-    """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
-    row = int(one.rows[number])
-    if mine.valid.sum() == 1:
-        raise error
-    address, slot = one.places.address(number), int(mine.number[row])
-    return masked(recipe.plan, mine.step_of(row), mine.slots, row, slot, address, error)
-
-
-def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
-    """Return the key of each of n rows, "" where none was delivered; later samples of a row replace earlier ones."""
-    keys = [""] * n
-    for rows, places in delivered:
-        for row, key in zip(rows.tolist(), places.keys(), strict=True):
-            keys[row] = key
-    return keys
 
 
 def _packed(

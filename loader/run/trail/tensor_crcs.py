@@ -19,7 +19,7 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
     for name, value in fields.items():
         crc = 0
         try:
-            for piece in _pieces(value):
+            for piece in pieces(value):
                 crc = crc32c(piece, crc)
         except (TypeError, RecursionError):
             continue
@@ -27,25 +27,28 @@ def tensor_crcs(fields: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _pieces(value: Any) -> Iterator[Any]:
-    """Yield buffers of bytes. Raises: TypeError for a type that has no bytes of its own."""
+def pieces(value: Any) -> Iterator[Any]:
+    """Yield the buffers of bytes that stand for a value: of an array its dtype and shape, then its values.
+
+    Raises: TypeError for a type that has no bytes of its own.
+    """
     if isinstance(value, bytes):
         yield b"bytes %d " % len(value)
         yield value
     elif isinstance(value, str):
         yield b"text "
-        yield from _pieces(value.encode("utf-8", "surrogatepass"))
+        yield from pieces(value.encode("utf-8", "surrogatepass"))
     elif value is None or isinstance(value, bool | int | float):
         yield _number(value).encode() + b" "
     elif isinstance(value, list | tuple | BytesColumn):
         yield b"list %d " % len(value)
         for item in value:
-            yield from _pieces(item)
+            yield from pieces(item)
     elif isinstance(value, Mapping):
         yield b"dict %d " % len(value)
         for name, item in value.items():
-            yield from _pieces(str(name))
-            yield from _pieces(item)
+            yield from pieces(str(name))
+            yield from pieces(item)
     else:
         found = array_bytes(value)
         yield f"{value.dtype} {tuple(value.shape)} ".encode()

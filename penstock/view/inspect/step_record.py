@@ -1,7 +1,7 @@
 """A step of a training: its slots as trained, the proofs of them, and the marks of the batch."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,8 @@ from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 from penstock.card.rendering.escape import clean
 
-from ..replays.replayed_values import BatchValues, T, Take, Told
-from ..replays.replays import Replayers
+from ..replays.replayed_values import BatchValues, PartValues, Setting, T, Take, Told, batch_itself
+from ..replays.replays import Replayer, Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, note_marks, ranked
@@ -94,24 +94,45 @@ def step_values(
     step: int,
     rank: int,
     world_size: int,
-    take: Take[BatchValues, T],
+    take: Take[PartValues, T],
     told: Sequence[Told] | None = None,
 ) -> tuple[T, str]:
-    """Return what `take` makes of a rank's part, and the reason why it is without the recipe; "" with it.
+    """Return what `take` makes of a rank's part of a step, and the reason why it is without the recipe; "" with it.
 
     told: parts of the step that the trail has; None for what it has of this part.
     """
-    plain, own = replayers.plain, replayers.recipe
-    trouble = ""
     told = training.told(step, rank, world_size) if told is None else told
-    if own is not None:
+    return _tried(
+        training,
+        replayers,
+        step,
+        lambda replayer, setting: replayer.part(setting, step, rank, world_size, take, told),
+    )
+
+
+def whole_values(
+    training: Training, replayers: Replayers, step: int, rank: int, world_size: int
+) -> tuple[BatchValues, str]:
+    """Return all values of a rank's part of a step, and the reason why they are without the recipe; "" with it."""
+    told = training.told(step, rank, world_size)
+    return _tried(
+        training,
+        replayers,
+        step,
+        lambda replayer, setting: replayer.batch(setting, step, rank, world_size, batch_itself, told),
+    )
+
+
+def _tried(
+    training: Training, replayers: Replayers, step: int, ask: Callable[[Replayer, Setting], T]
+) -> tuple[T, str]:
+    trouble = ""
+    if replayers.recipe is not None:
         try:
-            setting = training.setting(step, recipe=True)
-            return own.batch(setting, step, rank, world_size, take, told), ""
+            return ask(replayers.recipe, training.setting(step, recipe=True)), ""
         except (TransformFailed, WorkerFailed) as error:
             trouble = str(error)
-    setting = training.setting(step, recipe=False)
-    return plain.batch(setting, step, rank, world_size, take, told), trouble
+    return ask(replayers.plain, training.setting(step, recipe=False)), trouble
 
 
 def step_record(

@@ -133,6 +133,9 @@ def picture_marks(colours: Array, scale: Scale) -> tuple[Mark, ...]:
 
 def _shares(colours: Array, scale: Scale) -> tuple[float, float]:
     """Return the shares of black and of saturated values."""
+    if colours.dtype == np.uint8:
+        found = range_of(colours)
+        return sum(found.counts[: int(BLACK * 255) + 1]) / found.examined, found.counts[255] / found.examined
     dark = bright = examined = 0
     for chunk in chunks_of(colours):
         examined += chunk.size

@@ -128,7 +128,7 @@ def serve_recipe(pipe: Connection, root: loader.Root, recipe: str, quiet: bool, 
                 answer = _packed(False, TransformFailed(f"{type(error).__name__}: {error}"))
             pipe.send_bytes(answer)
             del answer
-            if verb == "batch":
+            if verb in ("batch", "part"):
                 give_back()
     replays.close()
 

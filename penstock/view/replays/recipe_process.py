@@ -21,7 +21,7 @@ from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
 
 from .recipe_code import FORM, serve_recipe
-from .replayed_values import BatchValues, Setting, SlotValues, T, Take, Told
+from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
 
 LIMIT_S = 30.0
 """Seconds that a question may take; the first one also imports the recipe's module."""
@@ -71,6 +71,18 @@ class RecipeProcess:
     ) -> T:
         """Return what `take` makes of a rank's part of a step, in the process."""
         return cast(T, self._ask("batch", setting, step, rank, world_size, take, told))
+
+    def part(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[PartValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
+        """Return what `take` makes of a rank's part of a step, slot by slot, in the process."""
+        return cast(T, self._ask("part", setting, step, rank, world_size, take, told))
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the recipe's decoders and transforms."""

@@ -1,8 +1,8 @@
 """Values of one slot and of a rank's batch, and functions that are carried out where they are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import loader
 from loader.dataset.shards.address import SampleAddress
@@ -67,6 +67,62 @@ class SlotValues:
     """Texts of its tokens."""
 
 
+TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
+"""Function of a slot of a part, from 0, of values of some of its fields, and of the texts of their tokens."""
+
+
+class PartValues(Protocol):
+    """A rank's part of a step, of which the values of one slot are in memory at a time."""
+
+    @property
+    def step(self) -> int:
+        """Global step."""
+
+    @property
+    def rank(self) -> int:
+        """Data-parallel rank."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def first_slot(self) -> int:
+        """Number of the first slot in the global batch."""
+
+    @property
+    def settled(self) -> bool | None:
+        """As in `BatchValues`."""
+
+    @property
+    def digest(self) -> int:
+        """As in `BatchValues`; known after `each`, as all that follow."""
+
+    @property
+    def crc32c(self) -> Mapping[str, int]:
+        """Field -> CRC-32C of its column."""
+
+    @property
+    def ids(self) -> list[tuple[str, str] | None]:
+        """(source, key) per slot; None at padding."""
+
+    @property
+    def errors(self) -> Mapping[int, str]:
+        """Slot of the global batch -> the reason why its sample cannot be read any more."""
+
+    def source(self, slot: int) -> str:
+        """Return the source of a slot of the part that `each` gives."""
+
+    def names(self) -> list[str]:
+        """Return every field, in the order in which the samples brought them up."""
+
+    def each(self, take: TakeValues) -> None:
+        """Give the values of every slot to `take`, those of a slot at once or in two calls. None is kept."""
+
+    def again(self, slots: Container[int], take: TakeValues) -> None:
+        """Give the values of some slots once more: those that take memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchValues:
     """A rank's part of a step, as the training's `Batch` held it."""
@@ -93,6 +149,25 @@ class BatchValues:
     """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
+
+    def source(self, slot: int) -> str:
+        """Return the source of a slot of the part; "" at padding."""
+        who = self.ids[slot]
+        return who[0] if who else ""
+
+    def names(self) -> list[str]:
+        """Return every field, in the order in which the slots have them."""
+        return list(dict.fromkeys(name for sample in self.slots for name in sample))
+
+    def each(self, take: TakeValues) -> None:
+        """Give the values of every slot to `take`."""
+        self.again(range(len(self.slots)), take)
+
+    def again(self, slots: Container[int], take: TakeValues) -> None:
+        """Give the values of some slots to `take`."""
+        for slot, sample in enumerate(self.slots):
+            if slot in slots:
+                take(slot, sample, self.texts)
 
 
 def itself(plan: "loader.Plan", values: V) -> V:

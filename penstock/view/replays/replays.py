@@ -15,7 +15,8 @@ from loader.run.replay import Functions
 from loader.run.seen import Seen
 
 from .picture_placement import placements
-from .replayed_values import BatchValues, Setting, SlotValues, T, Take, Told
+from .replayed_part import ReplayedPart
+from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
 from .token_texts import token_texts
 
 MOST_PLANS = 8
@@ -51,6 +52,17 @@ class Replayer(Protocol):
 
         Raises: InvalidRuntime; Corrupt; TransformFailed; errors of reading.
         """
+
+    def part(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[PartValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
+        """Return what `take` makes of a rank's part of a step, of which it gets a slot at a time. As `batch`."""
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms, as a trail's start record has them."""
@@ -125,6 +137,23 @@ class Replays:
             values = _batch_values(replay, replay.batch(step, rank, world_size), rank, world_size)
             texts = token_texts(self._tokenizers, values.slots)
             return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
+
+    def part(
+        self,
+        setting: Setting,
+        step: int,
+        rank: int,
+        world_size: int,
+        take: Take[PartValues, T],
+        told: Sequence[Told] = (),
+    ) -> T:
+        """Return what `take` makes of a rank's part of a step, slot by slot."""
+        with self.settled(setting, step, told) as (replay, settled):
+            part = rank, world_size
+            return take(
+                replay.plan,
+                ReplayedPart(replay, step, part, setting.framework, self._tokenizers, settled),
+            )
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms."""

@@ -1,9 +1,14 @@
 """Arrays: range and first values told exactly, planes drawn."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from penstock.view.kinds import Facts, kind_of
 from penstock.view.kinds.array import ARRAY
@@ -110,3 +115,16 @@ def test_rank_1_is_not_drawn() -> None:
 )
 def test_marks(value, names) -> None:
     assert [one.name for one in ARRAY.marks(value, FACTS)] == names
+
+
+@given(
+    arrays(np.uint8, array_shapes(min_dims=1, max_dims=3, max_side=40)),
+    st.sampled_from([lambda one: one, np.transpose, lambda one: one[..., :-1]]),
+)
+def test_bytes_have_the_range_of_their_values(value, turned) -> None:
+    """To the last bit: they are counted by value, and others are added up."""
+    value = turned(value)
+    if value.size:
+        found, wide = range_of(value), range_of(value.astype(np.int16, order="K"))
+        assert replace(found, counts=()) == wide
+        assert found.counts == tuple(np.bincount(value.ravel(), minlength=256).tolist())

@@ -1,13 +1,12 @@
 """A rank's part of a step as it is shown: its fields in words with their marks, and thumbnails; no tensor is kept.
 
-It is made where the values are: with a recipe in its process. A batch of 256 photos is 150 MiB, and its page 2 MiB.
+It is made where the values are: with a recipe in its process, slot by slot. A batch of 256 photos is 150 MiB, and its
+page 2 MiB.
 """
 
 import hashlib
-import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from loader.run.trail.tensor_crcs import array_bytes, tensor_crcs
 from ...kinds import kind_of
 from ...kinds.drawing.arrays import looking_once
 from ...kinds.kind import Media
-from ...replays.replayed_values import BatchValues
+from ...replays.replayed_values import PartValues, Texts
 from .shown_values import Shown, facts_of, shown_sample, version_of
 
 PICTURED = frozenset(("image", "video", "audio", "array"))
@@ -25,7 +24,6 @@ PICTURED = frozenset(("image", "video", "audio", "array"))
 PICTURED_SLOTS = 32
 """Slots of a part whose thumbnails are made with it: more than a window shows. Others are asked for with theirs."""
 _MIN_BYTES = 64
-_THREADS = min(4, os.cpu_count() or 1)
 _LINE_BYTES = 120
 
 
@@ -74,28 +72,34 @@ class ShownBatch:
         return _LINE_BYTES * lines + sum(len(media.data) for media in pictures)
 
 
-def shown_batch(plan: "loader.Plan", values: BatchValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
+def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PICTURED_SLOTS) -> ShownBatch:
     """Return a part as it is shown. n_pictured: slots whose thumbnails are made, the first ones."""
-    versions = {source: version_of(plan, source) for source in {who[0] for who in values.ids if who}}
+    made: dict[int, _Made] = defaultdict(_Made)
+    versions: dict[str, loader.Version | None] = {}
 
-    def shown(i: int) -> tuple[tuple[Shown, ...], Mapping[str, Media]]:
-        sample, who = values.slots[i], values.ids[i]
-        version = versions[who[0]] if who else None
+    def look(i: int, sample: Mapping[str, Any], texts: Texts) -> None:
+        source = values.source(i)
+        if source and source not in versions:
+            versions[source] = version_of(plan, source)
+        version, one = versions.get(source), made[i]
         with looking_once():
-            fields = shown_sample(sample, version, values.texts)
-            return fields, _thumbnails(sample, fields, version) if i < n_pictured else {}
+            shown = shown_sample(sample, version, texts)
+            one.fields.update(zip(sample, shown, strict=True))
+            if i < n_pictured and not one.thumbnails:
+                one.thumbnails = _thumbnails(sample, shown, version)
+        one.crcs |= _crcs(sample)
 
-    with ThreadPoolExecutor(_THREADS) as pool:  # what numpy and the picture libraries do lets others go on
-        made = list(pool.map(shown, range(len(values.slots))))
-        crcs = list(pool.map(_crcs, values.slots))
-    times = Counter(place for one in crcs for place in one.items())
-    hashes = [
-        {name: _hash(sample[name]) for name, crc in one.items() if times[name, crc] > 1}
-        for sample, one in zip(values.slots, crcs, strict=True)
-    ]
+    values.each(look)
+    hashes = _hashes(values, made)
+    names = values.names()
+    n = len(values.ids)
     slots = [
-        ShownSlot(fields=fields, thumbnails=thumbnails, hashes=one)
-        for (fields, thumbnails), one in zip(made, hashes, strict=True)
+        ShownSlot(
+            fields=tuple(made[i].fields[name] for name in names if name in made[i].fields),
+            thumbnails=made[i].thumbnails,
+            hashes=hashes.get(i, {}),
+        )
+        for i in range(n)
     ]
     return ShownBatch(
         step=values.step,
@@ -107,18 +111,44 @@ def shown_batch(plan: "loader.Plan", values: BatchValues, *, n_pictured: int = P
         errors=values.errors,
         settled=values.settled,
         slots=slots,
-        n_pictured=min(n_pictured, len(slots)),
+        n_pictured=min(n_pictured, n),
     )
+
+
+@dataclass(slots=True)
+class _Made:
+    """One slot, as far as it is looked at."""
+
+    fields: dict[str, Shown] = field(default_factory=dict)
+    thumbnails: dict[str, Media] = field(default_factory=dict)
+    crcs: dict[str, int] = field(default_factory=dict)
+
+
+def _hashes(values: PartValues, made: Mapping[int, _Made]) -> dict[int, dict[str, bytes]]:
+    """Return slot -> field -> hash, of values whose checksum is another's too: they are made once more for it."""
+    times = Counter(place for one in made.values() for place in one.crcs.items())
+    twice = {i: [name for name, crc in one.crcs.items() if times[name, crc] > 1] for i, one in made.items()}
+    found: dict[int, dict[str, bytes]] = defaultdict(dict)
+
+    def hashed(i: int, sample: Mapping[str, Any], _: Texts) -> None:
+        found[i] |= {name: _hash(sample[name]) for name in twice[i] if name in sample}
+
+    wanted = [i for i, names in twice.items() if names]
+    if wanted:
+        values.again(wanted, hashed)
+    return found
 
 
 def _thumbnails(
     sample: Mapping[str, Any], fields: tuple[Shown, ...], version: "loader.Version | None"
 ) -> dict[str, Media]:
+    """Return the thumbnail of the first field that has one."""
     for (name, value), shown in zip(sample.items(), fields, strict=True):
         if shown.kind in PICTURED:
             facts = facts_of(sample, name, version)
             found = kind_of(value, facts).thumbnail(value, facts)
-            return {} if found is None else {name: found}
+            if found is not None:
+                return {name: found}
     return {}
 
 

@@ -48,7 +48,8 @@ def run(arguments: Namespace) -> Answer:
     metrics = metrics_of(root, arguments.where, arguments.metrics)
     training = Training(root, name, metrics=metrics.get(name))
     recipe = RecipeProcess(root, arguments.recipe) if arguments.recipe else None
-    replayers = Replayers(plain=Replays(root), recipe=recipe)
+    plain = Replays(root, cut=arguments.save is None)
+    replayers = Replayers(plain=plain, recipe=recipe)
     try:
         if arguments.slot is not None:
             values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)

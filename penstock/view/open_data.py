@@ -162,7 +162,7 @@ class OpenData:
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
         self._process = RecipeProcess(root, recipe, quiet=quiet) if recipe else None
-        self.replayers = Replayers(plain=Replays(root), recipe=self._process)
+        self.replayers = Replayers(plain=Replays(root, cut=True), recipe=self._process)
         self._plans = Replays(root)
         self._versions = Kept[loader.Version](MOST_OPEN)
         self._runs = Kept[_Run](MOST_OPEN)

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import loader
+from loader.modalities.audio import decode
 from penstock.view.inspect.sample_record import sample_record
+from penstock.view.inspect.slot_record import slot_record
+from penstock.view.inspect.step_record import step_record
 from penstock.view.kinds import stored_bytes
 from penstock.view.open_data import OpenData
+from penstock.view.replays import replayed_part
 from penstock.view.web import media
 from penstock.view.web.page import Site
 
@@ -74,3 +79,49 @@ def test_a_sample_beyond_them_is_decoded_to_the_limit(site, monkeypatch):
     assert "letters" in told["json"][1]
     sound, _ = media.sample_media(site, site.opened.version("long", 1), 0, "flac")
     assert len(sound.data) < 4 * 8000 + 100
+
+
+def measured(root, seconds, run, monkeypatch):
+    """A training on a silence of so many seconds: its step and slot without a recipe, and the most bytes of a sound."""
+    monkeypatch.setattr(replayed_part, "MOST_SOUND_BYTES", 4 * 8000 * 30)
+    with root.write(run) as writer:
+        writer.add("k", {"flac": flac(seconds)})
+    plan = loader.plan({run: root.open(f"{run}@1").select("flac")}, seed=1, global_batch=1)
+    trail = loader.Trail(root, run, tensors_every=1)
+    with loader.Loader(plan, 0, 1, steps=1, trail=trail, workers=0, framework="numpy") as batches:
+        list(batches)
+    opened = OpenData(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(decode.np, "concatenate", sizes := Sizes(np.concatenate))
+        batch, _ = opened.batch(run, 0, 0, 1)
+        values, trouble = opened.slot(run, 0, 0)
+    training = opened.training(run)
+    proofs = {one.name: one for one in step_record(training, batch, None).proofs}
+    assert (proofs["bytes"].proved, proofs["code"].proved) == (True, True)
+    record = slot_record(training, values, trouble)
+    opened.close()
+    return batch.slots[0].fields[0].lines, record.fields[0].decoded.lines, proofs["tensors"], sizes.most
+
+
+class Sizes:
+    """A function that gives arrays, and the bytes of the largest one."""
+
+    def __init__(self, function):
+        self.function, self.most = function, 0
+
+    def __call__(self, *given, **named):
+        found = self.function(*given, **named)
+        self.most = max(self.most, found.nbytes)
+        return found
+
+
+def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch):
+    """Two hours of silence are a megabyte and a half of FLAC: as much of them is decoded as of a minute."""
+    short, long = (measured(root, seconds, f"s{seconds}", monkeypatch) for seconds in (60, 600))
+    assert short == long
+    for lines in long[:2]:
+        assert re.match(r"the first 30\.?0* s are decoded", lines[0])
+        assert "float32 [1, 240000]" in lines
+    assert long[2].proved is None
+    assert long[2].text.startswith("flac: of long sounds the beginning is decoded")
+    assert long[3] <= 4 * 8000 * 40

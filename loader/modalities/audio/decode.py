@@ -92,17 +92,9 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
     not found. O(samples returned). Raises: DecodeFailed, as `decode`.
     """
     with _opened(data) as (container, stream):
-        heard, pieces, nbytes = Heard(ends_of(container, stream, data)), list[Floats](), 0
-        for piece in _heard(heard, _frames(container, stream)):
-            pieces.append(piece)
-            nbytes += piece.nbytes
-            if nbytes > most_bytes:
-                break
-        if not pieces:
-            raise DecodeFailed("audio: no samples")
-        samples = np.concatenate(pieces, axis=1)
+        samples, heard, whole = _read(container, stream, data, most_bytes)
     n = most_bytes // (4 * samples.shape[0])
-    return samples[:, :n], heard.rate_hz, nbytes <= most_bytes
+    return samples[:, :n], heard.rate_hz, whole
 
 
 @contextmanager
@@ -133,14 +125,24 @@ def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
 
 
 def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> tuple[Floats, Heard]:
+    samples, heard, whole = _read(container, stream, data, MAX_AUDIO_BYTES)
+    if not whole:
+        raise DecodeFailed(f"audio: too long: above {MAX_AUDIO_BYTES} bytes of samples")
+    return samples, heard
+
+
+def _read(
+    container: InputContainer, stream: av.AudioStream, data: Buffer, most_bytes: int
+) -> tuple[Floats, Heard, bool]:
+    """Return samples, and whether they are all: reading stops where there are more than `most_bytes`."""
     heard = Heard(ends_of(container, stream, data))
     pieces: list[Floats] = []
     nbytes = 0
     for piece in _heard(heard, _frames(container, stream)):
-        nbytes += piece.nbytes
-        if nbytes > MAX_AUDIO_BYTES:
-            raise DecodeFailed(f"audio: too long: above {MAX_AUDIO_BYTES} bytes of samples")
         pieces.append(piece)
+        nbytes += piece.nbytes
+        if nbytes > most_bytes:
+            return np.concatenate(pieces, axis=1), heard, False
     if not pieces:
         raise DecodeFailed("audio: no samples")
     if heard.n_filled > heard.n_source:
@@ -154,7 +156,7 @@ def _whole(container: InputContainer, stream: av.AudioStream, data: Buffer) -> t
         )
     if container.format.name.startswith("mov"):
         check_complete(stream, len(data))
-    return np.concatenate(pieces, axis=1), heard
+    return np.concatenate(pieces, axis=1), heard, True
 
 
 def _part(container: InputContainer, stream: av.AudioStream, low: int, high: int) -> tuple[Floats, Heard]:

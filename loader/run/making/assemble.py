@@ -18,20 +18,20 @@ from ..ahead.node_reads import NodeReads
 from ..batch.batch import Batch
 from ..batch.collate import collate, gathered, import_framework
 from ..batch.columns import EXAMPLE, KEPT, Allocate, BatchRow, Columns, Recycled
-from ..batch.finish import Delivered, Finish, told
+from ..batch.finish import Delivered, Finish, crcs_of, delivered_of, masked_row, told
 from ..batch.step_metrics import StepMetrics
 from ..batch.substitution import Substitution
 from ..metrics.metrics import Metrics
 from ..recipe.rank_slots import Located, Planned, RankSlots
 from ..recipe.recipe import Recipe
 from ..recipe.video_reads import groups_of
-from .each_sample import EachSample, TakeSample, crcs_of, delivered_of, masked_row
 from .fetch import Fetch, Fetched
 from .many_samples import ManySamples
 from .one_sample import OneSample
 from .substitute import Substitute
 
 if TYPE_CHECKING:
+    from .each_sample import TakeSample
     from .packed_slots import PackedSlots
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Assembler:
         self._fetch = Fetch(recipe, by_field, videos, self._reads, run)
         one_sample = OneSample(recipe, by_field, self._fetch)
         self._samples = ManySamples(recipe, by_field, one_sample)
-        self._each = EachSample(recipe, self._fetch, one_sample, self._samples, run)
+        self._one_sample = one_sample
         self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
         self._planned = Planned(recipe, end)
@@ -126,7 +126,7 @@ class Assembler:
         for step in steps:
             yield self.batch(step)
 
-    def each(self, step: int, take: TakeSample) -> Batch:
+    def each(self, step: int, take: "TakeSample") -> Batch:
         """Give each sample of the rank's part of a step to `take`; return its batch without fields.
 
         A row is a slot of the part. A part that is all padding has one, EXAMPLE: a sample of another rank in whose
@@ -140,7 +140,10 @@ class Assembler:
             take(EXAMPLE if mine.n_padded else row, sample)
 
         if self._packed is None:
-            made = self._each(mine, numbered, seen)
+            from .each_sample import EachSample  # of looks back alone
+
+            each = EachSample(self.recipe, self._fetch, self._one_sample, self._samples, self._run)
+            made = each(mine, numbered, seen)
         else:
             whole = Columns(len(mine), self._allocate)
             made = self._packed(mine, whole, seen)

@@ -1,21 +1,16 @@
 """The samples of a step one by one: each is decoded, transformed, given away, and let go."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ...dataset.reading.places import SamplePlaces
 from ...dataset.reading.read_fields import Map
-from ...dataset.reading.sample_crcs import sample_crcs
 from ...errors import Corrupt
 from ...order.random.keyed_permutation import I64
-from ..batch.batch import Keys
-from ..batch.finish import Delivered
+from ..batch.finish import Delivered, delivered_of, masked_row
 from ..batch.step_metrics import StepMetrics
-from ..batch.substitution import Substitution, masked
 from ..recipe.rank_slots import Located, RankSlots
 from ..recipe.recipe import Recipe
 from .fetch import Fetch
@@ -76,35 +71,3 @@ class EachSample:
             n = max(1, int(np.searchsorted(before, MOST_STORED_BYTES, "right")))
             yield rows[:n]
             rows, before = rows[n:], before[n:] - before[n - 1]
-
-
-def delivered_of(n: int, delivered: Sequence[Located], substitutions: list[Substitution]) -> Delivered:
-    """Return the samples of n rows. Those that come later replace earlier ones."""
-    keys = Keys(partial(_keys, n, [(one.rows, one.places) for one in delivered]))
-    return Delivered(keys=keys, crcs=crcs_of(n, delivered), substitutions=substitutions)
-
-
-def crcs_of(n: int, delivered: Sequence[Located]) -> I64:
-    """Return int64 [n]: the CRC-32C of each row's sample over its fields. Later ones replace earlier ones."""
-    crcs = np.zeros(n, np.int64)
-    for one in delivered:
-        crcs[one.rows] = sample_crcs({field: at.crc32c for field, at in one.places.fields.items()})
-    return crcs
-
-
-def masked_row(recipe: Recipe, mine: RankSlots, one: Located, number: int, error: Corrupt) -> Substitution:
-    """Return the entry of a sample that cannot be read any more, and is masked. Raises: the error of the only one."""
-    row = int(one.rows[number])
-    if mine.valid.sum() == 1:
-        raise error
-    address, slot = one.places.address(number), int(mine.number[row])
-    return masked(recipe.plan, mine.step_of(row), mine.slots, row, slot, address, error)
-
-
-def _keys(n: int, delivered: Sequence[tuple[I64, SamplePlaces]]) -> list[str]:
-    """Return the key of each of n rows, "" where none was delivered; later samples of a row replace earlier ones."""
-    keys = [""] * n
-    for rows, places in delivered:
-        for row, key in zip(rows.tolist(), places.keys(), strict=True):
-            keys[row] = key
-    return keys

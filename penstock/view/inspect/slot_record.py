@@ -197,8 +197,8 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
 
 
 def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[FieldRow, ...]:
-    decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts)}
-    trained = {one.field: one for one in shown_sample(values.trained, version, values.texts)}
+    decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts, values.cut)}
+    trained = {one.field: one for one in shown_sample(values.trained, version, values.texts, values.cut)}
     stored = values.address.fields
     return tuple(
         FieldRow(

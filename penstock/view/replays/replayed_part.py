@@ -3,15 +3,48 @@
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from functools import partial
+from threading import local
 from typing import Any
 
 import loader
 from loader.errors import Corrupt
+from loader.modalities import DECODERS, Decoder
+from loader.modalities.fields import last_word, load
 from loader.order.steps.slots import rank_slice
+from loader.run.recipe.recipe import stored_views
 from loader.run.trail.slot_columns import SlotColumns
+from penstock.units import length
 
 from .replayed_values import TakeValues
 from .token_texts import TokenTexts
+
+MOST_SOUND_BYTES = 2**26
+"""Bytes of samples that are decoded of a sound without a recipe, 4 a sample: 17 minutes at 16 kHz."""
+
+
+class SoundStarts:
+    """Decoders of sounds up to a limit, which note the fields that they cut. Thread-safe: each thread has its notes."""
+
+    def __init__(self) -> None:
+        self._notes = local()
+
+    def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
+        """Return field -> decoder, of the fields of a plan that are sounds."""
+        fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
+        sounds = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
+        return {field: partial(self._start, field) for field in sounds}
+
+    def taken(self) -> dict[str, str]:
+        """Return field -> length of what was decoded, in words, of those that were cut since the last call."""
+        found: dict[str, str] = self._notes.__dict__.copy()
+        self._notes.__dict__.clear()
+        return found
+
+    def _start(self, field: str, data: bytes, rng: object) -> Any:
+        samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_SOUND_BYTES)
+        if not whole:
+            self._notes.__dict__[field] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
+        return samples
 
 
 class ReplayedPart:
@@ -25,19 +58,20 @@ class ReplayedPart:
     def __init__(
         self,
         replay: loader.Replay,
-        step: int,
-        part: tuple[int, int],
+        place: tuple[int, int, int],
         framework: str,
         tokenizers: Mapping[str, Any],
+        sounds: SoundStarts,
         settled: bool | None,
     ) -> None:
-        """part: rank and world size. tokenizers: as of `Replays`. settled: answer of `Replay.settle`."""
-        self._replay, self._tokenizers = replay, tokenizers
-        self.step, (self.rank, self.world_size), self.settled = step, part, settled
-        mine = rank_slice(replay.plan.batch_size(step), *part)
+        """place: step, rank and world size. tokenizers: as of `Replays`. settled: answer of `Replay.settle`."""
+        self._replay, self._tokenizers, self._sounds = replay, tokenizers, sounds
+        self.cut: dict[int, Mapping[str, str]] = {}
+        (self.step, self.rank, self.world_size), self.settled = place, settled
+        mine = rank_slice(replay.plan.batch_size(self.step), *place[1:])
         self.first_slot, n = mine.start, mine.stop - mine.start
         self._columns = SlotColumns(n, framework)
-        self._sources = replay.slots(step, *part).source.tolist()
+        self._sources = replay.slots(*place).source.tolist()
 
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part."""
@@ -53,6 +87,8 @@ class ReplayedPart:
 
         def taken(slot: int, sample: dict[str, Any]) -> None:
             values = self._columns.add(slot, sample)
+            if cut := self._sounds.taken():
+                self.cut[slot] = cut
             if slot >= 0:
                 take(slot, values, texts(values))
 

@@ -65,6 +65,8 @@ class SlotValues:
     """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
+    cut: Mapping[str, str] = field(default_factory=dict)
+    """Field whose beginning alone was decoded -> its length in words."""
 
 
 TakeValues = Callable[[int, Mapping[str, Any], Texts], None]
@@ -110,6 +112,10 @@ class PartValues(Protocol):
     def errors(self) -> Mapping[int, str]:
         """Slot of the global batch -> the reason why its sample cannot be read any more."""
 
+    @property
+    def cut(self) -> Mapping[int, Mapping[str, str]]:
+        """Slot of the part -> field whose beginning alone was decoded -> its length in words."""
+
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part that `each` gives."""
 
@@ -149,6 +155,8 @@ class BatchValues:
     """True where the substitutions that the run had are found; False, or None, as `Replay.settle`."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
+    cut: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """Slot of the part -> field whose beginning alone was decoded -> its length in words: of none, of a whole batch."""
 
     def source(self, slot: int) -> str:
         """Return the source of a slot of the part; "" at padding."""

@@ -15,7 +15,7 @@ from loader.run.replay import Functions
 from loader.run.seen import Seen
 
 from .picture_placement import placements
-from .replayed_part import ReplayedPart
+from .replayed_part import ReplayedPart, SoundStarts
 from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
 from .token_texts import token_texts
 
@@ -104,12 +104,16 @@ class Replays:
         root: loader.Root,
         recipe: Mapping[str, Any] | None = None,
         tokenizers: Mapping[str, Any] | None = None,
+        *,
+        cut: bool = False,
     ) -> None:
         """Take the result of a training's `recipe()`; None decodes by the fields' extensions, without a transform.
 
         tokenizers: field -> an object whose `decode` gives the text of a list of tokens, or such a function.
+        cut: True decodes sounds to a limit.
         """
         self._root, self._tokenizers = root, dict(tokenizers or {})
+        self._sounds, self._cut = SoundStarts(), cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _OURS}
         self._open: OrderedDict[Setting, _Open] = OrderedDict()
         self._lock = RLock()
@@ -121,7 +125,8 @@ class Replays:
         with self.settled(setting, step, told) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
-            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled))
+            cut = self._sounds.taken()
+            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled, cut=cut))
 
     def batch(
         self,
@@ -149,11 +154,9 @@ class Replays:
     ) -> T:
         """Return what `take` makes of a rank's part of a step, slot by slot."""
         with self.settled(setting, step, told) as (replay, settled):
-            part = rank, world_size
-            return take(
-                replay.plan,
-                ReplayedPart(replay, step, part, setting.framework, self._tokenizers, settled),
-            )
+            place = step, rank, world_size
+            part = ReplayedPart(replay, place, setting.framework, self._tokenizers, self._sounds, settled)
+            return take(replay.plan, part)
 
     def functions(self, setting: Setting) -> Functions:
         """Return facts of the decoders and transforms."""
@@ -209,12 +212,15 @@ class Replays:
 
     def _opened(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)
+        how = self._recipe
+        if self._cut and plan.pack is None:
+            how = {"decode": self._sounds.decoders(plan), **how}
         return loader.Replay(
             plan,
             loader.read_ledger(self._root, plan),
             framework=setting.framework,
             epochs=setting.epochs,
-            **self._recipe,
+            **how,
         )
 
     def _drop(self, one: _Open) -> None:

@@ -63,6 +63,8 @@ class ShownBatch:
     """Slots of the part."""
     n_pictured: int
     """Slots whose thumbnails were made: the first ones."""
+    cut: tuple[str, ...] = ()
+    """Fields of which some values are beginnings alone: their checksums are not those of the training."""
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +85,7 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
             versions[source] = version_of(plan, source)
         version, one = versions.get(source), made[i]
         with looking_once():
-            shown = shown_sample(sample, version, texts)
+            shown = shown_sample(sample, version, texts, values.cut.get(i))
             one.fields.update(zip(sample, shown, strict=True))
             if i < n_pictured and not one.thumbnails:
                 one.thumbnails = _thumbnails(sample, shown, version)
@@ -112,6 +114,7 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
         settled=values.settled,
         slots=slots,
         n_pictured=min(n_pictured, n),
+        cut=tuple(sorted({name for one in values.cut.values() for name in one})),
     )
 
 

@@ -91,11 +91,22 @@ def shown(field: str, value: object, facts: Facts) -> Shown:
 
 
 def shown_sample(
-    sample: Mapping[str, Any], version: "loader.Version | None", texts: Texts | None = None
+    sample: Mapping[str, Any],
+    version: "loader.Version | None",
+    texts: Texts | None = None,
+    cut: Mapping[str, str] | None = None,
 ) -> tuple[Shown, ...]:
-    """Return every field of a sample, in its order: no field is left out. texts: of tokens."""
+    """Return every field of a sample, in its order: no field is left out. texts: of tokens.
+
+    cut: field whose beginning alone is there -> its length in words. Nothing is said of lengths then.
+    """
     facts = {name: facts_of(sample, name, version, texts) for name in sample}
     found = [shown(name, value, facts[name]) for name, value in sample.items()]
+    if cut:
+        return tuple(
+            replace(one, lines=(cut[name], *one.lines)) if name in cut else one
+            for name, one in zip(sample, found, strict=True)
+        )
     lengths = {
         name: (one.kind, _units(one.kind, value), facts[name].rate or 0.0)
         for one, (name, value) in zip(found, sample.items(), strict=True)

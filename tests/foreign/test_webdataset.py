@@ -8,7 +8,7 @@ import webdataset
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
-from loader.errors import EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
 from loader.foreign.register import register
 
 
@@ -150,3 +150,12 @@ def test_a_place_without_archives_says_what_is_there(root, tmp_path):
     ):
         register(root, "wds", tmp_path / "tars", "photos")
     assert loader.Root(root.url).datasets() == []
+
+
+@pytest.mark.parametrize("nbytes", [1500, 2000, 2560])
+def test_an_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tars):
+    (tmp_path / "tars").mkdir()
+    data = tars.tar_bytes(tars.sample("a", txt=b"x" * 800) + tars.sample("b", txt=b"y" * 300))
+    (tmp_path / "tars" / "0.tar").write_bytes(data[:nbytes])
+    with pytest.raises(Corrupt, match=r"0\.tar, byte \d+"):
+        register(root, "webdataset", tmp_path / "tars", "photos")

@@ -1,0 +1,25 @@
+"""The machinery of `python -m benchmarks.exchange`. No speed is asserted."""
+
+import tarfile
+from pathlib import Path
+
+from benchmarks.exchange import rows, tars
+from benchmarks.exchange.__main__ import page_of
+
+
+def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:
+    place = tars.make(tmp_path / "tars", 25, 10, {"jpg": 700, "cls": 2})
+    assert [path.name for path in sorted(place.iterdir())] == ["00000.tar", "00001.tar", "00002.tar"]
+    with tarfile.open(place / "00002.tar") as archive:
+        found = [(member.name, member.size) for member in archive]
+    assert found[:2] == [("000000020.jpg", 700), ("000000020.cls", 2)]
+    assert len(found) == 10
+
+
+def test_registration_is_measured_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "roots").mkdir()
+    found = list(rows.registration(tmp_path, rows.Sizes(samples=1000, rounds=1)))
+    assert found[0].goal == 0.03
+    text = page_of(found, "python -m benchmarks.exchange", "a machine", "Busy.")
+    assert "Made by `python -m benchmarks.exchange` on a machine. Busy." in text
+    assert text.count("\n| register 1,000 samples x 3 members, 1 tars") == 1

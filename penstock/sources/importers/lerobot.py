@@ -157,7 +157,11 @@ class _Dataset:
 
     def _facts(self, episode: Episode, rows: Rows) -> bytes:
         """Return `episode.json`: what the dataset tells of the episode that is in no other field."""
-        told = {name: stats for name, stats in (episode.stats or {}).items() if name in self._features}
+        told = {
+            name: stats
+            for name, stats in (episode.stats or {}).items()
+            if name in self._features and isinstance(stats, dict)
+        }
         stats = {**statistics(rows.streams), **told}
         try:
             return json_of(

@@ -165,7 +165,7 @@ def _episode(
     common: dict[str, Any] = {
         "number": index,
         "length": _whole(row, "length"),
-        "stats": row.get("stats"),
+        "stats": row["stats"] if isinstance(row.get("stats"), dict) else None,
         "split": split,
         "columns": {name: value for name, value in columns.items() if isinstance(value, str | int | float)},
     }
@@ -222,8 +222,8 @@ def _features(told: Any) -> dict[str, dict[str, Any]]:
 
 
 def _fps(value: Any) -> Fraction:
-    if type(value) not in (int, float) or not 0 < value < 1e6:  # NaN is in no range
-        raise InvalidStore(f"{INFO}: fps {value!r:.40}; a number above 0 is needed")
+    if type(value) not in (int, float) or not 1e-3 <= value <= 1e6:  # NaN is in no range
+        raise InvalidStore(f"{INFO}: fps {value!r:.40}; a number from 0.001 to 1,000,000 is needed")
     return Fraction(repr(value))
 
 

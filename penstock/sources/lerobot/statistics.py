@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from loader.errors import InvalidSample
+
 _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
@@ -33,13 +35,20 @@ def aggregated(episodes: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str,
 
     Mean and deviation are those of all rows; quantiles are means of the episodes' quantiles, weighted by rows, as
     LeRobot aggregates them: they are no quantiles of all rows. Names that an episode lacks are left out.
+
+    Raises: InvalidSample.
     """
     out = {}
     for feature in sorted({name for one in episodes for name in one}):
         told = [one[feature] for one in episodes if feature in one]
         names = set.intersection(*(set(one) for one in told))
         if {"mean", "std", "count"} <= names:
-            out[feature] = _of_feature(told, names)
+            try:
+                out[feature] = _of_feature(told, names)
+            except (ValueError, TypeError, LookupError) as error:
+                raise InvalidSample(
+                    f"statistics of {feature} in episode.json are not of one shape: {error}"
+                ) from error
     return out
 
 

@@ -299,6 +299,7 @@ def cut_short(name):
         (lambda folder: put(folder / "meta/info.json", "{"), "info.json"),
         (change("meta/info.json", fps=float("nan")), "fps nan"),
         (change("meta/info.json", fps=0), "fps 0"),
+        (change("meta/info.json", fps=1e-300), "fps 1e-300"),
         (change("meta/info.json", codebase_version="v1.6"), "codebase_version 'v1.6'"),
         (change("meta/info.json", data_path="../{episode_index:06d}.parquet"), r"leads to '\.\./000000"),
         (change("meta/info.json", data_path="/etc/passwd"), "inside of the place"),
@@ -358,6 +359,15 @@ def test_an_episode_with_fewer_frames_than_its_span_is_refused(own, tmp_path):
     table(path, pa.Table.from_pylist(told))
     with pytest.raises(Corrupt, match="8 rows, and the video more frames"):
         read(new)
+
+
+def test_statistics_of_other_shapes_are_named(own, tmp_path):
+    change("meta/episodes_stats.jsonl", stats=[1])(own)
+    assert "mean" in json.loads(read(own)["episode_000000"].fields["episode.json"])["stats"]["matrix"]
+    told = {"observation.state": {"mean": [1.0], "std": [1.0], "count": [5]}}
+    change("meta/episodes_stats.jsonl", stats=told)(own)
+    with loader.Root(tmp_path / "root") as root, pytest.raises(InvalidSample, match="not of one shape"):
+        export(version_of(root, own), "lerobot", open_store(tmp_path / "out"))
 
 
 def test_features_that_are_left_out_are_not_read(own):

@@ -22,11 +22,15 @@ FORMATS = {
     "files": ".exporters.to_files",
     "lerobot": ".exporters.to_lerobot",
     "mds": ".exporters.to_mds",
+    "parquet": ".exporters.to_parquet",
     "webdataset": ".exporters.to_webdataset",
 }
 """Format that is written -> its module, which is imported when it is used."""
 
 IMPORTERS = {
+    "arrow": ".importers.arrow",
+    "csv": ".importers.csv_text",
+    "hf": ".importers.hf",
     "jsonl": ".importers.jsonl",
     "lerobot": ".importers.lerobot",
     "parquet": ".importers.parquet",

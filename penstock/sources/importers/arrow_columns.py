@@ -160,7 +160,7 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
     if name in features.fields:
         return [Column(name, "field", features.fields[name], _field_of(name, kind, ""))]
     if name in features.source:
-        return [Column(name, "source", name, lambda value, where: str(value))]
+        return [Column(name, "source", features.source[name], lambda value, where: str(value))]
     if name in features.metadata:
         return [Column(name, "metadata", features.metadata[name], _plain)]
     if name in features.classes and pa.types.is_integer(kind):

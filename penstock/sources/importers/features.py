@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.json_text import DamagedJson, parse_json_object
 
 HUGGINGFACE, OURS = b"huggingface", b"penstock"
@@ -23,8 +24,8 @@ class Features:
     """Column -> field, in an export of ours."""
     metadata: dict[str, str] = field(default_factory=dict)
     """Column -> metadata column, in an export of ours."""
-    source: tuple[str, ...] = ()
-    """Columns of provenance, in an export of ours."""
+    source: dict[str, str] = field(default_factory=dict)
+    """Column -> name of its provenance, in an export of ours."""
 
     @property
     def labels(self) -> list[str] | None:
@@ -32,10 +33,11 @@ class Features:
         return next(iter(self.classes.values())) if len(self.classes) == 1 else None
 
 
-def features_of(schema: pa.Schema, more: dict[str, Any] | None = None) -> Features:
-    """Return the facts of a schema. more: features that stand beside the file, as in `dataset_info.json`."""
+def features_of(schema: pa.Schema) -> Features:
+    """Return the facts of a schema; what is not as expected in them tells nothing."""
     told = schema.metadata or {}
-    features = more if more is not None else _json(told.get(HUGGINGFACE)).get("info", {}).get("features")
+    info = _json(told.get(HUGGINGFACE)).get("info")
+    features = info.get("features") if isinstance(info, dict) else None
     classes = {}
     for name, one in (features if isinstance(features, dict) else {}).items():
         if isinstance(one, dict) and one.get("_type") == "ClassLabel" and name in schema.names:
@@ -43,16 +45,18 @@ def features_of(schema: pa.Schema, more: dict[str, Any] | None = None) -> Featur
             if isinstance(names, list) and all(isinstance(each, str) for each in names):
                 classes[name] = names
     ours = _json(told.get(OURS))
-    try:
-        return Features(
-            classes=classes,
-            key=ours.get("key"),
-            fields={str(name): str(field) for name, field in ours.get("fields", {}).items()},
-            metadata={str(name): str(column) for name, column in ours.get("metadata", {}).items()},
-            source=tuple(ours.get("source", ())),
-        )
-    except (AttributeError, TypeError):
-        return Features(classes=classes)
+    return Features(
+        classes=classes,
+        key=ours["key"] if isinstance(ours.get("key"), str) else None,
+        fields=_names(ours, "fields"),
+        metadata=_names(ours, "metadata"),
+        source={column: name for column, name in _names(ours, "source").items() if name in SOURCE_COLUMNS},
+    )
+
+
+def _names(ours: dict[str, Any], what: str) -> dict[str, str]:
+    told = ours.get(what)
+    return {name: str(to) for name, to in told.items()} if isinstance(told, dict) else {}
 
 
 def _json(data: bytes | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import sqlite3
 import tarfile
+import tempfile
 
 import numpy as np
 import pytest
@@ -168,7 +169,44 @@ def of_mds(found):
     return out
 
 
+def of_parquet(found):
+    """The same of Parquet with the features of Hugging Face datasets, as DuckDB reads it."""
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out = {}
+    for name in sorted(found):
+        if not name.endswith(".parquet"):
+            continue
+        ours = json.loads(pq.read_schema(pa.BufferReader(found[name])).metadata[b"penstock"])
+        with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+            file.write(found[name])
+            file.flush()
+            rows = duckdb.sql(f"SELECT * FROM '{file.name}'").to_arrow_table().to_pylist()
+        for row in rows:
+            row = {column: value for column, value in row.items() if value is not None}
+            key, fields = row.pop(ours["key"]), {}
+            for column, field in ours["fields"].items():
+                if column in row:
+                    value = row.pop(column)
+                    value = value["bytes"] if isinstance(value, dict) else value
+                    fields[field] = value.encode() if isinstance(value, str) else value
+            assert key not in out
+            out[key] = (
+                fields,
+                {(ours["metadata"] | ours["source"])[column]: value for column, value in row.items()},
+            )
+    return out
+
+
 @pytest.fixture(scope="session")
 def readers():
     """Format -> its reader: objects -> key -> (field -> bytes, column -> value)."""
-    return {"energon": of_energon, "files": of_files, "mds": of_mds, "webdataset": of_webdataset}
+    return {
+        "energon": of_energon,
+        "files": of_files,
+        "mds": of_mds,
+        "parquet": of_parquet,
+        "webdataset": of_webdataset,
+    }

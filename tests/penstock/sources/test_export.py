@@ -256,7 +256,7 @@ def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["tars"], "format 'tars' is not known; accepted: energon, files, lerobot, mds, webdataset"),
+        (["tars"], "format 'tars' is not known; accepted: energon, files, lerobot, mds, parquet, webdataset"),
         (
             ["files", "--without", "mood"],
             "--without mood: d@4 has no such field or column; it has the fields cls",

@@ -12,10 +12,12 @@ import pytest
 
 import loader
 from loader.dataset.root import root_over
-from loader.errors import Conflict, InvalidRuntime
+from loader.errors import Conflict, Corrupt, InvalidRuntime, InvalidStore
 from loader.storage import open_store
 from penstock.class_names import class_names_of
+from penstock.sources import IMPORTERS
 from penstock.sources.importing.importer import Options
+from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
 
@@ -368,7 +370,8 @@ def test_mistakes_are_told(tmp_path, cli):
         in imported(place, root.url, fields=[("no", "")])[0].failures[0]
     )
     run = cli("import", "excel", tmp_path / "place", "d", root=root.url)
-    assert (run.code, "accepted: energon, files, jsonl, lerobot, mds, parquet, " in run.err) == (2, True)
+    assert (run.code, "accepted: arrow, " in run.err) == (2, True)
+    assert all(name in run.err for name in IMPORTERS)
 
 
 def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
@@ -387,3 +390,89 @@ def test_other_classes_under_the_same_numbers_are_refused(tmp_path):
     write("a", ["dog", "horse"])
     with pytest.raises(Conflict, match=r"class names of d@1 are \['cat', 'dog'\]"):
         imported(place, root.url, key=None, fields=())
+
+
+def arrow(path, columns, stream=True, **how):
+    made, out = pa.table(columns), pa.BufferOutputStream()
+    kind = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with kind(out, made.schema, **how) as writer:
+        writer.write_table(made, max_chunksize=3)
+    put(path, out.getvalue().to_pybytes())
+
+
+def test_arrow_files_and_streams_and_their_damages(tmp_path, contents):
+    columns = {"b": [bytes([i]) * 40 for i in range(7)], "id": range(7)}
+    arrow(tmp_path / "place/a.arrow", columns)
+    arrow(tmp_path / "place/b.arrow", columns, stream=False)
+    place = "arrow", tmp_path / "place"
+    done, root = imported(place, tmp_path / "root", key=None, fields=())
+    assert done.failures == []
+    held = contents(root.open("d"))
+    assert {key: (fields["b"], columns["id"]) for key, (fields, columns) in held.items()} == {
+        f"{name}/{i:09d}": (bytes([i]) * 40, i) for name in "ab" for i in range(7)
+    }
+    for name in ("a", "b"):
+        path = tmp_path / f"place/{name}.arrow"
+        put(tmp_path / f"place/{name}-cut.arrow", path.read_bytes()[: path.stat().st_size * 2 // 3])
+    done, _ = imported(place, tmp_path / "other", key=None, fields=())
+    assert sorted("a-cut" in why for why in done.failures) == [False, True]
+    assert all("is damaged or cut" in why for why in done.failures)
+
+
+def test_csv_is_text(tmp_path, contents):
+    put(tmp_path / "place/a.csv", '\ufeffid,text,w\r\n1,"two\nlines, one ""word""",\r\n2,b,0.50\r\n'.encode())
+    put(tmp_path / "place/b.csv.gz", gzip.compress(b"id,text\n3,c\n"))
+    place = "csv", tmp_path / "place"
+    done, root = imported(place, tmp_path / "root")
+    assert done.failures == []
+    held = {key: (fields, columns.get("w")) for key, (fields, columns) in contents(root.open("d")).items()}
+    assert held == {
+        "1": ({"text.txt": b'two\nlines, one "word"'}, None),
+        "2": ({"text.txt": b"b"}, "0.50"),
+        "3": ({"text.txt": b"c"}, None),
+    }
+    for name, data, said in (
+        ("cut", b'id,text\n1,"a', "row 0 is not CSV"),
+        ("wide", b"id,text\n1,a\n2,b,c\n", "row 1 has 3 values, and 2 columns"),
+        ("twice", b"id,text,id\n1,a,2\n", "two columns of one name"),
+        ("latin", b"id,text\n1,\xff\n", "row 0 is not CSV in UTF-8"),
+    ):
+        put(tmp_path / name / f"{name}.csv", data)
+        (why,) = imported(("csv", tmp_path / name), tmp_path / "other")[0].failures
+        assert f"{name}.csv" in why
+        assert said in why
+
+
+def test_hugging_face_layouts_tell_splits(tmp_path, contents):
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+    columns = {"b": [b"1"], "split": ["mine"]}
+    put(tmp_path / "saved/dataset_dict.json", b'{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        put(tmp_path / f"saved/{split}/state.json", json.dumps(state).encode())
+        arrow(tmp_path / f"saved/{split}/data-00000-of-00001.arrow", columns)
+        arrow(tmp_path / f"saved/{split}/cache-1.arrow", columns)
+        table(tmp_path / f"hub/data/{split}-00000-of-00001.parquet", columns)
+    for name in ("saved", "hub"):
+        done, root = imported(("hf", tmp_path / name), tmp_path / f"root-{name}", key=None, fields=())
+        assert (done.failures, done.samples) == ([], 2)
+        held = [columns for _, columns in contents(root.open("d")).values()]
+        assert sorted(columns["split"] for columns in held) == ["test", "train"]
+        assert [columns["table_split"] for columns in held] == ["mine", "mine"]
+    (tmp_path / "saved/test/data-00000-of-00001.arrow").unlink()
+    with pytest.raises(Corrupt, match=r"which its state\.json lists"):
+        imported(("hf", tmp_path / "saved"), tmp_path / "r")
+    table(tmp_path / "saved/x.parquet", columns)
+    arrow(tmp_path / "saved/test/data-00000-of-00001.arrow", columns)
+    with pytest.raises(InvalidStore, match="name the folder of one"):
+        imported(("hf", tmp_path / "saved"), tmp_path / "r")
+    put(tmp_path / "saved/test/state.json", b'{"_data_files": [{"filename": "../x"}]}')
+    with pytest.raises(Corrupt, match="is not the state of a dataset"):
+        imported(("hf", tmp_path / "saved"), tmp_path / "r")
+
+
+def test_parquet_that_cannot_hold_a_field_is_told(tmp_path):
+    for field, data in (("txt", b"\xff"), ("a.u2", b"abc"), ("cls", b"03")):
+        with loader.Root(tmp_path / "root") as root, root.write(field[:1]) as writer:
+            writer.add("k", {field: data})
+        (why,) = export(root.open(field[:1]), "parquet", open_store(tmp_path / field)).failures
+        assert f"sample 'k': {field}" in why

@@ -1,0 +1,64 @@
+"""Arrow IPC, files and streams (`*.arrow`): each row a sample, read by record batches."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+
+from loader.errors import InvalidSample
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import Options, Readable, ReadSample, Run
+from .arrow_columns import TableRows
+from .features import features_of
+from .object_file import ObjectFile, opened
+
+OPTIONS = frozenset({"key", "fields"})
+_MAGIC = b"ARROW1"
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the objects `*.arrow`. Class names are the first one's. Raises: Corrupt; StoreError."""
+    return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
+
+
+def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the reader of these objects, a run each. Raises: Corrupt; StoreError."""
+    labels = None
+    for info in infos[:1]:
+        with opened(store, info) as file:
+            labels = features_of(_batches(file)[0]).labels
+    return Readable(
+        infos,
+        lambda info: [Run(info, nbytes=info.nbytes)],
+        partial(_samples, store, options, labels),
+        labels,
+    )
+
+
+def _samples(store: Store, options: Options, labels: list[str] | None, run: Run) -> Iterator[ReadSample]:
+    """Yield the samples. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+    with opened(store, run.info) as file:
+        schema, found = _batches(file)
+        features = features_of(schema)
+        if features.labels != labels:
+            raise InvalidSample(
+                f"{run.info.key} has the classes {features.labels}, and the first object {labels}: import them apart"
+            )
+        rows, row = TableRows(schema, features, options, run.info.key), 0
+        for batch in found:
+            batch.validate(full=True)
+            yield from rows.samples(batch, row)
+            row += batch.num_rows
+
+
+def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return schema and record batches of a file or a stream. Raises: ArrowException."""
+    begin = file.read(len(_MAGIC))
+    file.seek(0)
+    source = pa.PythonFile(file, "r")
+    if begin == _MAGIC:
+        reader = pa.ipc.open_file(source)
+        return reader.schema, (reader.get_batch(at) for at in range(reader.num_record_batches))
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, iter(stream)

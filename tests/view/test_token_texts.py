@@ -7,6 +7,7 @@ import torch
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
 from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.shown.shown_values import shown_sample
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
 from penstock.view.replays.recipe_process import RecipeProcess
@@ -106,3 +107,14 @@ def test_without_tokenizers_numbers_are_shown(asked) -> None:
     shown, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
     assert trouble == ""
     assert step_record(training, shown, None).slots[0].shown[0].lines[-1] == "0|1|2|3|99"
+
+
+def test_without_tokenizers_the_page_names_the_one_that_is_needed(root) -> None:
+    told = {"tokens.npy": {"tokenizer": "words.json", "tokenizer_sha256": "ab" * 32}}
+    with root.write("named", facts=told) as writer:
+        writer.add("d/0", {"tokens.npy": np.array([0, 1], np.int32)})
+    version = root.open("named@1")
+    sample = {"tokens.npy": np.array([0, 1], np.int32)}
+    needed = f"by words.json, SHA-256 {'ab' * 32}: tokenizers() beside the recipe shows their text"
+    assert needed in shown_sample(sample, version)[0].lines
+    assert needed not in shown_sample(sample, version, {"tokens.npy": {0: "a", 1: "b"}})[0].lines

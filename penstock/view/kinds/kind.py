@@ -48,6 +48,8 @@ class Facts:
     """Class names by their number."""
     vocabulary: int | None = None
     """Tokens of the tokenizer."""
+    tokenizer: str = ""
+    """Name and SHA-256 of the tokenizer that made the tokens; "" for not told."""
     special: Mapping[int, str] = with_default(default_factory=dict)
     """Names of special tokens by their id."""
     decode: Callable[[Sequence[int]], str] | None = None

@@ -132,6 +132,8 @@ def lines(value: Any, facts: Facts) -> tuple[str, ...]:
     out = [f"{ids.size:,} tokens, {shape_of(value)}"]
     if ids.size and _has_mask(ids, facts):
         out.append(f"{int(np.count_nonzero(~_masked(ids, facts))):,} of them are targets of the loss")
+    if facts.tokenizer and facts.decode is None:
+        out.append(bounded(f"by {facts.tokenizer}: tokenizers() beside the recipe shows their text"))
     out += [f"{field} beside each" for field in _values(facts, ids.size)]
     segments = _beside(facts, SEGMENTS, ids.size)
     shown = boxes(value, facts)

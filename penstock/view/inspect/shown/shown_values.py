@@ -63,9 +63,12 @@ def facts_of(
     # Facts of the writer's own may be anything that JSON holds: those of another type are none of ours.
     vocabulary, rate, special = (told.get(name) for name in ("vocabulary", "rate", "special"))
     named = special.items() if isinstance(special, dict) else ()
+    names = (told.get("tokenizer"), told.get("tokenizer_sha256"))
+    tokenizer = ", SHA-256 ".join(clean(one, 120) for one in names if isinstance(one, str) and one)
     return Facts(
         field=field,
         sample=sample,
+        tokenizer=tokenizer,
         labels=told.get("labels"),
         vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
         special={int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19},

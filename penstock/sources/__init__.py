@@ -34,6 +34,7 @@ IMPORTERS = {
     "jsonl": ".importers.jsonl",
     "lerobot": ".importers.lerobot",
     "parquet": ".importers.parquet",
+    "robomimic": ".importers.robomimic",
 }
 """Format that is read, and cannot be registered -> its module."""
 

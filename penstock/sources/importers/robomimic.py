@@ -1,0 +1,205 @@
+"""robomimic: HDF5 files of demonstrations, each of which is a sample with its arrays as fields.
+
+data/<demo>/actions, rewards, obs/<name> ...    arrays [steps, ...]: fields actions.npy, obs.<name>.npy
+data/<demo> and data: attributes                the field episode.json, as {"demo": ..., "data": ...}
+    mask/<name>                                     names of demonstrations: the column `masks`, and the split
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, StoreError
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import Options, Readable, ReadSample, Run
+from .object_file import ObjectFile
+
+OPTIONS = frozenset[str]()
+MAX_FIELD_BYTES = 4 * 2**30
+"""Largest array that is read: a few bytes of HDF5 can declare any shape."""
+MAX_DEPTH = 8
+"""Groups within groups below a demonstration."""
+_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+_ENDINGS = (".hdf5", ".h5")
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the HDF5 files. Raises: MissingDependency without h5py."""
+    _h5py()
+    mine = [info for info in infos if info.key.lower().endswith(_ENDINGS)]
+    return Readable(mine, partial(_runs, store, options), partial(_samples, store, options))
+
+
+def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[Run]:
+    """Yield a run for each demonstration. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    with _opened(store, info) as (file, where):
+        data = _group(file, "data", where)
+        for number, name in enumerate(_demos(data)):
+            demo = _group(data, name, where)
+            nbytes = sum(one.nbytes for _, one in _arrays(demo, options, f"{where}, {name}"))
+            yield Run(info, number, number + 1, nbytes)
+
+
+def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
+    """Yield the samples of a run. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    with _opened(store, run.info) as (file, where):
+        data = _group(file, "data", where)
+        masks = _masks(file, where)
+        shared = _attributes(data)
+        for name in _demos(data)[run.first : run.stop]:
+            demo = _group(data, name, where)
+            at = f"{where}, {name}"
+            fields, steps = dict[str, bytes](), set[int]()
+            for field, array in _arrays(demo, options, at):
+                fields[field] = _npy(array)
+                steps.add(array.shape[0] if array.shape else -1)
+            attributes = _attributes(demo)
+            declared = attributes.get("num_samples")
+            if len(steps) > 1 or (isinstance(declared, int) and steps - {declared}):
+                raise InvalidSample(
+                    f"{at} has arrays of {sorted(steps)} steps, and num_samples = {declared}: all are of the same "
+                    "steps; repair the demonstration, or leave arrays out (--without FIELD)"
+                )
+            if "episode.json" not in options.without:
+                told = {"demo": attributes, "data": shared}
+                fields["episode.json"] = json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+            named = sorted(mask for mask, members in masks.items() if name in members)
+            metadata = {"episode_id": name, "n_steps": max(steps, default=0), "masks": named or None}
+            splits = [_SPLITS[mask] for mask in named if mask in _SPLITS]
+            yield ReadSample(
+                f"{run.info.key.rpartition('.')[0]}/{name}",
+                fields,
+                {column: value for column, value in metadata.items() if column not in options.without},
+                {"split": splits[0]} if len(splits) == 1 else {},
+            )
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependency(
+            "robomimic files are read by h5py: pip install 'penstock[robomimic]'"
+        ) from error
+    return h5py
+
+
+@contextmanager
+def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
+    """Open an HDF5 file; what the library says against it becomes Corrupt. Raises: Corrupt; Changed; StoreError."""
+    with ObjectFile(store, info) as stream:
+        where = stream.path
+        try:
+            with _h5py().File(stream, "r") as file:
+                yield file, where
+        except (Changed, StoreError, InvalidSample, Corrupt):
+            raise
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError, UnicodeError) as error:
+            raise Corrupt(
+                f"{where} is no sound HDF5 file: {error}; repair it, or move it elsewhere"
+            ) from error
+
+
+def _member(group: Any, name: str, where: str) -> Any:
+    """Return a member that lies in this file. Raises: InvalidSample for a link, which may lead to any file."""
+    if not isinstance(group.get(name, getlink=True), _h5py().HardLink):
+        raise InvalidSample(
+            f"{where}: {name!r} is a link, which may lead out of the file; write its data instead"
+        )
+    return group[name]
+
+
+def _group(group: Any, name: str, where: str) -> Any:
+    found = _member(group, name, where) if name in group else None
+    if not isinstance(found, _h5py().Group):
+        raise InvalidSample(f"{where} has no group {name!r}, in which robomimic keeps demonstrations")
+    return found
+
+
+def _demos(data: Any) -> list[str]:
+    """Return the names of the demonstrations, by number where they have one."""
+
+    def number(name: str) -> tuple[int, str]:
+        found = re.search(r"(\d{1,18})$", name)
+        return int(found[1]) if found else -1, name
+
+    return sorted(data, key=number)
+
+
+def _arrays(
+    group: Any, options: Options, where: str, front: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
+    """Yield the field and the array of each dataset below a group, by name. Raises: InvalidSample."""
+    h5py = _h5py()
+    if depth > MAX_DEPTH:
+        raise InvalidSample(f"{where} has groups within groups, more than {MAX_DEPTH}")
+    for name in sorted(group):
+        found = _member(group, name, where)
+        if isinstance(found, h5py.Group):
+            yield from _arrays(found, options, where, f"{front}{name}.", depth + 1)
+            continue
+        field = f"{front}{name}.npy"
+        if field in options.without:
+            continue
+        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "biuf":
+            raise InvalidSample(
+                f"{where}: {found.name} is no array of numbers; leave it out (--without {field})"
+            )
+        if found.is_virtual or found.external:
+            raise InvalidSample(
+                f"{where}: {found.name} has its bytes in another file; write them into this one"
+            )
+        if found.nbytes > MAX_FIELD_BYTES:
+            raise InvalidSample(
+                f"{where}: {found.name} has {found.nbytes:,} bytes, more than {MAX_FIELD_BYTES:,}; cut the "
+                f"demonstration, or leave the array out (--without {field})"
+            )
+        yield field, found
+
+
+def _npy(array: Any) -> bytes:
+    values = array[()]
+    plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    file = BytesIO()
+    np.save(file, plain.reshape(array.shape), allow_pickle=False)
+    return file.getvalue()
+
+
+def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
+    """Return the filters and the names of their demonstrations. Raises: InvalidSample."""
+    if "mask" not in file:
+        return {}
+    masks = _group(file, "mask", where)
+    return {
+        name: frozenset(_text(one) for one in _member(masks, name, where)[()].ravel().tolist())
+        for name in masks
+    }
+
+
+def _attributes(group: Any) -> Mapping[str, Any]:
+    return {name: _plain(value) for name, value in sorted(group.attrs.items())}
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as JSON holds it."""
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if isinstance(value, str | int | float | bool) or value is None else repr(value)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value

@@ -42,6 +42,8 @@ class ObjectFile(io.RawIOBase):
     def read(self, nbytes: int | None = -1) -> bytes:
         """Return so many bytes, fewer at the end alone. Raises: Changed; StoreError."""
         left = max(0, self._window.nbytes - self._at)
+        if not left:
+            return b""  # a damaged file may lead anywhere
         data = self._window.read(self._at, left if nbytes is None or nbytes < 0 else min(nbytes, left))
         self._at += len(data)
         return data

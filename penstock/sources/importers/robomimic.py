@@ -1,8 +1,8 @@
 """robomimic: HDF5 files of demonstrations, each of which is a sample with its arrays as fields.
 
-    data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy.
-    attributes of data/<demo> and data    The field episode.json.
-    mask/<name>                           Names of demonstrations: the column `masks`, and the split.
+data/<demo>/actions, obs/<name> ...   arrays [steps, ...]: the fields actions.npy, obs.<name>.npy.
+attributes of data/<demo> and data    The field episode.json.
+mask/<name>                           Names of demonstrations: the column `masks`, and the split.
 """
 
 import json

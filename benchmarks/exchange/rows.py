@@ -1,4 +1,4 @@
-"""What is measured: each function takes a folder and sizes, and gives rows of the page's table."""
+"""Measurements of the exchange: each function takes a folder and sizes, and gives rows of the page's table."""
 
 import os
 import shutil

@@ -209,7 +209,8 @@ def test_padding_is_no_sample(memory_root, samples):
 
 
 def test_torch_values_are_those_of_the_moment(memory_root, plan):
-    torch = pytest.importorskip("torch")
+    import torch
+
     with loader.Loader(
         plan, 0, 1, workers=0, trail=loader.Trail(memory_root, "r", tensors_every=1)
     ) as batches:

@@ -54,6 +54,7 @@ ROLES: Mapping[str, Rights] = {
         "exclusions/": (CREATE,),
         "places/": (CREATE,),
         "seals/": (CREATE,),
+        "foreign/": (PUT,),
     },
     "collector": {
         **_LOG,
@@ -61,6 +62,7 @@ ROLES: Mapping[str, Rights] = {
         "data/": (DELETE,),
         "cards/": (DELETE,),
         "seals/": (DELETE,),
+        "foreign/": (DELETE,),
         "leases/": (PUT, DELETE),
         "heartbeats/": (DELETE,),
         "swept/": (CREATE,),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_foreign
+from ..dataset.tables.foreign_objects import etag_to_keep, foreign_objects, is_adopted, is_foreign
 from ..dataset.tables.parquet import TableFile, get_tables
 from ..dataset.versions.version import Version
 from ..dataset.writing.exclude import Superseded
@@ -27,11 +27,11 @@ class Difference:
     replaced: frozenset[str] = frozenset()
     """Keys of objects that were written again."""
     gone: frozenset[str] = frozenset()
-    """Keys of objects that are not there any more, and have live samples."""
+    """Keys of objects that are not there any more, and have live samples; adopted ones need not be there."""
     same: int = 0
     """Objects that are as they were."""
     places: frozenset[str] = frozenset()
-    """Ids of the places that the version has."""
+    """Ids of the places that the version has elsewhere."""
     live: Rows | None = None
     """Live samples of the version."""
 
@@ -72,6 +72,8 @@ def difference(
             f"{version.name} was registered as {before}, which {dict(chosen)} is not; choose another name"
         )
     known = {one.key: one for one in objects}
+    places = frozenset(one.place for one in objects)
+    elsewhere = frozenset(place for place in places if not is_adopted(version.store, place))
     present = {info.key: info for info in infos}
     if not known.keys() & present.keys():
         raise Conflict(
@@ -93,9 +95,11 @@ def difference(
     return Difference(
         fresh=[info for info in infos if info.key in changed or info.key not in known],
         replaced=frozenset(changed),
-        gone=frozenset((known.keys() - present.keys()) & with_samples),
+        gone=frozenset(
+            key for key in (known.keys() - present.keys()) & with_samples if known[key].place in elsewhere
+        ),
         same=len((known.keys() & present.keys()) - changed),
-        places=frozenset(one.place for one in objects),
+        places=elsewhere,
         live=live,
     )
 

@@ -16,9 +16,9 @@ from ..dataset.changes import publish_exclusions, publish_registered
 from ..dataset.log.entries import canonical
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
-from ..dataset.tables.foreign_objects import foreign_table, place_id, put_place
+from ..dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
 from ..dataset.versions.version import Version
-from ..errors import EmptyVersion, InvalidStore
+from ..errors import Conflict, EmptyVersion, InvalidStore
 from ..storage import Store, open_store
 from . import format_named
 from .earlier import Difference, difference
@@ -123,6 +123,11 @@ def _publish(
         )
     keys = keys_of(rows, since.keys)
     group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
+    if is_adopted(root.store, place):
+        raise Conflict(
+            f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "
+            "penstock import makes a copy for this one"
+        )
     txn = transaction(root, dataset, place, chosen, parent)
     prefix = f"data/{txn}/registered"
     put_place(root.store, place, store.url)

@@ -42,8 +42,9 @@ class PlacedObject(NamedTuple):
     """Size in bytes."""
     etag: str
     """Change token; "" where the time of the last write stands for it, as in a folder."""
-    modified_us: int
-    """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
+    modified_us: int | None
+    """Time of the last write, in microseconds since 1970; 0 where the store does not tell; None of an object that was
+    adopted into the root: there its size alone is known, and its checksums."""
     offset: int
     """First byte in the shard."""
 
@@ -85,6 +86,14 @@ class PlacedStore:
     def disk(self) -> "PlacedStore | None":
         """This store itself where all are folders of this machine, else None: see `store.disk_of`."""
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
+
+    def is_adopted(self, key: str) -> bool:
+        """Return whether a registered shard lies in the root by now."""
+        return self._objects_of(key)[0].modified_us is None
+
+    def objects(self, key: str) -> Sequence[PlacedObject]:
+        """Return the objects of a registered shard, by offset."""
+        return self._objects_of(key)
 
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
         """Return (URL of the object, byte in it) that holds a byte of a shard."""
@@ -181,30 +190,41 @@ class PlacedStore:
                 out[n] = piece
         return out, token
 
-    def _pinned(self, one: PlacedObject) -> str:
-        """Return the change token that a read is held to; of a folder it is asked for once. Raises: Changed."""
+    def _pinned(self, one: PlacedObject) -> str | None:
+        """Return the change token that a read is held to; of a folder it is asked for once. Raises: Changed.
+
+        Of an adopted object there is none: its store may have mirrors, and its fields have checksums.
+        """
         if one.etag:
             return one.etag
         name = (one.store.url, one.key)
         with self._lock:
             found = self._pins.get(name)
         if found is None:
-            found = self._looked_at(one).etag
+            info = self._looked_at(one)
+            found = "" if one.modified_us is None else info.etag
             with self._lock:
                 self._pins[name] = found
-        return found
+        return found or None
 
     def _looked_at(self, one: PlacedObject) -> ObjectInfo:
         """Return what the store says of an object, which is as registered. Raises: Changed; ObjectNotFound."""
         try:
             info = one.store.head(one.key)
         except ObjectNotFound as error:
+            if one.modified_us is None:
+                raise ObjectNotFound(
+                    f"{one.store.url}/{one.key} is gone, which was adopted into the root: restore it from a mirror"
+                ) from error
             raise ObjectNotFound(
                 f"{one.store.url}/{one.key} is gone, and its bytes were registered where they lay: restore it, or "
                 "register again, which leaves its samples out"
             ) from error
         if what := difference(info, one.nbytes, one.etag, one.modified_us):
-            raise Changed(f"{one.store.url}/{one.key} {what}: register again, old samples keep their keys")
+            todo = "register again, old samples keep their keys"
+            if one.modified_us is None:
+                todo = "it was damaged or exchanged in the root; restore it from a mirror"
+            raise Changed(f"{one.store.url}/{one.key} {what}: {todo}")
         return info
 
     @contextmanager
@@ -217,13 +237,13 @@ class PlacedStore:
             raise
 
 
-def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int) -> str:
+def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:
     """Return in words how an object is not the one that was registered; "" where it is."""
     if info.nbytes != nbytes:
         return f"has {info.nbytes:,} bytes, registered were {nbytes:,}"
     if etag and info.etag != etag:
         return f"has the change token {info.etag}, registered was {etag}"
-    if not etag and info.modified_us != modified_us:
+    if not etag and modified_us is not None and info.modified_us != modified_us:
         return f"was written at {info.modified_us} us since 1970, registered was {modified_us}"
     return ""
 

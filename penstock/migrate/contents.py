@@ -19,7 +19,7 @@ SMALL_FOLDERS = (
     "packs/",
     "lists/",
     "seals/",
-    "places/",
+    "foreign/",
     "cards/",
     "gates/",
     "exclusions/",
@@ -30,8 +30,9 @@ SMALL_FOLDERS = (
 )
 """Prefixes of objects that no manifest names, named after their content or created once: these alone are listed.
 
-`swept/` and `takedowns/` tell the mirror's collector what the primary's has deleted, and which versions were taken
-down. `log/repair-` tells what was done to the log, which readers need before the entries.
+`foreign/` has adopted objects alone. `swept/` and `takedowns/` tell the mirror's collector what the primary's has
+deleted, and which versions were taken down. `log/repair-` tells what was done to the log, which readers need before
+the entries.
 """
 _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc32c"]
 

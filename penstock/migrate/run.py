@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from loader import Root
 from loader.dataset.log.state import State
+from loader.dataset.tables.foreign_objects import PLACES
 from loader.errors import Conflict, Forbidden
 from loader.storage import Store
 
 from .contents import new_items, new_versions
-from .copying.compare import Compared, copy_entries
+from .copying.compare import Compared, copy_entries, put_compared, read_twice
 from .copying.copy_many import Copies, copy_all
 from .copying.copy_one import Transfer
 from .copying.items import Item
@@ -73,10 +74,19 @@ def migrate(
         copy_all(items(), transfer, journal, report, at_once=at_once, look=resumed, total=total)
         if report.failures:
             return report
+        _copy_places(source, target)
         report.entries = _copy_log(root, target, state, after)
         report.recorded = any(one.get("url") == target.url for one in root.state.mirrors)
         journal.finish()
     return report
+
+
+def _copy_places(source: Store, target: Store) -> None:
+    """Copy where registered bytes lie, behind the objects: a record may say that they are in the root."""
+    there = {info.key for info in target.list(PLACES)}
+    for info in source.list(PLACES):
+        if info.key not in there:
+            put_compared(target, info.key, read_twice(source, info.key))
 
 
 def _copy_log(root: Root, target: Store, state: State, after: int) -> int:

@@ -15,13 +15,14 @@ from loader.dataset.log.marker import (
     parse_marker,
 )
 from loader.dataset.log.state import State
+from loader.dataset.tables.foreign_objects import PLACES
 from loader.errors import AlreadyExists, Conflict, NotARoot, ObjectNotFound
 from loader.storage import Store
 
 from .contents import SMALL_FOLDERS
 from .copying.compare import put_compared, read_twice
 
-COPIED = ("data/", *SMALL_FOLDERS)
+COPIED = ("data/", PLACES, *SMALL_FOLDERS)
 """Folders of objects that another tool may have copied before."""
 
 

@@ -1,1 +1,1 @@
-"""Registered bytes made safe: they are read and summed."""
+"""Registered bytes made safe: they are read and summed, and copied into the root."""

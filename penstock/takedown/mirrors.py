@@ -4,14 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loader import Root
 from loader.dataset.log.marker import root_id
+from loader.dataset.shards.seal import SEALS
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
+from loader.storage.placed import FOREIGN
 
 from .record import Place, Record
 from .removing.excluded import FOLDER
 from .store_history.noncurrent import delete_noncurrent, noncurrent
 
-DATA = "data/"
+COLLECTED = ("data/", SEALS, FOREIGN)
+"""Folders of objects that readers of the mirror may need: its collector knows them."""
 
 
 def purge_mirror(url: str, record: Record, root: Store) -> int:
@@ -19,7 +22,7 @@ def purge_mirror(url: str, record: Record, root: Store) -> int:
 
     They are the cards, plans, views, packs, lists and records of exclusions that were deleted at its primary and were
     not made there again. Records that were replaced there go too, and the next migration copies them as they are. So do
-    the versions that an S3 bucket keeps of anything that had to go. Objects under `data/` go by the mirror's own
+    the versions that an S3 bucket keeps of anything that had to go. Objects of versions go by the mirror's own
     collector, which knows who reads them.
 
     Raises: InvalidRuntime for a place that is no mirror of this root; StoreError.
@@ -27,7 +30,7 @@ def purge_mirror(url: str, record: Record, root: Store) -> int:
     store = open_store(url, None)
     if root_id(store) != root_id(root):
         raise InvalidRuntime(f"{url} is no mirror of {root.url}: it has another root's id, or none")
-    there = [path for path in _left(store, record, root) if not path.startswith(DATA)]
+    there = [path for path in _left(store, record, root) if not path.startswith(COLLECTED)]
     store.delete_many(there)
     return len(there) + delete_noncurrent(store, record.paths)
 

@@ -18,6 +18,7 @@ from loader.storage import Store, is_there
 from ..progress import progress
 from .finding.find import Found, all_datasets, find
 from .finding.hashed_names import mark
+from .finding.registered_objects import look_at_owners
 from .mirrors import mirror_places
 from .raw_objects import shared_marks
 from .record import Place, Record, read_record
@@ -125,6 +126,8 @@ def _looked_at(store: Store, place: Place, shared: Collection[str]) -> Place:
             return _zeros(store, place)
     except PenstockError as error:
         return {**place, "clean": False, "why": f"it could not be looked at: {type(error).__name__}"}
+    if place["check"] == "registered":
+        return look_at_owners(store, place)
     if place["deleted"]:
         return {**place, "clean": True, "evidence": "deleted by the takedown (--delete-raw)"}
     if place["mark"] in shared:

@@ -20,7 +20,8 @@ FORMAT = 1
 Place = Mapping[str, Any]
 """A place to look at, as JSON.
 
-check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired" or "raw".
+check: how it is looked at, "absent", "zeros", "replaced", "remade", "retired", "raw" or
+"registered".
 what: the place in words.
 of: the dataset.
 path: of the object; and what else the check needs.

@@ -1,6 +1,7 @@
 """The verbs of `penstock`, a file each. A new one is its file and a line here."""
 
 from . import (
+    adopt,
     annotate,
     approve,
     batch,
@@ -53,6 +54,7 @@ VERBS: dict[str, Verb] = {
     "register": register.VERB,
     "import": import_place.VERB,
     "seal": seal.VERB,
+    "adopt": adopt.VERB,
     "annotate": annotate.VERB,
     "exclude": exclude.VERB,
     "approve": approve.VERB,
@@ -88,6 +90,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "register",
         "import",
         "seal",
+        "adopt",
         "diff",
         "digest",
         "card",

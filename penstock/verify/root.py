@@ -41,6 +41,7 @@ DERIVED = (
     "trails",
     "places",
     "seals",
+    "foreign",
 )
 LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))

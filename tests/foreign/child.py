@@ -1,4 +1,4 @@
-"""A registration, or a sealing, by a process of its own, killed at the write number `at` of the root."""
+"""A registration, sealing or adoption by a process of its own, killed at the write number `at` of the root."""
 
 import loader
 from loader.dataset.root import root_over
@@ -6,14 +6,20 @@ from loader.foreign.register import register
 from loader.storage import open_store
 
 
-def run(root, place, at, when, forks, seal=False):
+def run(root, place, at, when, forks, verb="register"):
     import runpy
 
     mortal = runpy.run_path(forks)["Mortal"]
-    if seal:
-        from penstock.registered.sealing import seal as work
+    if verb == "seal":
+        from penstock.registered.sealing import seal
 
-        return work(root_over(mortal(open_store(root), at, when, {"put_if_absent"})).open("photos")).failures
+        return seal(root_over(mortal(open_store(root), at, when, {"put_if_absent"})).open("photos")).failures
+    if verb == "adopt":
+        from penstock.registered.adoption import adopt
+
+        return adopt(
+            root_over(mortal(open_store(root), at, when, {"put_file", "put_if_absent"})), "photos"
+        ).failures
     store = mortal(open_store(root), at, when, {"put_if_absent", "put", "put_file"})
     return register(root_over(store), "webdataset", place, "photos").version.id
 

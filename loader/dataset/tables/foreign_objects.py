@@ -28,7 +28,8 @@ from ..log.entries import canonical
 from .parquet import TableFile, changes, get_tables, table_facts
 
 PLACES = "places/"
-PLACE_FORMAT = 1
+PLACE_FORMAT, HERE_FORMAT = 1, 2
+"""Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
 KEPT_SHARDS = 4096
 """Shards whose objects are kept at hand."""
 FOREIGN_SCHEMA = pa.schema(
@@ -119,13 +120,14 @@ def foreign_objects(
     return out, facts
 
 
-def put_place(store: Store, place: str, url: str) -> None:
-    """Record where a place is, unless the newest record says so. Raises: StoreError."""
+def put_place(store: Store, place: str, url: str | None) -> None:
+    """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError."""
     while True:
         n, known = _newest(store, place)
         if known is not None and known["url"] == url:
             return
-        body = {"format": PLACE_FORMAT, "url": url, "at_us": time.time_ns() // 1000}
+        number = HERE_FORMAT if url is None else PLACE_FORMAT
+        body = {"format": number, "url": url, "at_us": time.time_ns() // 1000}
         try:
             store.put_if_absent(f"{PLACES}{place}/{n + 1:012d}.json", canonical(body))
         except AlreadyExists:
@@ -133,15 +135,33 @@ def put_place(store: Store, place: str, url: str) -> None:
         return
 
 
-def place_url(store: Store, place: str) -> str:
-    """Return where a place is. Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew."""
+def is_adopted(store: Store, place: str) -> bool:
+    """Return whether a place is in the root. A listing and a request. Raises: Corrupt; FormatTooNew."""
+    _, known = _newest(store, place)
+    return known is not None and known["url"] is None
+
+
+def place_url(store: Store, place: str) -> str | None:
+    """Return where a place is; None for in the root.
+
+    Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew.
+    """
     _, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
             f"{store.url} has no {PLACES}{place}/: nobody knows where these bytes lie. Register them again, from where "
             "they are now"
         )
-    return str(known["url"])
+    url: str | None = known["url"]
+    return url
+
+
+def owners_url(store: Store, place: str) -> str:
+    """Return where a place is, or was before it was adopted. Raises: as `place_url`."""
+    for key in sorted((info.key for info in store.list(f"{PLACES}{place}/")), reverse=True):
+        if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
+            return str(url)
+    raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ that says where these bytes lay")
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
@@ -150,9 +170,9 @@ def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
     if not key:
         return 0, None
     body = retry_corrupt(partial(_record, store, key))
-    if body["format"] > PLACE_FORMAT:
+    if body["format"] > HERE_FORMAT:
         raise FormatTooNew(
-            f"{store.url}/{key} has format {body['format']}; this penstock reads up to {PLACE_FORMAT}. "
+            f"{store.url}/{key} has format {body['format']}; this penstock reads up to {HERE_FORMAT}. "
             "Upgrade: pip install -U penstock"
         )
     return int(key.rpartition("/")[2].removesuffix(".json")), body
@@ -161,8 +181,8 @@ def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
 def _record(store: Store, key: str) -> dict[str, Any]:
     try:
         body = parse_json_object(store.get(key).data)
-        if not isinstance(body["url"], str) or not isinstance(body["format"], int):
-            raise TypeError("url is a text, format a number")
+        if not isinstance(body["url"], str | None) or not isinstance(body["format"], int):
+            raise TypeError("url is a text or null, format a number")
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{store.url}/{key} is no record of a place ({error}); register the bytes again"
@@ -187,9 +207,8 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
             strict=True,
         )
     )
-    stores = {
-        place: open_store(place_url(store, place)) for place in sorted({_place_of(path) for path in rows})
-    }
+    urls = {place: place_url(store, place) for place in sorted({_place_of(path) for path in rows})}
+    stores = {place: open_store(url) for place, url in urls.items() if url is not None}
 
     @lru_cache(maxsize=KEPT_SHARDS)
     def objects_of(path: str) -> Sequence[PlacedObject]:
@@ -199,6 +218,8 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         found = [ForeignObject(**row) for row in table.slice(first, stop - first).to_pylist()]
         return [
             PlacedObject(stores[one.place], one.key, one.nbytes, one.etag, one.modified_us, one.offset)
+            if one.place in stores
+            else PlacedObject(store, one.path, one.nbytes, "", None, one.offset)
             for one in found
         ]
 

@@ -293,6 +293,11 @@ class Version:
                 f"{self.store.url}/{place.path} has fields {sorted(found.rows.offset)}, the manifest of {self.name} "
                 f"says {sorted(fields)}; restore it from a mirror"
             )
+        if not found.rows.sealed and (placed := self.placed) is not None and placed.is_adopted(found.path):
+            raise InvalidRuntime(
+                f"{found.path}, a shard of {self.name}, was copied into {self.store.url} and has no checksums here: "
+                f"penstock seal {self.name} first, or restore {place.seal} from a mirror"
+            )
         return found
 
     def _shard(self, group: str, part: int) -> tuple[IndexPlace, str]:

@@ -10,19 +10,21 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
 from google_crc32c import extend
 
 from ...errors import Corrupt
-from ...storage import Store
+from ...storage import Span, Store
 from ...storage.disk.scratch import on_scratch
+from ...storage.placed import PlacedStore
 from ..names import member_name
+from ..shards.address import UNKNOWN_CRC
 from ..shards.index import IndexFile, IndexPlace, Int64s, index_bytes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
-from ..shards.shard import hash_pages, member_header
+from ..shards.shard import ShardWriter, crc32c, hash_pages, member_header
 from ..tables.foreign_objects import is_foreign
 from ..tables.manifest import SamplesFile
 from ..tables.parquet import TableFile, get_table, get_tables, put_named_table, table_facts
@@ -95,18 +97,75 @@ def _redact_index(
     return {**shard, **place.row()}
 
 
-def redact_shards(store: Store, prefix: str, file: TableFile, rows: Redacted) -> TableFile:
-    """Return a shards table whose shards of these parts are redacted; the file itself where it has none of them."""
+def redact_shards(
+    store: Store, prefix: str, file: TableFile, rows: Redacted, placed: PlacedStore | None = None
+) -> TableFile:
+    """Return a shards table whose shards of these parts are redacted; the file itself where it has none of them.
+
+    Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
+
+    placed: reader of registered bytes; None where none of them can have been adopted.
+    """
     table = get_table(store, file)
     shards = table.to_pylist()
-    mine = [at for at, shard in enumerate(shards) if rows.get(shard["part"])]
-    for at in mine:
-        shards[at] = redact_shard(store, prefix, shards[at], rows[shards[at]["part"]])
+    mine = {at for at, shard in enumerate(shards) if rows.get(shard["part"])}
+    adopted = {
+        shards[at]["path"]
+        for at in mine
+        if placed is not None and is_foreign(shards[at]["path"]) and placed.is_adopted(shards[at]["path"])
+    }
+    mine |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
+    for at in sorted(mine):
+        gone = rows.get(shards[at]["part"], {})
+        if placed is not None and shards[at]["path"] in adopted:
+            shards[at] = _own_shard(store, placed, prefix, shards[at], gone)
+        else:
+            shards[at] = redact_shard(store, prefix, shards[at], gone)
     if not mine:
         return file
     return put_named_table(
         store, prefix, pa.Table.from_pylist(shards, SHARDS_SCHEMA), "shards", SHARDS_ROW_GROUP_ROWS
     )
+
+
+def _own_shard(
+    store: Store, placed: PlacedStore, prefix: str, shard: Shard, rows: Mapping[int, str]
+) -> dict[str, Any]:
+    """Return the row of a shard that has the samples of an adopted one, these redacted. Raises: Corrupt; StoreError."""
+    keys, places = shard_index(store, shard)
+    stem = f"{prefix}/{shard['group']}-{shard['part']}"
+    again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
+    with (
+        on_scratch(None, meanwhile, room_for="the largest shard", again=again),
+        tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
+    ):
+        writer = ShardWriter(cast(BinaryIO, out))
+        for row, key in enumerate(keys):
+            for field, table in sorted(places.items()):
+                offset, nbytes, crc = table[row].tolist()
+                data = bytes(nbytes) if row in rows else _adopted(placed, shard, offset, nbytes, crc)
+                table[row] = writer.add(rows.get(row, key), field, data)
+        sha256 = writer.finish()
+        pages = hash_pages(out.name)
+        store.put_file(f"{stem}.tar", out.name)
+    index = index_bytes([rows.get(row, key) for row, key in enumerate(keys)], places, pages)
+    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
+    store.put_if_absent(place.path, index)
+    return {**shard, "path": f"{stem}.tar", "nbytes": writer.nbytes, "sha256": sha256, **place.row()}
+
+
+def _adopted(placed: PlacedStore, shard: Shard, offset: int, nbytes: int, crc: int) -> bytes:
+    """Return a field of an adopted shard; nothing of one that was left out before it was sealed. Raises: Corrupt."""
+    if crc == UNKNOWN_CRC or not nbytes:
+        return b""
+    data = placed.get_ranges(shard["path"], [Span(offset, nbytes)])[0].data
+    if crc32c(data) != crc:
+        url, at = placed.place(shard["path"], offset)
+        raise Corrupt(
+            f"{url}, bytes [{at}:{at + nbytes}] have the CRC-32C {crc32c(data):08x}, {crc:08x} is known of them: they "
+            "were damaged. Restore the object from a mirror; nothing was redacted"
+        )
+    return data
 
 
 def redact_samples(

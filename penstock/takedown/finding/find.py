@@ -1,6 +1,6 @@
 """The samples of a takedown, found in every version that is still there, retired or not."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from loader.dataset.publishing.apply_denies import Rows, denied_files
 from loader.dataset.shards.index import IndexPlace
 from loader.dataset.shards.key_hashes import hashes_of
 from loader.dataset.tables.columns import is_annotation
+from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_table
 
 from ...confirmed_listing import listed_twice
@@ -22,6 +23,7 @@ from .cells import LABELS, TOLD, class_names_without, scrub, searched
 from .hashed_names import Marks
 from .names import keys_files, names_of
 from .readable_versions import Whole, over_whole
+from .registered_objects import by_shard, objects_with, owners_place
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +102,7 @@ class _Look:
         self._names: dict[str, bool] = {}
         self._hashes = pa.array(hashes_of(sorted(found.marks.plain)), pa.int64())
         self._hashed: dict[str, bool] = {}
+        self._objects: dict[str, tuple[dict[str, list[ForeignObject]], set[str]]] = {}
 
     def has_some(self, version: Version) -> bool:
         """Return whether a version has such samples, or names them."""
@@ -157,7 +160,10 @@ class _Look:
             if shard["part"] in parts:
                 where = f"part {shard['part']} {shard['group']}"
                 facts = {"sha256": shard["sha256"], "nbytes": shard["nbytes"]}
-                yield {**absent(f"shard of {where}", shard["path"]), **facts}
+                if is_foreign(shard["path"]):
+                    yield from self._registered(version, shard, absent)
+                else:
+                    yield {**absent(f"shard of {where}", shard["path"]), **facts}
                 yield absent(f"index of {where}", shard["index_path"])
                 if seal := IndexPlace.of(shard).seal:
                     yield absent(f"seal of {where}", seal)
@@ -179,6 +185,23 @@ class _Look:
                 yield absent("statistics", entry["path"])
         if producer_names_some(version.manifest, self._found.marks):
             yield absent("manifest", record.manifest)
+
+    def _registered(
+        self, version: Version, shard: dict[str, Any], absent: Callable[[str, str], Place]
+    ) -> Iterator[Place]:
+        """Yield the objects of a registered shard that have samples of the takedown."""
+        if version.id not in self._objects:
+            objects = by_shard(version)
+            places = {one.place for some in objects.values() for one in some}
+            here = {place for place in places if is_adopted(version.store, place)}
+            self._objects = {version.id: (objects, here)}
+        objects, here = self._objects[version.id]
+        for one in objects_with(
+            version, shard, objects.get(shard["path"], ()), self._found.rows[shard["part"]]
+        ):
+            yield owners_place(self._found.marks, one)
+            if one.place in here:
+                yield absent("adopted object", one.path)
 
 
 def folders(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -30,6 +30,7 @@ from loader.dataset.writing.redact import (
     shard_index,
 )
 from loader.errors import Conflict
+from loader.storage.placed import PlacedStore
 
 from ...class_names import class_names
 from ..finding.cells import LABELS, class_names_without, scrub
@@ -135,13 +136,16 @@ class _Redaction:
             "denies": state.last_deny,
             "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
             "shards": [
-                self._redact(TableFile.from_json(one), gone).to_json() for one in version.manifest["shards"]
+                self._redact(TableFile.from_json(one), gone, version.placed).to_json()
+                for one in version.manifest["shards"]
             ],
             "samples": samples,
             "stats": stats,
             "key_hashes": [],  # the next publisher makes them of the keys as they are now
             "exclusions": [self._scrubbed(one) for one in version.manifest["exclusions"]],
         }
+        if version.placed is not None:
+            made["groups"] = self._groups(version.manifest["groups"], made["shards"])
         if left_out:
             grouped: dict[tuple[str, str], list[int]] = {}
             for part, members in left_out.items():
@@ -173,10 +177,19 @@ class _Redaction:
                     out.setdefault(part, {}).setdefault(row, entry)
         return out
 
-    def _redact(self, file: TableFile, gone: Redacted) -> TableFile:
+    def _redact(self, file: TableFile, gone: Redacted, placed: PlacedStore | None) -> TableFile:
         if file.path not in self._shards:
-            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone)
+            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone, placed)
         return self._shards[file.path]
+
+    def _groups(self, groups: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the groups with the bytes of their shards: adopted ones have become shards of the root's own."""
+        nbytes = dict.fromkeys(groups, 0)
+        tables = [TableFile.from_json(one) for one in files]
+        for table in get_tables(self._store, tables, ["group", "nbytes"]):
+            for row in table.to_pylist():
+                nbytes[row["group"]] += row["nbytes"]
+        return {name: {**body, "nbytes": nbytes[name]} for name, body in groups.items()}
 
     def _tables(self, manifest: Mapping[str, Any], gone: Redacted) -> tuple[list[Any], list[Any]]:
         """Return the lists of samples and stats files. A run's files lie in one folder of their own from now on."""

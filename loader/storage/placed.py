@@ -43,7 +43,7 @@ class PlacedObject(NamedTuple):
     etag: str
     """Change token; "" where the time of the last write stands for it, as in a folder."""
     modified_us: int | None
-    """Time of the last write, in microseconds since 1970; 0 where the store does not tell; None of an object that was
+    """Time of the last write, in microseconds since 1970; 0 where the store does not tell. None of an object that was
     adopted into the root: there its size alone is known, and its checksums."""
     offset: int
     """First byte in the shard."""

@@ -141,7 +141,7 @@ def test_killed_anywhere_and_run_again_it_ends_in_the_same_seals(root, three, tm
     for when in ("before", "after"):
         job = {"root": root.url, "place": "", "at": 2, "when": when, "verb": "seal"}
         assert registering(job) == [(-9, None)]
-        assert 1 <= len(seals_of(root)) < 3 or when == "after"
+        assert len(seals_of(root)) < 3 or when == "after"  # the first may be on its way
     assert seal(root.open("photos")).failures == []
     assert seals_of(root) == seals_of(whole)
 

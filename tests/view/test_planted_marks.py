@@ -1,0 +1,118 @@
+"""Faults planted in a training: the record of a step, or of a slot, marks each on its own samples, and no others."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+import loader
+from penstock.view.inspect.shown.shown_batch import shown_batch
+from penstock.view.inspect.slot_record import slot_record, slot_values
+from penstock.view.inspect.step_record import step_record, step_values
+from penstock.view.replays.replayed_values import itself
+from penstock.view.replays.replays import Replayers, Replays
+from penstock.view.replays.training import Training
+from tests.view.conftest import LABELS, train
+from tests.view.recipes import plain
+
+FACTS = {"tokens.npy": {"vocabulary": 10, "special": {"2": "<eos>"}}}
+
+
+def drawn(number, *shape):
+    """Values uint8 that no other number has."""
+    return np.random.default_rng(number).integers(1, 250, shape, np.uint8)
+
+
+def sound(number, level=0.5):
+    return (level * np.sin(0.3 * np.arange(1000) + number)).astype(np.float32)
+
+
+def fields(number):
+    """A sample without a fault."""
+    return {
+        "cls": number % len(LABELS),
+        "txt": f"photo {number}",
+        "picture.npy": drawn(number, 8, 8, 3),
+        "clip.npy": drawn(number, 8, 8, 8, 3),
+        "sound.npy": sound(number),
+        "state.npy": drawn(number, 20).astype(np.float32),
+        "tokens.npy": np.array([3, 4, 2]),
+        "labels.npy": np.array([-100, number % 9, 2]),
+    }
+
+
+ONE_VALUE = {
+    "infinite": {"state.npy": np.array([1.0, np.inf, 2.0], np.float32)},
+    "out_of_range": {"cls": len(LABELS)},
+    "no_target": {"labels.npy": np.full(3, -100)},
+    "empty": {"txt": " \n"},
+    "silent": {"sound.npy": sound(0, level=1e-4)},
+    "frozen": {"clip.npy": np.concatenate([drawn(90, 3, 8, 8, 3), drawn(91, 1, 8, 8, 3).repeat(5, axis=0)])},
+    "saturated": {"picture.npy": np.where(np.arange(192).reshape(8, 8, 3) < 8, 7, 255).astype(np.uint8)},
+    "clipped": {"sound.npy": np.clip(sound(1, level=2.0), -1, 1)},
+    "not_scaled": {"sound.npy": sound(2, level=12_000.0)},
+    "no_end": {"tokens.npy": np.array([3, 4, 5])},
+    "replaced_letters": {"txt": "caf\ufffd"},
+    "hidden_letters": {"txt": "invoice\u202egpj.exe"},
+}
+"""Mark -> the fields of its sample, in place of sound ones."""
+
+SHARED = drawn(80, 8, 8, 3)
+SEVERAL = {
+    "equal_values": [({"picture.npy": SHARED}, {}), ({"picture.npy": SHARED.copy()}, {})],
+    "same_raw": [({}, {"raw_uri": "s3://raw/a", "raw_sha256": "ab" * 32})] * 2,
+    "same_subject": [({}, {"subject": "person 7"})] * 2,
+    "other_split": [({}, {"split": "test"})],
+}
+"""Mark -> changed fields and provenance of each of its samples."""
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Each mark of a step that holds every sample once, with the keys of the samples that it names."""
+    samples = {
+        **{mark: [(changed, {})] for mark, changed in ONE_VALUE.items()},
+        **SEVERAL,
+        "none": [({}, {"subject": f"person {i}", "raw_sha256": f"{i:064x}"}) for i in range(2)],
+    }
+    with loader.Root(tmp_path_factory.mktemp("marks") / "root") as root:
+        numbers = count()
+        with root.write("planted", producer={"labels": LABELS}, facts=FACTS) as writer:
+            for mark, ones in samples.items():
+                for i, (changed, source) in enumerate(ones):
+                    own = {**fields(next(numbers)), **changed}
+                    writer.add(f"{mark}/{i}", own, source={"split": "train", **source})
+        view = root.open("planted@1").select(*fields(0))
+        train(root, loader.plan({"planted": view}, seed=1, global_batch=next(numbers)), "run", plain, steps=1)
+        training, replayers = Training(root, "run"), Replayers(plain=Replays(root))
+        batch, trouble = step_values(training, replayers, 0, 0, 1, shown_batch)
+        record = step_record(training, batch, None, trouble)
+        replayers.close()
+    keys = {row.slot: row.key for row in record.slots}
+    return [(mark.name, sorted(keys[slot] for slot in mark.slots)) for mark in record.marks]
+
+
+@pytest.mark.parametrize("name", [*ONE_VALUE, *SEVERAL])
+def test_a_step_marks_the_planted_samples_alone(marked, name) -> None:
+    planted = [f"{name}/{i}" for i in range(len(SEVERAL.get(name, " ")))]
+    assert [keys for mark, keys in marked if mark == name] == [planted]
+
+
+def test_a_step_has_no_mark_beside(marked) -> None:
+    assert sorted(name for name, _ in marked) == sorted([*ONE_VALUE, *SEVERAL])
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_slot_says_that_the_transform_is_no_function_of_its_sample(root, plan, repeats) -> None:
+    train(root, plan, "run", plain, steps=1)
+    calls = count()
+
+    def counted(sample, rng):
+        return {"n": 0 if repeats else next(calls)}
+
+    replayers = Replayers(plain=Replays(root), recipe=Replays(root, {"transform": counted}))
+    training = Training(root, "run")
+    record = slot_record(training, *slot_values(training, replayers, 0, 2, itself))
+    replayers.close()
+    found = [(mark.name, mark.slots) for mark in record.marks]
+    assert found == ([] if repeats else [("not_a_function", (2,))])

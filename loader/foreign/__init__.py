@@ -4,7 +4,7 @@ A format is a module with two names, and a line in `FORMATS`.
 
 - `OBJECTS_PER_SHARD`: objects that one index describes; 1 where an object has many samples.
 - `look(store, infos)`: those of the listed objects that are of the format, with a function that gives the samples of
-  one, each a `ForeignSample`. InvalidStore where none can be read.
+  one, each a `ForeignSample`, or many as a `ForeignRun`. InvalidStore where none can be read.
 
 It knows nothing of versions: `register.py` makes keys, groups, indexes and tables of what it yields.
 """
@@ -20,6 +20,7 @@ FORMATS = {
     "energon": ".formats.energon.archives",
     "files": ".formats.plain_files",
     "mds": ".formats.mds",
+    "megatron": ".formats.megatron.documents",
     "webdataset": ".formats.webdataset",
 }
 """Format -> its module."""

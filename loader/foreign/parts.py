@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from ..dataset.tables import columns
 from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from ..storage import Store
 from ..storage.placed import FOREIGN
+from .numbered_keys import key_array
 from .shard_rows import Rows, Shard
 
 AT_ONCE = 16
@@ -35,7 +35,7 @@ def put_parts(
     """
 
     def put(number: int) -> tuple[Part, pa.Table]:
-        (shard, rows), own = walked[number], list(keys[number])
+        (shard, rows), own = walked[number], key_array(keys[number])
         part = f"{txn}-{number:05d}"
         groups: dict[str, list[str]] = {}
         for name in rows.fields:
@@ -45,7 +45,7 @@ def put_parts(
             for group, names in sorted(groups.items())
         ]
         made = Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
-        return made, _samples(rows, part, own)
+        return made, _samples(rows, part, keys[number], own)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
         done = list(pool.map(put, range(len(walked))))
@@ -81,7 +81,7 @@ def _put_index(
     shard: Shard,
     place: str,
     rows: Rows,
-    keys: list[str],
+    keys: pa.Array,
 ) -> ShardFile:
     fields = {}
     for name in names:
@@ -102,27 +102,27 @@ def _put_index(
     )
 
 
-def _samples(rows: Rows, part: str, keys: list[str]) -> pa.Table:
-    """Return keys, provenance and metadata of a part's rows."""
-    told = {name for source in rows.sources for name in source}
-    sources: dict[str, Any] = {name: [source.get(name) for source in rows.sources] for name in told} | {
-        "part": [part] * len(keys),
-        "row": range(len(keys)),
+def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
+    """Return keys, provenance and metadata of a part's rows. own: their keys, of which `keys` is the array."""
+    n, told = len(keys), {name for source in rows.sources for name in source}
+    known = {name: pa.array([one.get(name) for one in rows.sources], pa.string()) for name in told}
+    if own != rows.source_keys:
+        triples = zip(rows.source_keys, own, rows.sources, strict=True)
+        given = [text_of(theirs) if theirs != key else one.get("source_key") for theirs, key, one in triples]
+        known["source_key"] = pa.array(given, pa.string())
+    known |= {
+        "part": pa.repeat(part, n),
+        "row": pa.array(np.arange(n)),
         "key": keys,
-        "source_key": [
-            text_of(own) if own != key else source.get("source_key")
-            for own, key, source in zip(rows.source_keys, keys, rows.sources, strict=True)
-        ],
-        "raw_key": rows.objects,
+        "raw_key": pa.array(rows.objects, pa.string()),
     }
-    arrays = [
-        pa.array(sources.get(field.name, [None] * len(keys)), field.type) for field in columns.KEYS_SCHEMA
-    ]
+    arrays = [known.get(field.name, pa.nulls(n, field.type)) for field in columns.KEYS_SCHEMA]
     table = pa.table(arrays, schema=columns.KEYS_SCHEMA)
-    if any(rows.metadata):
-        more = columns.metadata_table(rows.metadata, part, keys)
-        for name in more.column_names[2:]:
-            table = table.append_column(name, more[name])
+    more = rows.metadata
+    if not isinstance(more, pa.Table):
+        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if any(more) else None
+    for name in more.column_names if more is not None else ():
+        table = table.append_column(name, more[name])
     return table
 
 

@@ -2,16 +2,18 @@
 
 import hashlib
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
-from .formats.sample import ForeignSample
+from .formats.sample import NO_METADATA, ForeignRun, ForeignSample
+from .numbered_keys import NumberedKeys, overlap
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -24,12 +26,12 @@ class Rows:
 
     fields: tuple[str, ...]
     """Names, sorted."""
-    source_keys: list[str] = field(default_factory=list)
-    """Key of each row, as its format names it."""
+    source_keys: Any = field(default_factory=list)
+    """Key of each row, as its format names it: a list, or `NumberedKeys`."""
     objects: list[str] = field(default_factory=list)
     """Key of each row's object."""
-    metadata: list[Any] = field(default_factory=list)
-    """Metadata of each row."""
+    metadata: Any = field(default_factory=list)
+    """Metadata of each row: a list of mappings, or a table of Arrow."""
     sources: list[Any] = field(default_factory=list)
     """Provenance of each row, as its format tells it."""
     places: Any = field(default_factory=list)
@@ -60,8 +62,10 @@ def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
     return out
 
 
-def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: Container[str]) -> list[Rows]:
-    """Return the rows of a shard, by the fields that they have, in the order of their first samples.
+def rows_of(
+    shard: Shard, samples: Sequence[Iterable[ForeignSample | ForeignRun]], without: Container[str]
+) -> list[Rows]:
+    """Return the rows of a shard, by the fields that they have, in the order of their first samples; each run apart.
 
     samples: of each object. without: fields that are left out. Raises: as the format; InvalidField for a name that our
     format refuses.
@@ -69,8 +73,13 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
     kinds: dict[tuple[str, ...], Rows] = {}
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
     """Fields as the format names them -> their rows, and these names in the order of ours."""
+    runs: list[Rows] = []
     for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
-        for key, fields, metadata, source in some:
+        for one in some:
+            if isinstance(one, ForeignRun):
+                runs += _run(one, info, start, without)
+                continue
+            key, fields, metadata, source = one
             told = tuple(fields)
             if told not in known:
                 names = names_of([name for name in told if name not in without], info, key)
@@ -89,7 +98,23 @@ def rows_of(shard: Shard, samples: Sequence[Iterable[ForeignSample]], without: C
     kinds.pop((), None)  # of samples that are left out as a whole
     for rows in kinds.values():
         rows.places = np.array(rows.places, np.int64).reshape(len(rows.source_keys), len(rows.fields), 2)
-    return list(kinds.values())
+    return [*kinds.values(), *runs]
+
+
+def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
+    """Return the rows of a run; none where all its fields are left out. Raises: as `rows_of`."""
+    if not len(run.places):
+        return []
+    keys = NumberedKeys(run.prefix, run.first, len(run.places))
+    names = names_of([name for name in run.fields if name not in without], info, keys[0])
+    kind = tuple(sorted(names))
+    if not kind:
+        return []
+    places = run.places[:, [run.fields.index(names[name]) for name in kind]]
+    places[:, :, 0] += start
+    nothing = [NO_METADATA] * len(keys)
+    metadata = pa.table(dict(run.metadata)) if run.metadata else nothing
+    return [Rows(kind, keys, [info.key] * len(keys), metadata, nothing, places)]
 
 
 def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
@@ -125,11 +150,14 @@ def key_of(source_key: str, longest: int) -> str:
     return key
 
 
-def keys_of(parts: Sequence[Rows], taken: Container[str]) -> list[list[str]]:
+def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[str]]:
     """Return the keys of each part's rows. Keys that repeat, or are taken, have the object's name in front.
 
     taken: keys of the dataset that stay. Raises: InvalidKey.
     """
+    numbered = None if taken else _numbered_keys(parts)
+    if numbered is not None:
+        return numbered
     longest = [max(map(len, rows.fields)) for rows in parts]
     plain = [
         [key_of(key, most) for key in rows.source_keys] for rows, most in zip(parts, longest, strict=True)
@@ -147,3 +175,18 @@ def keys_of(parts: Sequence[Rows], taken: Container[str]) -> list[list[str]]:
         ]
         for rows, keys, most in zip(parts, plain, longest, strict=True)
     ]
+
+
+def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:
+    """Return the keys of rows that are all numbered; None where some are not, repeat, or would be hashes."""
+    out = []
+    for rows in parts:
+        theirs = rows.source_keys
+        if not isinstance(theirs, NumberedKeys):
+            return None
+        longest = max(map(len, rows.fields))
+        prefix = key_of(f"{theirs.prefix}0", longest)[:-1]
+        if key_of(theirs[-1], longest) != f"{prefix}{theirs.first + theirs.n - 1}":
+            return None
+        out.append(NumberedKeys(prefix, theirs.first, theirs.n))
+    return None if overlap(out) else out

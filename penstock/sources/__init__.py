@@ -22,6 +22,7 @@ FORMATS = {
     "files": ".exporters.to_files",
     "lerobot": ".exporters.to_lerobot",
     "mds": ".exporters.to_mds",
+    "megatron": ".exporters.to_megatron",
     "parquet": ".exporters.to_parquet",
     "webdataset": ".exporters.to_webdataset",
 }

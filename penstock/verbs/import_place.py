@@ -12,7 +12,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="one that can be registered (energon, files, mds, webdataset), or arrow, csv, hf, jsonl, lerobot, parquet",
+        help="one that can be registered (energon, files, mds, megatron, webdataset), or arrow, csv, hf, jsonl, "
+        "lerobot, parquet, robomimic",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

@@ -11,8 +11,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; files: a "
-        "sample each",
+        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; megatron: "
+        "indexed datasets; files: a sample each",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

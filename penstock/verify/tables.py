@@ -138,9 +138,14 @@ def _counts(version: Version) -> Iterator[Problem]:
 
 
 def _groups(version: Version) -> Iterator[Problem]:
-    rows = version.parts.shard_rows().select(["part", "group", "n_rows", "nbytes"])
-    found = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum"), ("nbytes", "sum")])
+    rows = version.parts.shard_rows().select(["part", "group", "path", "n_rows", "nbytes"])
+    found = rows.group_by("group").aggregate([("part", "count"), ("n_rows", "sum")])
     tables = {row["group"]: row for row in found.to_pylist()}
+    once = rows.group_by(["group", "path"]).aggregate(
+        [("nbytes", "max")]
+    )  # registered parts may share an object
+    for row in once.group_by("group").aggregate([("nbytes_max", "sum")]).to_pylist():
+        tables[row["group"]]["nbytes_sum"] = row["nbytes_max_sum"]
     named = version.manifest["groups"]
     for group in sorted(tables.keys() | named.keys()):
         have = tables.get(group, {"part_count": 0, "n_rows_sum": 0, "nbytes_sum": 0})

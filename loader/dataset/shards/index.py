@@ -87,13 +87,15 @@ class IndexRows:
         )
 
 
-def index_bytes(keys: list[str], fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
+def index_bytes(keys: list[str] | pa.Array, fields: dict[str, Int64s], pages: bytes = b"") -> bytes:
     """Return the index file.
 
     fields: field -> int64 [rows, 3]: offset, nbytes, crc32c in each row.
     pages: hashes of the shard's pages, by `shard.hash_pages`.
     """
-    columns: dict[str, pa.Array] = {"key": pa.array(keys, pa.string())}
+    columns: dict[str, pa.Array] = {
+        "key": keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
+    }
     encoding = {"key": "DELTA_BYTE_ARRAY"}
     for field in sorted(fields):
         for position, what in enumerate(_COLUMNS):

@@ -168,8 +168,11 @@ def _check_unique(keys: list[str]) -> None:
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
     """Return the additions of these parts to each group. Raises: FieldMismatch when parts of a group differ."""
     out: dict[str, GroupExtent] = {}
+    seen: set[tuple[str, str]] = set()
     for part in parts:
         for shard in part.shards:
+            new = (shard.group, shard.path) not in seen  # parts of one registered object share its bytes
+            seen.add((shard.group, shard.path))
             old = out.get(shard.group)
             if old is not None and set(old.field_nbytes) != set(shard.field_nbytes):
                 raise FieldMismatch(
@@ -181,7 +184,7 @@ def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:
                 field_nbytes={f: n + have.get(f, 0) for f, n in shard.field_nbytes.items()},
                 n_parts=(old.n_parts if old else 0) + 1,
                 n_rows=(old.n_rows if old else 0) + shard.n_rows,
-                nbytes=(old.nbytes if old else 0) + shard.nbytes,
+                nbytes=(old.nbytes if old else 0) + new * shard.nbytes,
             )
     return out
 

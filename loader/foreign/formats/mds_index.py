@@ -93,6 +93,8 @@ def _shard(one: Any, first: int) -> MdsShard:
     if (one["format"], one["version"]) != ("mds", 2):
         raise ValueError(f"format {one['format']!r}, version {one['version']!r}")
     raw, told = one["raw_data"], (one["column_names"], one["column_encodings"], one["column_sizes"])
+    if not all(type(names) is list for names in told):
+        raise TypeError(f"columns {told!r}")
     numbers = (raw["bytes"], one["samples"])
     if not all(type(n) is int and 0 <= n < 2**32 for n in numbers) or type(raw["basename"]) is not str:
         raise ValueError(f"raw_data {raw!r}, samples {one['samples']!r}")

@@ -1,11 +1,16 @@
-"""One sample of a foreign format: the places of its fields in an object."""
+"""Samples of a foreign format: the places of their fields in an object, one by one or as arrays."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from ...storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
+RUN_SAMPLES = 2**18
+"""Samples of a `ForeignRun`, at most: an index of so many takes a reader some MB."""
 
 
 class ForeignSample(NamedTuple):
@@ -21,10 +26,25 @@ class ForeignSample(NamedTuple):
     """Provenance column -> value, of those that a sample's object does not tell."""
 
 
+class ForeignRun(NamedTuple):
+    """Neighbours with the same fields, whose keys are consecutive numbers."""
+
+    prefix: str
+    """Text in front of each number: "", or a text that ends with "/"."""
+    first: int
+    """Number of the first sample."""
+    fields: tuple[str, ...]
+    """Fields that each sample has."""
+    places: np.ndarray[Any, np.dtype[np.int64]]
+    """int64 [samples, fields, 2]: first byte in the object, nbytes."""
+    metadata: Mapping[str, pa.Array] = NO_METADATA
+    """Metadata column -> a value for each sample."""
+
+
 class Found(NamedTuple):
     """The objects of a place that are of a format, and their reader."""
 
     infos: list[ObjectInfo]
     """The objects, as they were listed."""
-    samples: Callable[[ObjectInfo], Iterator[ForeignSample]]
+    samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignRun]]
     """The samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from loader.dataset.names import key_hash
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample
@@ -67,11 +69,12 @@ def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]])
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         at = {info.key: (info, start) for info, start in zip(shard.infos, shard.offsets, strict=True)}
-        run = []
+        run, metadata = [], rows.metadata
+        metadata = metadata.to_pylist() if isinstance(metadata, pa.Table) else metadata
         for number, key in enumerate(own):
             info, start = at[rows.objects[number]]
             spans = tuple((offset - start, nbytes) for offset, nbytes in rows.places[number].tolist())
-            told = rows.metadata[number], rows.sources[number]
+            told = metadata[number], rows.sources[number]
             run.append(Row(key, rows.source_keys[number], rows.fields, *told, info, spans))
         out.append(run)
     return out

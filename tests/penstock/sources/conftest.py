@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 
 import loader
+from loader.foreign.register import register
 
 
 @pytest.fixture(scope="session")
-def exported_root(tmp_path_factory):
-    """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots."""
+def exported_root(tmp_path_factory, shared):
+    """Path of a root with d@5: parts with and without a group, exclusions, an annotation, keys and fields with dots.
+
+    Beside it tokens@1 for formats that hold no more.
+    """
     path = tmp_path_factory.mktemp("exported") / "root"
+    megatron = shared("foreign/megatron_files")
     rng = np.random.default_rng(3)
     with loader.Root(path) as root:
         with root.write("d", part_samples=4, facts={"tok.npy": {"tokenizer": "t"}}) as writer:
@@ -33,6 +38,10 @@ def exported_root(tmp_path_factory):
                 name = "long" * 24 + f"/k{i}"
                 fields = {"jpg": b"", "cam_high.mp4": b"\0" * 512, "tok.npy": np.arange(i)}
                 writer.add(name, fields, metadata={"w": i, "late": True}, source={"split": "val"})
+        place = tmp_path_factory.mktemp("tokens")
+        for stem, n in (("a", 6), ("b/c", 5)):
+            megatron.fill(place, stem, "u2", megatron.numbered(n))
+        register(root, "megatron", place, "tokens")
         root.annotate("d", "labels", {"a.b/k2": {"kind": "new"}}, author="ann")
     return str(path)
 
@@ -55,7 +64,7 @@ def contents():
                 if version.parts.has_group(group)[position]
                 for field in version.manifest["groups"][group]["field_nbytes"]
             ]
-            (fields,) = read_fields(version.store, version.address(np.array([row["ordinal"]]), names))
+            (fields,) = read_fields(version.shard_store, version.address(np.array([row["ordinal"]]), names))
             columns = {
                 name: value
                 for name, value in row.items()
@@ -200,6 +209,21 @@ def of_parquet(found):
     return out
 
 
+def of_megatron(found):
+    """The same of Megatron's files, whose names are the objects that the documents came from."""
+    out = {}
+    for name in sorted(found):
+        if name.endswith(".idx"):
+            n, n_bounds = np.frombuffer(found[name], "<u8", 2, 18).tolist()
+            pointers = np.frombuffer(found[name], "<i8", n, 34 + 4 * n).tolist()
+            bounds = np.frombuffer(found[name], "<i8", n_bounds, 34 + 12 * n).tolist()
+            data = found[f"{name[:-4]}.bin"]
+            cuts = [[*pointers, len(data)][at] for at in bounds]
+            for i, (begin, end) in enumerate(itertools.pairwise(cuts)):
+                out[f"{name[:-4]}/{i}"] = ({"tokens.u2": data[begin:end]}, {"raw_key": f"{name[:-4]}.bin"})
+    return out
+
+
 @pytest.fixture(scope="session")
 def readers():
     """Format -> its reader: objects -> key -> (field -> bytes, column -> value)."""
@@ -207,6 +231,7 @@ def readers():
         "energon": of_energon,
         "files": of_files,
         "mds": of_mds,
+        "megatron": of_megatron,
         "parquet": of_parquet,
         "webdataset": of_webdataset,
     }

@@ -36,6 +36,8 @@ IMPORTERS = {
     "lerobot": ".importers.lerobot",
     "parquet": ".importers.parquet",
     "robomimic": ".importers.robomimic",
+    "tfrecord": ".importers.streamed.tfrecord",
+    "webdataset-compressed": ".importers.streamed.tar_streams",
 }
 """Format that is read, and cannot be registered -> its module."""
 

@@ -136,7 +136,9 @@ def test_a_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
 @pytest.mark.parametrize("name", ["x.tgz", "x.tar.gz", "x.tar.zst"])
 def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), name: []})
-    with pytest.raises(InvalidStore, match=f"{name} .* is compressed"):
+    with pytest.raises(
+        InvalidStore, match=f"{name} .* is compressed: .* penstock import webdataset-compressed"
+    ):
         register(root, "webdataset", tmp_path / "tars", "photos")
 
 

@@ -27,7 +27,7 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     if packed:
         raise InvalidStore(
             f"{store.url}/{packed[0]} ({len(packed)} such) is compressed: no member can be read by itself. Unpack "
-            "the archives, or copy their samples with a writer (root.write)"
+            "the archives, or import them: penstock import webdataset-compressed"
         )
     exported = exported_at(store, infos, "webdataset", "energon")
     return Found(
@@ -53,9 +53,9 @@ def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Ite
     told: dict[str, Told] = {}
     member_of = metadata_member(exported.fields) if exported else None
     for member in members(window.read, window.nbytes, window.name):
-        if _SKIPPED.match(member.name) or (named := _KEY.fullmatch(member.name)) is None:
-            continue  # webdataset's own, and files without an extension: it passes over both
-        key, field = named[1].removeprefix("./"), named[2].lower() if lower else named[2]
+        if (told_name := named(member.name)) is None:
+            continue
+        key, field = told_name[0], told_name[1].lower() if lower else told_name[1]
         fields = found.setdefault(key, {})
         if field in fields:
             before = fields[field].offset - BLOCK_BYTES
@@ -70,6 +70,12 @@ def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Ite
         if exported and member_of:
             fields.pop(member_of, None)
         yield ForeignSample(key, fields, *told.get(key, (NO_METADATA, NO_METADATA)))
+
+
+def named(name: str) -> tuple[str, str] | None:
+    """Return key and field of a member; None for webdataset's own, and for a file without an extension."""
+    found = None if _SKIPPED.match(name) else _KEY.fullmatch(name)
+    return (found[1].removeprefix("./"), found[2]) if found else None
 
 
 def metadata_at(window: Window, exported: Exported, at: Span, key: str) -> Told:

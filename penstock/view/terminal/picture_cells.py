@@ -28,6 +28,8 @@ def chosen_mode(mode: str, *, no_color: bool) -> str:
 
     Inside tmux and screen it is `halves`: pictures by a protocol want them configured.
     """
+    if mode in ("kitty", "sixel") and sys.__stdout__ is not None:
+        import textual_image.widget  # noqa: F401  # asks the terminal: later its answers would be read as keys
     if mode != "auto":
         return mode
     if no_color:

@@ -84,3 +84,10 @@ def test_a_chart_has_its_least_and_largest_value() -> None:
     assert chart_line("loss", [2.0, 2.0], 60) == "loss             2 to 2 ▁▁"
     assert chart_line("loss", [None], 60) == "loss             no finite value"
     assert len(chart_line("loss", [float(i % 7) for i in range(10_000)], 60)) == 60
+
+
+@pytest.mark.parametrize("mode", ["kitty", "sixel"])
+def test_a_terminal_is_asked_before_its_answers_would_be_keys(monkeypatch, mode) -> None:
+    monkeypatch.delitem(sys.modules, "textual_image.widget", raising=False)
+    assert chosen_mode(mode, no_color=False) == mode
+    assert "textual_image.widget" in sys.modules

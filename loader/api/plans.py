@@ -126,7 +126,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     from ..order.from_json import plan_from_json
 
     open_version = cache(
-        partial(_opened_anyway, root) if retired else root.open
+        partial(opened_anyway, root) if retired else root.open
     )  # once, however many buckets or views of it there are
     found = plan_from_json(body, lambda spec: _reopened(open_version, spec))
     if found.hash != plan_hash:
@@ -137,7 +137,7 @@ def open_plan(root: Root, plan_hash: str, *, retired: bool = False) -> Plan:
     return found
 
 
-def _opened_anyway(root: Root, ref: str) -> Version:
+def opened_anyway(root: Root, ref: str) -> Version:
     """Return a version, also a retired one. Raises: VersionRetired where its data is gone; Denied."""
     record = root.record(ref, retired=True)
     if record.retired is None:

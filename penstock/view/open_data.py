@@ -9,6 +9,7 @@ from threading import Event, Lock, RLock, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
+from loader.api.plans import opened_anyway
 from loader.dataset.root import root_over
 from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, PenstockError
@@ -177,12 +178,12 @@ class OpenData:
         Thread(target=self._look_ahead, name="penstock-view-ahead", daemon=True).start()
 
     def version(self, dataset: str, number: int) -> loader.Version:
-        """Return a version, also a retired one. Raises: VersionNotFound; errors of opening."""
+        """Return a version, also a retired one. Raises: VersionNotFound; VersionRetired; Denied; errors of opening."""
         self._asked.set()
         ref = f"{dataset}@{number}"
         # A root of its own, over the same store: its lease is given back with the last reference to the version.
         root = root_over(self.root.store, self.root.verify)
-        return self._versions.get(ref, lambda: root.open(ref, retired=True))
+        return self._versions.get(ref, lambda: opened_anyway(root, ref))
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""

@@ -373,6 +373,22 @@ def test_a_retired_version_is_shown_and_named_as_such(serve, tmp_path):
     assert served.get("/").text.count(">retired<") == 1
 
 
+def test_a_version_whose_data_is_deleted_is_gone_by_name(serve, tmp_path):
+    with loader.Root(tmp_path / "root") as root:
+        write_photos(root)
+        write_photos(root, numbers=range(20, 24))
+        root.retire("photos@1", reason="too small")
+        (
+            tmp_path / "root" / root.record("photos@1", retired=True).manifest
+        ).unlink()  # as a collector does in the end
+    served = serve(tmp_path / "root", recipe=None)
+    answer = served.get("/v/photos/1")
+    assert answer.status_code == 410
+    assert "too small" in answer.text
+    assert "its data is deleted" in answer.text
+    assert served.get("/v/photos/2").status_code == 200
+
+
 def test_class_names_hold_after_an_exclusion(serve, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         write_photos(root)

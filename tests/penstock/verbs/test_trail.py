@@ -99,7 +99,12 @@ def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
     }
     assert {(row["step"], row["rank"]) for row in done.json["problems"]} == held
     assert "the training got digest" in done.json["problems"][0]["problem"]
+    assert f"{len(held)} differ, 0 could not be checked" in cli("trail", "verify", "r", root=root.url).out
     assert cli("trail", "verify", "r", "--ledger", tmp_path / "elsewhere", root=root.url).code == 0
+    shutil.rmtree(tmp_path / "root" / "plans")
+    done = cli("trail", "verify", "r", root=root.url)
+    assert done.code == 1
+    assert f"0 differ, {2 * STEPS} could not be checked" in done.out
 
 
 def test_versions_that_are_gone_are_told(cli, root, tmp_path):

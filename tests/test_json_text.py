@@ -90,6 +90,7 @@ OWN = {
     "loader/dataset/tables/manifest.py": "a manifest's SHA-256 is compared",
     "loader/storage/cloud/credentials.py": "a file of the operator's own",
     "penstock/doctor/settings/gcs_bucket.py": "an option of the operator's own",
+    "penstock/sources/importers/jsonl.py": "names that come twice in a row are refused, and its errors name the row",
     "penstock/verbs/doctor.py": "an argument of the command line",
     "penstock/view/replays/metrics_file.py": "a file that the caller named, whose numbers may be NaN",
     "penstock/takedown/removing/derived.py": "a takedown looks at whatever can be read",

@@ -120,7 +120,7 @@ def state_loaded_and_forgotten(patch):
 
 
 def digest_of_the_plan_alone(patch):
-    patch.setattr(assemble, "sample_crcs", lambda crcs: 0)
+    patch.setattr(finish, "sample_crcs", lambda crcs: 0)
 
 
 def digest_by_the_ranks_own_slots(patch):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Corrupt
+from loader.json_text import parse_json
 
 from ..exporter import Loss
 from ..lerobot.metadata import Meta, put_metadata
@@ -106,7 +107,9 @@ def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any
 def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
     """Put the metadata: episodes, tasks, statistics, and `info.json` last."""
     survey = survey_of(selection)
-    meta = Meta(selection=selection, survey=survey, units=[json.loads(one["told"]) for one in facts])
+    meta = Meta(
+        selection=selection, survey=survey, units=[parse_json(one["told"], lenient=True) for one in facts]
+    )
     put_metadata(meta, CHUNK_FILES, outbox)
 
 
@@ -165,7 +168,7 @@ def _rows(episode: Planned, sample: Sample, survey: Survey) -> dict[str, Any]:
             )
         out[name] = values.reshape(n, 1) if values.ndim == 1 else values
     for name in survey.texts:
-        texts = json.loads(sample.fields[f"{name}.json"])
+        texts = parse_json(sample.fields[f"{name}.json"])
         if not isinstance(texts, list) or len(texts) != n or not all(isinstance(one, str) for one in texts):
             raise Corrupt(f"sample {sample.key!r}: {name}.json is no list of {n} texts")
         out[name] = texts

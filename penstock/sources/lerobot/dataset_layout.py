@@ -1,6 +1,5 @@
 """Metadata of a LeRobot dataset: its episodes, features and tasks, and the objects that hold rows and videos."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
 from loader.errors import InvalidStore, ObjectNotFound
+from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
 INFO = "meta/info.json"
@@ -251,7 +251,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 def _json(store: Store, key: str) -> Any:
     try:
-        return json.loads(store.get(key).data)
+        return parse_json(store.get(key).data, lenient=True)
     except (ValueError, RecursionError) as error:
         raise InvalidStore(f"{store.url}/{key}: {error}") from None
     except ObjectNotFound:
@@ -260,7 +260,8 @@ def _json(store: Store, key: str) -> Any:
 
 def _lines(store: Store, key: str) -> list[dict[str, Any]]:
     try:
-        return [_object(json.loads(line), key) for line in store.get(key).data.splitlines() if line.strip()]
+        lines = [line for line in store.get(key).data.splitlines() if line.strip()]
+        return [_object(parse_json(line, lenient=True), key) for line in lines]
     except (ValueError, RecursionError) as error:
         raise InvalidStore(f"{store.url}/{key}: {error}") from None
 

@@ -1,7 +1,6 @@
 """The episodes of a version as one LeRobot dataset: their order, rows, tasks and rate; and the losses."""
 
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,6 +11,7 @@ import numpy as np
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.errors import InvalidSample
+from loader.json_text import parse_json
 from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporter import Loss
@@ -214,7 +214,7 @@ def array_of(data: bytes, what: str) -> Any:
 
 def _told(data: bytes | None, key: str) -> dict[str, Any]:
     try:
-        told = json.loads(data or b"{}")
+        told = parse_json(data or b"{}", lenient=True)
     except ValueError as error:
         raise InvalidSample(f"sample {key!r}: {EPISODE}: {error}") from None
     return told if isinstance(told, dict) else {}

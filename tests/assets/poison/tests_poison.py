@@ -19,6 +19,7 @@ class Poison:
     inputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("jpg",)}
     outputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ()}
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("survived",)}
+    facts: ClassVar[Mapping[str, Mapping[str, object]]] = {}
 
     @property
     def version(self) -> str:

@@ -19,6 +19,7 @@ class Colours:
     inputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("jpg",)}
     outputs: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ("colours.npy",)}
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {"image": ()}
+    facts: ClassVar[Mapping[str, Mapping[str, object]]] = {}
 
     @property
     def version(self) -> str:

@@ -9,5 +9,10 @@ comes of them against the promises:
 - what is admitted after the damage is plausible: its units say what they hold, and a tool that shares no code with
   ours reads the same file in the same way, where one is installed.
 
+`--of formats` damages an object of a data set in another format, imports it, and registers it where that is possible:
+
+- there is a version whose bytes are all read, or none and a reason, for each object that is named;
+- registered bytes are those of the import, and the place itself is as it was.
+
 A case that breaks a promise is saved, and `--replay FILE` runs it again.
 """

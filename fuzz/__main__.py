@@ -1,4 +1,7 @@
-"""`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and see what comes of it."""
+"""`python -m fuzz [--cases N] [--seed S] [--workers W] [--replay FILE]`: damage media, and see what comes of it.
+
+`--of formats` damages data sets in the formats of others instead.
+"""
 
 import argparse
 import json
@@ -10,6 +13,8 @@ from pathlib import Path
 
 from .campaign import Tally, campaign, save, table
 from .case import Case
+from .place_case import PlaceCase, run_place_case
+from .places import write_places
 from .seeds import corpus_seeds, write_seeds
 
 CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
@@ -18,6 +23,7 @@ CASES, SEED, TIMEOUT_S = 10_000, 1, 60.0
 def main() -> int:
     """0: every promise was kept; 1: one was broken."""
     options = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    options.add_argument("--of", choices=["media", "formats"], default="media", help="what is damaged")
     options.add_argument("--cases", type=int, default=CASES)
     options.add_argument("--first", type=int, default=0, help="number of the first case")
     options.add_argument("--seed", type=int, default=SEED)
@@ -36,7 +42,7 @@ def main() -> int:
         found = [why for _, why in [*tally.broken, *tally.contained]]
     else:
         print(f"seed {given.seed}, {given.cases} cases from {given.first}", flush=True)
-        tally, found = _run(given)
+        tally, found = _run(given) if given.of == "media" else _run_places(given)
     seconds = time.perf_counter() - begun
     print(table(tally))
     print(f"{seconds:.0f} s, {tally.n_cases / seconds:.1f} cases/s")
@@ -68,6 +74,21 @@ def _run(given: argparse.Namespace) -> tuple[Tally, list[str]]:
             for number in range(given.first, given.first + given.cases)
         ]
         tally = campaign(cases, workers=given.workers, timeout_s=given.timeout, progress=_bar())
+        return tally, list(save(tally, given.failures))
+
+
+def _run_places(given: argparse.Namespace) -> tuple[Tally, list[str]]:
+    """The same of data sets in the formats of others."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-places-") as folder:
+        places = tuple(map(str, write_places(Path(folder))))
+        print(f"{len(places)} formats", flush=True)
+        cases = [
+            PlaceCase(number=number, seed=given.seed, places=places)
+            for number in range(given.first, given.first + given.cases)
+        ]
+        tally = campaign(
+            cases, workers=given.workers, timeout_s=given.timeout, progress=_bar(), run=run_place_case
+        )
         return tally, list(save(tally, given.failures))
 
 

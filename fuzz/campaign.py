@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar, cast
 
 from resources.compute import LocalCompute, Progress
 
@@ -19,6 +20,27 @@ MAX_RSS_MIB = 2048.0
 """More memory than this for files of at most some hundred KiB breaks a promise."""
 
 
+class AnyCase(Protocol):
+    """A case of any campaign."""
+
+    @property
+    def number(self) -> int:
+        """Number of the case."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the campaign."""
+
+    def made(self) -> tuple[str, bytes, tuple[str, ...]]:
+        """Return the name of the sound file, the damaged bytes, and the names of the damages."""
+
+    def again(self, saved: Path) -> str:
+        """Return the arguments of `python -m fuzz` that run the case again; its damaged bytes are in `saved`."""
+
+
+C = TypeVar("C", bound=AnyCase)
+
+
 @dataclass(slots=True, kw_only=True)
 class Tally:
     """counts: (outcome, code) -> cases; broken: those to look at, with why; slow: the ten that took longest."""
@@ -29,8 +51,8 @@ class Tally:
     cuts: Counter[tuple[str, str]] = field(default_factory=Counter)
     decodes: Counter[str] = field(default_factory=Counter)
     peers: Counter[str] = field(default_factory=Counter)
-    broken: list[tuple[Case, str]] = field(default_factory=list)
-    contained: list[tuple[Case, str]] = field(default_factory=list)
+    broken: list[tuple[AnyCase, str]] = field(default_factory=list)
+    contained: list[tuple[AnyCase, str]] = field(default_factory=list)
     slow: list[tuple[float, int, str]] = field(default_factory=list)
     peak_rss_mib: float = 0.0
 
@@ -50,21 +72,22 @@ class Tally:
 
 
 def campaign(
-    cases: Sequence[Case],
+    cases: Sequence[C],
     *,
     workers: int | None,
     timeout_s: float,
     progress: Progress | None = None,
-    run: Callable[[Case], Report] = run_case,
+    run: Callable[[C], Report] | None = None,
 ) -> Tally:
     """Run them. Raises nothing for what a case does; what the engine itself raises is a bug, and comes through."""
     tally = Tally()
+    chosen = run or cast(Callable[[C], Report], run_case)
     already = children()
     with tempfile.TemporaryDirectory(prefix="fuzz-campaign-") as scratch:
         before, tempfile.tempdir = tempfile.tempdir, scratch
         engine = LocalCompute(workers)
         try:
-            outcomes = engine.map(run, cases, timeout_s=timeout_s, progress=progress)
+            outcomes = engine.map(chosen, cases, timeout_s=timeout_s, progress=progress)
             for case, outcome in zip(cases, outcomes, strict=True):
                 if outcome.value is not None:
                     report = outcome.value
@@ -102,11 +125,11 @@ def save(tally: Tally, folder: Path) -> Iterator[str]:
                 continue
             folder.mkdir(parents=True, exist_ok=True)
             source, data, done = case.made()
-            path = folder / f"{case.seed}-{case.number}-{source}.bin"
+            path = folder / f"{case.seed}-{case.number}-{source.replace('/', '_')}.bin"
             path.write_bytes(data)
             facts = {"source": source, "damage": done, "why": why, "seed": case.seed, "number": case.number}
             path.with_suffix(".json").write_text(json.dumps(facts, indent=2, ensure_ascii=False))
-            yield f"{kind}: case {case.number} ({source}): {why}\n  python -m fuzz --replay {path}"
+            yield f"{kind}: case {case.number} ({source}): {why}\n  python -m fuzz {case.again(path)}"
 
 
 def table(tally: Tally) -> str:

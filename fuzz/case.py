@@ -68,6 +68,10 @@ class Case:
         data, done = damaged(Path(source).read_bytes(), rng, Path(other).read_bytes())
         return Path(source).name, data, done
 
+    def again(self, saved: Path) -> str:
+        """Return the arguments of `python -m fuzz` that run the case again; its damaged bytes are in `saved`."""
+        return f"--replay {saved}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -97,8 +101,8 @@ def run_case(case: Case) -> Report:
     """Everything that may come to an object with these bytes. Raises what our code raises."""
     source, data, done = case.made()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    before = _held()
-    _forget_peak()
+    before = held()
+    forget_peak()
     begun = time.perf_counter()
     broken: list[str] = []
     try:
@@ -114,7 +118,7 @@ def run_case(case: Case) -> Report:
             said = contradictions(data, told.row, folder)
             peer = "silent" if said is None else "contradicts" if said else "agrees"
             broken += said or []
-        broken += _left_behind(folder, before)
+        broken += left_behind(folder, before)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     refusal = told.refusal or {}
@@ -135,7 +139,7 @@ def run_case(case: Case) -> Report:
         peer=peer,
         broken=broken,
         seconds=time.perf_counter() - begun,
-        peak_rss_mib=_peak_mib(),
+        peak_rss_mib=peak_mib(),
     )
 
 
@@ -218,26 +222,26 @@ def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.Warning
     return [one for one in warned if issubclass(one.category, RuntimeWarning)]
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Begin a new account of this process's most memory: a case answers for itself, and not for those before it."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak_mib() -> float:
+def peak_mib() -> float:
     """The most resident memory since then. (`ru_maxrss` begins with that of the process that started this one.)"""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
-def _held() -> tuple[int, int]:
+def held() -> tuple[int, int]:
     """(threads of Python, children)"""
     return threading.active_count(), len(children())
 
 
-def _left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
+def left_behind(folder: Path, before: tuple[int, int]) -> list[str]:
     gc.collect()
     left = []
-    threads, children = _held()
+    threads, children = held()
     if threads > before[0]:
         left.append(f"{threads - before[0]} threads are left: {[one.name for one in threading.enumerate()]}")
     if children > before[1]:

@@ -69,8 +69,7 @@ def write_seeds(folder: Path) -> list[Path]:
     """Make one file of every format in `folder`. The same bytes every time."""
     os.environ.setdefault("SVT_LOG", "0")  # that encoder prints its settings to stderr
     made: dict[str, bytes] = {}
-    for name, (container, codec, sound, options) in _VIDEOS.items():
-        made[name] = _video(container, codec, sound, options, name=name)
+    made |= {name: small_video(name) for name in _VIDEOS}
     for name, (container, codec) in _SOUNDS.items():
         made[name] = _sound(container, codec)
     made |= {name: save() for name, save in _pictures().items()}
@@ -78,6 +77,12 @@ def write_seeds(folder: Path) -> list[Path]:
     for name, data in made.items():
         (folder / name).write_bytes(data)
     return [folder / name for name in sorted(made)]
+
+
+def small_video(name: str) -> bytes:
+    """Return one of the videos, by its name."""
+    container, codec, sound, options = _VIDEOS[name]
+    return _video(container, codec, sound, options, name=name)
 
 
 def corpus_seeds() -> list[Path]:

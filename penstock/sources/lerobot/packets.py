@@ -65,6 +65,8 @@ def opened(file: io.RawIOBase | BinaryIO, what: str) -> Iterator[tuple["InputCon
         with av.open(file, mode="r", format="mp4", options={"protocol_whitelist": ""}) as container:
             if not container.streams.video or not container.streams.video[0].time_base:
                 raise Corrupt(f"{what}: no video stream with a clock")
+            if not container.streams.video[0].codec_context:
+                raise Corrupt(f"{what}: its video is of a codec that FFmpeg does not know")
             yield container, container.streams.video[0]
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
         raise Corrupt(f"{what}: {type(error).__name__}: {error}") from error

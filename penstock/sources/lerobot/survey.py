@@ -86,15 +86,19 @@ def survey_of(selection: Selection) -> Survey:
         others |= {name for name in found.streams if fields[f"{name}{CLOCK}"] != fields[f"{main}{CLOCK}"]}
         told = _told(fields.get(EPISODE), key)
         if not found.episodes:
-            found.fps, found.features = _rate(told, ns), told.get("features", {})
-        differs |= told.get("features", {}) != found.features
+            found.fps, found.features = _rate(told, ns), told["features"]
+        differs |= told["features"] != found.features
         if not np.array_equal(ns, clock(len(ns), found.fps)):
             irregular.append(key)
         row = selection.rows(np.array([ordinal]))[0]
-        tasks = told.get("tasks") or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
+        tasks = told["tasks"] or [{"start": 0, "stop": len(ns), "task": str(row.get("task", ""))}]
+        if [task["start"] for task in tasks] + [len(ns)] != [0] + [task["stop"] for task in tasks]:
+            raise InvalidSample(
+                f"sample {key!r}: the tasks of {EPISODE} are not of its {len(ns)} rows in turn"
+            )
         first = found.episodes[-1].first + found.episodes[-1].length if found.episodes else 0
         found.episodes.append(
-            Planned(len(found.episodes), ordinal, key, first, len(ns), tasks, told.get("stats", {}), ns)
+            Planned(len(found.episodes), ordinal, key, first, len(ns), tasks, told["stats"], ns)
         )
         found.tasks += [
             text for text in dict.fromkeys(one["task"] for one in tasks) if text not in found.tasks
@@ -217,7 +221,23 @@ def _told(data: bytes | None, key: str) -> dict[str, Any]:
         told = parse_json(data or b"{}", lenient=True)
     except ValueError as error:
         raise InvalidSample(f"sample {key!r}: {EPISODE}: {error}") from None
-    return told if isinstance(told, dict) else {}
+    found: dict[str, Any] = {"features": {}, "tasks": [], "stats": {}} | (
+        told if isinstance(told, dict) else {}
+    )
+    features, stats, tasks = found["features"], found["stats"], found["tasks"]
+    named = isinstance(features, dict) and isinstance(stats, dict)
+    whole = named and all(isinstance(one, dict) for one in (*features.values(), *stats.values()))
+    if not whole or not isinstance(tasks, list) or not all(map(_is_task, tasks)):
+        raise InvalidSample(
+            f"sample {key!r}: {EPISODE}: features and stats are objects of objects, "
+            'tasks a list of {"start": row, "stop": row behind the last, "task": text}'
+        )
+    return found
+
+
+def _is_task(told: Any) -> bool:
+    types = {"start": int, "stop": int, "task": str}
+    return isinstance(told, dict) and all(type(told.get(name)) is kind for name, kind in types.items())
 
 
 def _rate(told: dict[str, Any], ns: Any) -> Fraction:

@@ -141,6 +141,25 @@ def test_videos_of_another_kind_are_in_files_of_their_own(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"tasks": [{"first": 0, "stop": 3, "task": "lift"}]}, "row behind the last"),
+        ({"tasks": 3}, "row behind the last"),
+        ({"stats": {"state": [1]}}, "objects of objects"),
+        ({"features": []}, "objects of objects"),
+        ({"tasks": [{"start": 0, "stop": 2, "task": "lift"}]}, "are not of its 3 rows in turn"),
+    ],
+)
+def test_an_episode_that_tells_of_itself_otherwise_is_named(tmp_path, told, said):
+    with loader.Root(tmp_path / "root") as root:
+        with root.write("d") as writer:
+            fields = {"x.npy": np.arange(3.0), "x.ns.npy": np.arange(3) * 10**8, "episode.json": told}
+            writer.add("a", fields)
+        with pytest.raises(InvalidSample, match=f"sample 'a': .*{said}"):
+            export(root.open("d"), "lerobot", open_store(tmp_path / "out"), lossy=True)
+
+
 def test_columns_of_the_version_stay_with_their_episodes(old, tmp_path):
     with loader.Root(tmp_path / "root") as root:
         version_of(root, old)
@@ -288,6 +307,10 @@ def other_video(numbers, **how):
     return lambda folder: video(str(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), numbers, **how)
 
 
+def of_another_codec(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes().replace(b"avc1", b"none"))
+
+
 def cut_short(name):
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:400])
 
@@ -334,6 +357,10 @@ def test_a_place_that_is_no_dataset_is_refused(own, spoil, said):
         (other_video(range(9)), "8 rows, and the video more frames"),
         (other_video(range(8), fps=25), "row 1 has the time 0.04 s, and is due at 0.0333"),
         (cut_short(f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), "episode_000001.mp4, episode 1: "),
+        (
+            of_another_codec(f"videos/chunk-000/{CAMERA}/episode_000001.mp4"),
+            "codec that FFmpeg does not know",
+        ),
         (cut_short("data/chunk-000/episode_000001.parquet"), "episode_000001.parquet is damaged or cut"),
     ],
 )

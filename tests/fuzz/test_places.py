@@ -1,0 +1,70 @@
+"""Fuzzing of data sets in other formats: every format has a place, sound ones are taken, damage does no harm."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import loader
+from fuzz import place_case
+from fuzz.campaign import campaign
+from fuzz.place_case import OPTIONS, PlaceCase, run_place_case
+from fuzz.places import PLACE_FORMATS, unwritten, write_places
+from loader.storage import Store, open_store
+from penstock.sources.importing.importer import NO_OPTIONS
+from penstock.sources.run_import import Imported, import_place
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    return tuple(map(str, write_places(tmp_path_factory.mktemp("places"))))
+
+
+def cases(places: tuple[str, ...], numbers: range) -> list[PlaceCase]:
+    return [PlaceCase(number=number, seed=7, places=places) for number in numbers]
+
+
+def test_a_place_of_every_format_is_sound(places: tuple[str, ...], tmp_path: Path) -> None:
+    assert unwritten() == set()
+    for place in map(Path, places):
+        with loader.Root(tmp_path / place.name) as root:
+            options = OPTIONS.get(place.name, NO_OPTIONS)
+            done = import_place(root, place.name, open_store(place), "d", options=options)
+        assert (done.failures, done.samples > 1) == ([], True), place.name
+
+
+def test_a_case_of_every_format(places: tuple[str, ...]) -> None:
+    tally = campaign(cases(places, range(len(PLACE_FORMATS))), workers=1, timeout_s=60, run=run_place_case)
+    assert (tally.broken, tally.contained, tally.n_cases) == ([], [], len(PLACE_FORMATS))
+
+
+@pytest.mark.server
+def test_three_hundred_cases(places: tuple[str, ...]) -> None:
+    tally = campaign(cases(places, range(100, 400)), workers=None, timeout_s=60, run=run_place_case)
+    assert tally.broken == []
+    assert {
+        format for format in PLACE_FORMATS if not any(format in code for _, code in tally.counts)
+    } == set()
+
+
+def test_broken_promises_are_told(places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(one for one in cases(places, range(300)) if one.made()[0].startswith("files/"))
+    assert run_place_case(case).broken == []
+
+    def erase(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> Imported:
+        done = import_place(root, format, store, dataset, **options)
+        shutil.rmtree(Path(store.url))
+        return done
+
+    def refuse(root: loader.Root, format: str, store: Store, dataset: str, **options: Any) -> Imported:
+        import_place(root, format, store, dataset, **options)
+        return Imported(failures=[""])
+
+    for fault, said in (
+        (erase, ["imported, and not registered", "the place was written to"]),
+        (refuse, ["has a version", "refused without a reason", "registered and read, and not imported"]),
+    ):
+        monkeypatch.setattr(place_case, "import_place", fault)
+        found = run_place_case(case).broken
+        assert [any(one in told for told in found) for one in said] == [True] * len(said), found

@@ -3,13 +3,17 @@
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.errors import InvalidRuntime
 
 from .verb import Answer, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
+
+if TYPE_CHECKING:
+    from ..view.replays.replays import Replayers
+    from ..view.replays.training import Training
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -31,12 +35,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Return a rank's part of a step, or one slot of it."""
-    from ..view.inspect.plain_text import slot_text, step_text
-    from ..view.inspect.shown.shown_batch import shown_batch
-    from ..view.inspect.slot_record import slot_record, slot_values
-    from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
+    from ..view.inspect.runs.recorded_step import told_by_trail
     from ..view.replays.recipe_process import RecipeProcess
-    from ..view.replays.replayed_values import slot_itself
     from ..view.replays.replays import Replayers, Replays
     from ..view.replays.training import Training, where
 
@@ -51,27 +51,8 @@ def run(arguments: Namespace) -> Answer:
     plain = Replays(root, cut=arguments.save is None)
     replayers = Replayers(plain=plain, recipe=recipe)
     try:
-        if arguments.slot is not None:
-            values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
-            shown: Any = slot_record(training, values, trouble)
-            text = slot_text(shown)
-            saved = {values.slot: values.trained or values.decoded}
-        else:
-            rank, world_size = part_of(training, step, arguments.rank, arguments.world)
-            part = training, replayers, step, rank, world_size
-            saved = {}
-            if arguments.save is None:
-                seen, trouble = step_values(*part, partial(shown_batch, n_pictured=0))
-            else:
-                batch, trouble = whole_values(*part)
-                seen = shown_batch(training.plan(step), batch, n_pictured=0)
-            functions = (
-                recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
-            )
-            shown = step_record(training, seen, functions, trouble)
-            text = step_text(shown)
-            if arguments.save is not None:
-                saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
+        with told_by_trail(training, step, arguments.slot):
+            shown, text, saved = _looked(arguments, training, replayers, step)
     finally:
         replayers.close()
         training.close()
@@ -87,6 +68,36 @@ def run(arguments: Namespace) -> Answer:
             ) from error
         text += f"\n{len(body['saved'])} files in {arguments.save}"
     return body, text, 0
+
+
+def _looked(
+    arguments: Namespace, training: "Training", replayers: "Replayers", step: int
+) -> tuple[Any, str, dict[int, Any]]:
+    """Return the record, its text, and slot -> values that --save writes."""
+    from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.shown.shown_batch import shown_batch
+    from ..view.inspect.slot_record import slot_record, slot_values
+    from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
+    from ..view.replays.replayed_values import slot_itself
+
+    if arguments.slot is not None:
+        values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
+        of_slot = slot_record(training, values, trouble)
+        return of_slot, slot_text(of_slot), {values.slot: values.trained or values.decoded}
+    rank, world_size = part_of(training, step, arguments.rank, arguments.world)
+    part = training, replayers, step, rank, world_size
+    saved: dict[int, Any] = {}
+    if arguments.save is None:
+        seen, trouble = step_values(*part, partial(shown_batch, n_pictured=0))
+    else:
+        batch, trouble = whole_values(*part)
+        seen = shown_batch(training.plan(step), batch, n_pictured=0)
+    recipe = replayers.recipe
+    functions = recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
+    shown = step_record(training, seen, functions, trouble)
+    if arguments.save is not None:
+        saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
+    return shown, step_text(shown), saved
 
 
 VERB = Verb(text="a step as it was trained: samples, proofs and marks", run=run, arguments=arguments)

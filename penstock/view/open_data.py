@@ -12,7 +12,7 @@ import loader
 from loader.api.plans import opened_anyway
 from loader.dataset.root import root_over
 from loader.dataset.versions.samples_table import import_polars
-from loader.errors import InvalidRuntime, PenstockError
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 
@@ -35,7 +35,7 @@ IDLE_S = 600.0
 SWEEP_S = 60.0
 """Seconds between looks for such versions."""
 FRESH_S = 10.0
-"""Seconds after which a run's trail is looked at again: it may be training."""
+"""Seconds after which a run's trail is looked at again, as it may be training, and whether a version was retired."""
 RETRY_S = 60.0
 """Seconds after which a step or slot that could not be made whole is made again."""
 AHEAD_S = 1.0
@@ -91,6 +91,12 @@ class Kept(Generic[T]):
         with self._lock:
             return [value for value, _, _ in self._kept.values()]
 
+    def forget(self, key: Hashable) -> None:
+        """Forget the value of a key."""
+        with self._lock:
+            if key in self._kept:
+                self._total -= self._kept.pop(key)[1]
+
     def clear(self) -> None:
         """Forget every value."""
         with self._lock:
@@ -122,6 +128,20 @@ class _Look(Generic[T]):
     failed: bool
     n_answers: int
     at_s: float
+
+
+class _Version:
+    """An open version. A collector may delete its data once it is retired, whoever holds it open."""
+
+    def __init__(self, version: loader.Version) -> None:
+        self.version, self._looked_at = version, time.monotonic()
+
+    def is_due(self) -> bool:
+        """Return whether it is time to look whether it was retired; then nobody else is told so for a while."""
+        if time.monotonic() - self._looked_at <= FRESH_S:
+            return False
+        self._looked_at = time.monotonic()
+        return True
 
 
 class _Run:
@@ -165,7 +185,7 @@ class OpenData:
         self._process = RecipeProcess(root, recipe, quiet=quiet) if recipe else None
         self.replayers = Replayers(plain=Replays(root, cut=True), recipe=self._process)
         self._plans = Replays(root)
-        self._versions = Kept[loader.Version](MOST_OPEN)
+        self._versions = Kept[_Version](MOST_OPEN)
         self._runs = Kept[_Run](MOST_OPEN)
         self._batches = Kept[_Look[ShownBatch]](VALUES_BYTES, lambda one: one.value.nbytes)
         self._slots = Kept[_Look[SlotValues]](
@@ -177,13 +197,42 @@ class OpenData:
         Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
         Thread(target=self._look_ahead, name="penstock-view-ahead", daemon=True).start()
 
+    def answer(self, make: Callable[[], T]) -> T:
+        """Return what `make` makes of versions and trainings. Raises: as `make`.
+
+        Where an object is missing it is called again, with all of them opened anew: a collector may have taken it, and
+        opening tells the reason.
+        """
+        try:
+            return make()
+        except ObjectNotFound:
+            self._versions.clear()
+            self._plans.close()
+            return make()
+
     def version(self, dataset: str, number: int) -> loader.Version:
-        """Return a version, also a retired one. Raises: VersionNotFound; VersionRetired; Denied; errors of opening."""
+        """Return a version, also a retired one while its data is there; that is looked at again every few seconds.
+
+        Raises: VersionNotFound; VersionRetired; Denied; errors of opening.
+        """
         self._asked.set()
         ref = f"{dataset}@{number}"
-        # A root of its own, over the same store: its lease is given back with the last reference to the version.
-        root = root_over(self.root.store, self.root.verify)
-        return self._versions.get(ref, lambda: opened_anyway(root, ref))
+
+        def opened() -> _Version:
+            # A root of its own, over the same store: its lease is given back with the last reference to the version.
+            return _Version(opened_anyway(root_over(self.root.store, self.root.verify), ref))
+
+        found = self._versions.get(ref, opened)
+        if found.is_due() and self._is_retired(ref):
+            self._versions.forget(ref)
+            found = self._versions.get(ref, opened)
+        return found.version
+
+    def _is_retired(self, ref: str) -> bool:
+        try:
+            return self.root.record(ref, retired=True).retired is not None
+        except StoreError:
+            return False  # of a store that does not answer: the page tells it where it needs the store
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import loader
+from penstock.cli import main
 from penstock.view import open_data
 from tests.view import recipes
 
@@ -65,6 +66,16 @@ def words_of(command):
     return told.stdout.decode().split("\0")[:-1]
 
 
+def sweep(folder):
+    """Retire photos@1 and give it up, whoever holds it open."""
+    with loader.Root(folder) as root:
+        root.retire("photos@1", reason="faces in it")
+    assert (
+        main(["gc", "sweep", "--give-up", "photos@1", "--apply", "--grace", "0s", "--root", str(folder)]) == 0
+    )
+    assert not list(folder.glob("data/*/*/media-00002.tar"))
+
+
 @pytest.fixture(autouse=True)
 def nothing_ahead(monkeypatch):
     """Steps are made when they are asked for: tests count what is made, and take their time."""
@@ -93,3 +104,26 @@ def trained(tmp_path_factory) -> Path:
         train(root, plan, "three", world_size=3)
         train(root, plan, "floats", recipe=recipes.floats)
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A root with a run of three ranks over photos@1, and another dataset."""
+    with loader.Root(tmp_path / "root") as root:
+        view = write_photos(root).select("jpg", "cls")
+        train(root, loader.plan({"photos": view}, seed=3, global_batch=BATCH), "three", world_size=3)
+        write_photos(root, "others", numbers=range(20, 24))
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def recorded(folder):
+    """(digests by rank, loss) of a step, as the trail has them."""
+    with loader.Root(folder) as root:
+        trail = loader.read_trail(root, "three")
+
+    def of(step):
+        rows = trail.steps.filter(trail.steps["step"] == step)
+        return rows["digest"].to_list(), rows["note.loss"][0]
+
+    return of

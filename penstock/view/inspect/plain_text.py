@@ -22,7 +22,7 @@ def run_text(record: RunRecord) -> str:
     """Return a run: its starts, its unusual steps, and the samples with the largest notes."""
     lines = [f"{record.run}: {record.n_steps} steps, {record.first_step} to {record.last_step}"]
     for one in record.starts:
-        versions = ", ".join(one.versions) or "swept"
+        versions = ", ".join(one.versions) or one.error or "none"
         lines.append(
             f"  plan {one.plan} of {versions}, {one.world_size} ranks, recipe {one.recipe or 'none'}"
         )

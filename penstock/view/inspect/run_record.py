@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import loader
+from loader.errors import InvalidPlan, RootError, StoreError
+from loader.run.trail.start_record import Start
 from loader.run.trail.step_rows import NOTE
+from penstock.card.rendering.escape import clean
 
 from ..replays.training import Training
 from .json_record import Record
@@ -42,7 +44,9 @@ class StartRow(Record):
     at_us: int
     """Time in UTC microseconds."""
     versions: tuple[str, ...]
-    """Names of the versions that the plan reads; none where they are gone."""
+    """Names of the versions that the plan reads; none where they cannot be told."""
+    error: str = ""
+    """The reason why the versions cannot be told, such as deleted data; "" where they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,21 +112,20 @@ def run_record(training: Training) -> RunRecord:
         last_step=training.last_step,
         differing=trail.differing,
         substituted=tuple(substituted.to_list()),
-        starts=tuple(_start_row(training.root, one) for one in trail.starts),
+        starts=tuple(_start_row(training, one) for one in trail.starts),
         spikes=_spikes(training),
         largest=_largest(training),
         chart=_chart(training),
     )
 
 
-def _start_row(root: loader.Root, start: Any) -> StartRow:
+def _start_row(training: Training, start: Start) -> StartRow:
     versions: tuple[str, ...] = ()
+    error = ""
     try:
-        plan = loader.open_plan(root, start.plan, retired=True)
-        views = [getattr(one.view, "version", None) for one in plan.sources.values()]
-        versions = tuple(dict.fromkeys(one.name for one in views if one is not None))
-    except (loader.errors.RootError, loader.errors.InvalidPlan):
-        pass  # swept, or the plan is deleted: the digests and notes of the trail remain
+        versions = training.versions(start)
+    except (RootError, InvalidPlan, StoreError) as told:
+        error = clean(told, 400)  # the digests and notes of the trail remain
     return StartRow(
         plan=start.plan,
         world_size=start.world_size,
@@ -130,6 +133,7 @@ def _start_row(root: loader.Root, start: Any) -> StartRow:
         code=start.code,
         at_us=start.at_us,
         versions=versions,
+        error=error,
     )
 
 

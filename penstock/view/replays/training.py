@@ -157,6 +157,12 @@ class Training:
             found |= {str(self._starts[start].plan): step for step, start in steps.iter_rows()}
         return found
 
+    def versions(self, start: Start) -> tuple[str, ...]:
+        """Return the names of the versions that a start's plan reads. Raises: InvalidPlan; errors of opening."""
+        plan = loader.open_plan(self.root, start.plan, retired=True)
+        views = [getattr(one.view, "version", None) for one in plan.sources.values()]
+        return tuple(dict.fromkeys(one.name for one in views if one is not None))
+
     def slots(self, step: int, rank: int, world_size: int) -> Slots:
         """Return the slots of a rank's part, the substitutes that this run had laid in."""
         with self.settled(step, rank, world_size) as replay:

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 
+from ..inspect.runs.recorded_step import failure_record, recorded_lines
 from ..kinds import kind_of
 from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
@@ -101,7 +102,7 @@ class RecordScreen(Screen[None]):
     def ask(self) -> None:
         """Ask for the record in a thread, and show it."""
         try:
-            record = self.asked()
+            record = self.data.answer(self.asked)
         except PenstockError as error:
             self.from_thread(self.fail, error)
             return
@@ -127,8 +128,11 @@ class RecordScreen(Screen[None]):
         """Show an error in the place of the record."""
         if not self.is_attached:
             return
-        told = Static(clean(error, 4000), classes="bad", markup=False)
-        await self._fill(type(error).__name__, [told])
+        record = failure_record(error)
+        told: list[Widget] = [Static(record.message, classes="bad", markup=False)]
+        if record.recorded is not None:
+            told += [line(text) for text in recorded_lines(record.recorded)]
+        await self._fill(record.error, told)
         self.query_one("#body").focus()
 
     async def _fill(self, title: str, widgets: Iterable[Widget]) -> None:

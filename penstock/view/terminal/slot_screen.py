@@ -15,11 +15,13 @@ from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 
 from ..inspect.plain_text import mark_line, slot_text
+from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.shown.shown_values import Shown, facts_of, version_of
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
 from ..raw_source import RawObject
+from ..replays.training import Training
 from .addresses import SlotPlace, VersionPlace
 from .record_screen import RecordScreen, heading, line
 from .sample_relations import raw_of, raw_widgets, relations
@@ -72,6 +74,11 @@ class SlotScreen(RecordScreen):
         """Return the record of the slot, and a picture of each value."""
         at = self.place
         training = self.data.training(at.step.run)
+        with told_by_trail(training, at.step.step, at.slot):
+            return self._found(training)
+
+    def _found(self, training: Training) -> _Slot:
+        at = self.place
         values, trouble = self.data.slot(at.step.run, at.step.step, at.slot)
         record = slot_record(training, values, trouble, self.data.trainings())
         version = version_of(training.plan(at.step.step), values.source)

@@ -11,8 +11,10 @@ from penstock.card.rendering.escape import clean
 from ..inspect.marks import counted
 from ..inspect.plain_text import mark_line, proof_line
 from ..inspect.run_record import RunRecord, run_record
+from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
 from ..kinds.kind import Media
+from ..replays.training import Training
 from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
@@ -63,8 +65,8 @@ class RunScreen(RecordScreen):
             yield PlaceList(pages)
         yield heading("Starts")
         for one in record.starts:
-            versions = ", ".join(one.versions) or "swept"
-            yield line(f"{one.plan[:16]}  {one.world_size} ranks  {versions}  {clean(one.recipe, 60)}")
+            versions = ", ".join(one.versions) or one.error or "none"
+            yield line(f"{one.plan[:16]}  {one.world_size} ranks  {clean(one.recipe, 60)}  {versions}")
 
     def _pages(self, record: RunRecord) -> Iterable[tuple[str, Place]]:
         """Yield (text, page) of what is unusual."""
@@ -136,8 +138,12 @@ class StepScreen(RecordScreen):
 
     def asked(self) -> _Step:
         """Return the record of the part, and pictures of the slots that are shown."""
+        training = self.data.training(self.place.run)
+        with told_by_trail(training, self.place.step):
+            return self._found(training)
+
+    def _found(self, training: Training) -> _Step:
         at = self.place
-        training = self.data.training(at.run)
         rank, world_size = part_of(training, at.step, at.rank, at.world_size)
         batch, trouble = self.data.batch(at.run, at.step, rank, world_size)
         record = step_record(training, batch, self.data.functions(training, at.step, trouble), trouble)

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import loader
-from loader.errors import InvalidRuntime, PenstockError
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
 
 from ..inspect.sample_record import decoded, stored
 from ..inspect.samples.phash_neighbours import Neighbour
@@ -22,7 +22,7 @@ from ..kinds.kind import Media
 from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
-from .page import Site
+from .page import Site, status_of
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -53,9 +53,9 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
 
     def respond(request: Request) -> Response:
         try:
-            return _unless_known(answer(site, request), request)
+            return _unless_known(site.opened.answer(lambda: answer(site, request)), request)
         except PenstockError as error:
-            return PlainTextResponse(str(error)[:2000], 404 if isinstance(error, InvalidRuntime) else 500)
+            return PlainTextResponse(str(error)[:2000], status_of(error))
 
     async def route(request: Request) -> Response:
         return await run_in_threadpool(respond, request)
@@ -179,7 +179,13 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
         raise InvalidRuntime(
             "no raw object is on record" if site.opened.raw else "raw objects need --raw URL"
         )
-    return bytes_response(site.opened.raw.read(uri), uri, saved_as, request)
+    try:
+        data = site.opened.raw.read(uri)
+    except ObjectNotFound as error:
+        return PlainTextResponse(
+            str(error)[:2000], 404
+        )  # it is no object of the root, which is looked at again
+    return bytes_response(data, uri, saved_as, request)
 
 
 def thumbnail_field(fields: tuple[str, ...]) -> str:

@@ -26,10 +26,10 @@ from loader.errors import (
     VersionNotFound,
     VersionRetired,
 )
-from penstock.card.rendering.escape import clean
 from penstock.card.rendering.templates import templates
 
 from ..inspect.json_record import plain
+from ..inspect.runs.recorded_step import failure_record
 from ..open_data import OpenData
 from ..shell_command import shell_command
 
@@ -99,7 +99,7 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
 
     def respond(request: Request, as_json: bool) -> Response:
         try:
-            made = make(site, request)
+            made = site.opened.answer(lambda: make(site, request))
         except PenstockError as error:
             return error_response(site, request, error, as_json=as_json)
         if as_json:
@@ -139,11 +139,15 @@ def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLRes
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
     """Return an error as the page it is in place of."""
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-    told = {"error": type(error).__name__, "message": clean(error, 2000)}
+    status, record = status_of(error), failure_record(error)
     if as_json:
-        return JSONResponse(told, status)
-    return html(site, request, Page(template="error", record=told, title=told["error"]), status)
+        return JSONResponse(plain(record), status)
+    return html(site, request, Page(template="error", record=record, title=record.error), status)
+
+
+def status_of(error: PenstockError) -> int:
+    """Return the HTTP status of an error."""
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 
 def json_address(request: Request) -> str:

@@ -8,6 +8,7 @@ import loader
 from loader.api.explain import provenance
 
 from ..inspect.run_record import run_record
+from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.runs.step_window import MOST_STEPS, step_window
 from ..inspect.shown.shown_batch import PICTURED
@@ -75,15 +76,21 @@ def _window(site: Site, request: Request) -> Page:
 
 def _step(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
-    rank, world_size = _part(training, request, step)
-    batch, trouble = site.opened.batch(training.name, step, rank, world_size)
-    record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
+    with told_by_trail(training, step):
+        rank, world_size = _part(training, request, step)
+        batch, trouble = site.opened.batch(training.name, step, rank, world_size)
+        record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
     more = {"recipe": site.opened.recipe or "", "pictured": PICTURED}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 
 
 def _slot(site: Site, request: Request) -> Page:
     training, step = _training(site, request), int(request.path_params["step"])
+    with told_by_trail(training, step, int(request.path_params["slot"])):
+        return _slot_page(site, request, training, step)
+
+
+def _slot_page(site: Site, request: Request, training: Training, step: int) -> Page:
     values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
     record = slot_record(training, values, trouble, site.opened.trainings())
     rank, world_size = _part(training, request, step)

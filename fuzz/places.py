@@ -7,10 +7,12 @@ import struct
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import google_crc32c
 import h5py
+import lance
 import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
@@ -154,6 +156,16 @@ def _masked(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
+def _fragment() -> Iterator[tuple[str, bytes]]:
+    """Yield a dataset of Lance with one fragment; names of its files are drawn by Lance."""
+    with TemporaryDirectory(prefix="fuzz-lance-") as folder:
+        made = lance.write_dataset(pa.Table.from_pylist(_ROWS), folder)
+        made.delete("name = 'row 3'")
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                yield str(path.relative_to(folder)), path.read_bytes()
+
+
 def _demonstrations() -> Iterator[tuple[str, bytes]]:
     sink = io.BytesIO()
     with h5py.File(sink, "w") as file:
@@ -170,6 +182,7 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "arrow": _arrow,
     "csv": _csv,
     "jsonl": _jsonl,
+    "lance": _fragment,
     "robomimic": _demonstrations,
     "tfrecord": _records,
     "webdataset-compressed": _archives,

@@ -33,9 +33,10 @@ IMPORTERS = {
     "csv": ".importers.csv_text",
     "hf": ".importers.hf",
     "jsonl": ".importers.jsonl",
-    "lerobot": ".importers.lerobot",
+    "lance": ".importers.lance",
+    "lerobot": ".importers.episodes.lerobot",
     "parquet": ".importers.parquet",
-    "robomimic": ".importers.robomimic",
+    "robomimic": ".importers.episodes.robomimic",
     "tfrecord": ".importers.streamed.tfrecord",
     "webdataset-compressed": ".importers.streamed.tar_streams",
 }

@@ -15,7 +15,7 @@ from loader.dataset.root import root_over
 from loader.errors import Corrupt, InvalidSample, InvalidStore, LossyExport
 from loader.storage import open_store
 from penstock.sources.content_digest import content_digest
-from penstock.sources.importers.lerobot import look
+from penstock.sources.importers.episodes.lerobot import look
 from penstock.sources.importing.importer import Options
 from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place

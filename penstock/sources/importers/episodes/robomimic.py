@@ -19,8 +19,8 @@ import numpy as np
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, StoreError
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
-from .object_file import ObjectFile
+from ...importing.importer import Options, Readable, ReadSample, Run
+from ..object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 MAX_FIELD_BYTES = 4 * 2**30

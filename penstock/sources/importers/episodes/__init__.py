@@ -1,0 +1,1 @@
+"""Importers of robots' data: an episode is a sample."""

@@ -1,0 +1,160 @@
+"""Lance datasets, the newest version of one: each row that is not deleted a sample, read by fragments.
+
+The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from loader.errors import Corrupt, InvalidStore, MissingDependency, PenstockError
+from loader.storage import ObjectInfo, Store
+
+from ..importing.importer import Options, Readable, ReadSample, Run
+from .arrow_columns import TableRows
+from .features import Features
+from .object_file import opened
+
+OPTIONS = frozenset({"key", "fields"})
+BATCH_BYTES = 8 * 2**20
+"""Bytes of rows that are decoded at once, about."""
+RUN_ROWS = 65_536
+"""Rows of a run."""
+_BLOBS = "all_binary"
+_ADDRESS = "_rowaddr"
+_ROW_BITS = 32
+_URLS = ("/", "s3://", "gs://", "az://")
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the files of the newest version's fragments.
+
+    Raises: MissingDependency without Lance; InvalidStore for a store that it does not open, or files that lie
+    elsewhere; Corrupt; StoreError.
+    """
+    here = {info.key: info for info in infos}
+    if not any(key.startswith("_versions/") for key in here):
+        return Readable([], lambda info: [], lambda run: iter(()))
+    if not store.url.startswith(_URLS):
+        raise InvalidStore(
+            f"{store.url}: Lance opens folders, s3://, gs:// and az:// alone; copy it to one of these"
+        )
+    with _told(store.url):
+        dataset = _lance().dataset(store.url)
+        schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
+        fragments = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
+    for key in (key for keys in fragments.values() for key in keys):
+        if key not in here:
+            raise InvalidStore(
+                f"{store.url}: its newest version has the file {key}, which does not lie there"
+            )
+    found = [_Fragment(number, [here[key] for key in keys]) for number, keys in fragments.items()]
+    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in found}, options)
+    return Readable([one.info for one in found], reader.runs, reader.samples)
+
+
+class _Fragment(NamedTuple):
+    """A fragment: one file or several, with columns that were added, and one of deleted rows."""
+
+    number: int
+    """Number in the dataset."""
+    files: list[ObjectInfo]
+    """Its files."""
+
+    @property
+    def info(self) -> ObjectInfo:
+        """The fragment as one object: by its first file, and changed where any of them is."""
+        first = self.files[0]
+        if len(self.files) == 1:
+            return first
+        told = json.dumps([[one.key, one.etag] for one in self.files])
+        etag = hashlib.sha256(told.encode()).hexdigest()
+        return replace(first, nbytes=sum(one.nbytes for one in self.files), etag=etag)
+
+
+def _files(fragment: Any) -> list[str]:
+    """Return the keys of a fragment's files."""
+    deleted = fragment.deletion_file()
+    return [f"data/{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
+
+
+class _Reader:
+    """Reads the fragments of one version of a dataset; used by many threads."""
+
+    def __init__(
+        self, store: Store, dataset: Any, schema: Any, fragments: dict[str, _Fragment], options: Options
+    ) -> None:
+        """fragments: by the key of their first file."""
+        self._store, self._dataset, self._schema = store, dataset, schema
+        self._fragments, self._options = fragments, options
+
+    def runs(self, info: ObjectInfo) -> Iterator[Run]:
+        """Yield runs of rows. Raises: Corrupt; InvalidSample for columns that cannot be taken."""
+        TableRows(self._schema, Features(), self._options, info.key)
+        with _told(info.key):
+            rows = self._opened(info).physical_rows
+        for first in range(0, rows, RUN_ROWS):
+            stop = min(rows, first + RUN_ROWS)
+            yield Run(info, first, stop, (stop - first) * max(1, info.nbytes // rows))
+
+    def samples(self, run: Run) -> Iterator[ReadSample]:
+        """Yield the samples of a run. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
+        fragment = self._fragments[run.info.key]
+        for part in fragment.files:
+            with opened(self._store, part) as file:
+                file.read(1)  # Lance knows nothing of change tokens
+        rows = TableRows(self._schema, Features(), self._options, run.info.key)
+        begin, end = ((fragment.number << _ROW_BITS) + row for row in (run.first, run.stop))
+        with _told(run.info.key):
+            scanner = self._opened(run.info).scanner(
+                columns=rows.wanted,
+                with_row_address=True,
+                batch_size_bytes=BATCH_BYTES,
+                batch_readahead=1,
+                blob_handling=_BLOBS,
+                filter=f"{_ADDRESS} >= {begin} AND {_ADDRESS} < {end}",
+            )
+            for batch in scanner.to_batches():
+                for first, some in _neighbours(batch):
+                    yield from rows.samples(some, first)
+
+    def _opened(self, info: ObjectInfo) -> Any:
+        return self._dataset.get_fragment(self._fragments[info.key].number)
+
+
+def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
+    """Yield rows without a deleted one between them, with the number that the first has in its fragment."""
+    numbers = batch.column(_ADDRESS).to_numpy() & (2**_ROW_BITS - 1)
+    plain, start = batch.drop_columns([_ADDRESS]), 0
+    for at in range(1, len(numbers) + 1):
+        if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
+            yield int(numbers[start]), plain.slice(start, at - start)
+            start = at
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Give errors of Lance as Corrupt with a name. Raises: Corrupt."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (OSError, ValueError, RuntimeError, KeyError, NotImplementedError) as error:
+        raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
+    except BaseException as error:  # a panic of Rust is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
+
+
+def _lance() -> Any:
+    try:
+        import lance
+    except ImportError as error:
+        raise MissingDependency(
+            "datasets of Lance are read by pylance: pip install 'penstock[lance]'"
+        ) from error
+    return lance

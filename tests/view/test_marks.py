@@ -1,10 +1,15 @@
 """Marks of a batch in words: one slot, and several."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from penstock.view.inspect.marks import Faced, ranked
+from penstock.view.inspect.marks import WEIGHTS, Faced, ranked
 from penstock.view.inspect.plain_text import mark_line
 from penstock.view.kinds.kind import Mark
+
+PAGE = Path(__file__).parents[2] / "docs" / "viewer-terminal.md"
 
 
 def faced(slot, split="train", marks=()):
@@ -29,3 +34,9 @@ def test_marks_of_one_name_stand_together(n, said):
     (mark,) = ranked([faced(i, marks=["black"]) for i in range(n)])
     assert mark.text == f"it is black{said}"
     assert mark.slots == tuple(range(n))
+
+
+def test_the_page_of_marks_tells_every_mark_and_no_other():
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", PAGE.read_text(), re.M)
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(WEIGHTS)

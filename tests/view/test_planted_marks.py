@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.view.inspect.samples.restored_text import restored_marks
 from penstock.view.inspect.shown.shown_batch import shown_batch
 from penstock.view.inspect.slot_record import slot_record, slot_values
 from penstock.view.inspect.step_record import step_record, step_values
@@ -100,6 +101,70 @@ def test_a_step_marks_the_planted_samples_alone(marked, name) -> None:
 
 def test_a_step_has_no_mark_beside(marked) -> None:
     assert sorted(name for name, _ in marked) == sorted([*ONE_VALUE, *SEVERAL])
+
+
+BEGIN, END, FIRST = 1, 2, 3
+
+
+class Bytes:
+    """A tokenizer with a token per byte, of which a letter may have several."""
+
+    all_special_ids = (BEGIN,)
+
+    def decode(self, ids):
+        return bytes(one - FIRST for one in ids).decode("utf-8", "replace")
+
+
+def tokens_of(text, n=None):
+    return np.array([BEGIN, *(FIRST + one for one in text.encode()[:n]), END], np.int32)
+
+
+TEXT = "The café sat\n"
+RESTORED = {
+    "whole": tokens_of(TEXT),
+    "padded": np.append(tokens_of(TEXT), [0, 0]),
+    "without its last blank": tokens_of(TEXT.strip()),
+    "cut off": tokens_of(TEXT, 6),
+    "cut off within a letter": tokens_of(TEXT, 8),
+    "of its other text": tokens_of("A cat"),
+    "refused by the tokenizer": np.array([FIRST + 256], np.int32),
+}
+LOST = {
+    "lower case": tokens_of(TEXT.lower()),
+    "a letter less": tokens_of(TEXT.replace("c", "")),
+    "a blank more": tokens_of(TEXT.replace(" ", "  ")),
+    "more at its end": tokens_of(TEXT + "down"),
+    "special tokens alone": np.array([BEGIN, END], np.int32),
+}
+
+
+def test_a_slot_marks_tokens_that_do_not_give_their_text_back(root) -> None:
+    told = {"special": {"0": "<pad>", "2": "<eos>"}, "text_fields": ["txt", "caption.txt", "none.txt"]}
+    with root.write("texts", facts={"tokens.npy": told}) as writer:
+        for name, ids in {**RESTORED, **LOST}.items():
+            writer.add(name, {"tokens.npy": ids, "txt": TEXT, "caption.txt": "A cat"})
+    tokens, n = root.open("texts@1").select("tokens.npy"), len(RESTORED) + len(LOST)
+    train(root, loader.plan({"texts": tokens}, seed=1, global_batch=n), "run", plain, steps=1)
+    with_text = Replays(root, tokenizers={"tokens.npy": Bytes()})
+    training, replayers = Training(root, "run"), Replayers(plain=Replays(root), recipe=with_text)
+    records = [slot_record(training, *slot_values(training, replayers, 0, at, itself)) for at in range(n)]
+    replayers.close()
+    marked = {one.key: mark for one in records for mark in one.marks if mark.name != "no_end"}
+    assert marked.keys() == LOST.keys()
+    assert {mark.field for mark in marked.values()} == {"tokens.npy"}
+    assert "from letter 0 “the café sat” for “The café sat”" in marked["lower case"].text
+
+
+def test_a_slot_says_that_the_text_of_its_tokens_cannot_be_read(root, tmp_path) -> None:
+    with root.write("texts", facts={"tokens.npy": {"text_fields": ["txt"]}}) as writer:
+        writer.add("k", {"tokens.npy": tokens_of(TEXT), "txt": TEXT})
+    version = root.open("texts@1")
+    (address,) = version.address(np.array([0]), ["txt"])
+    path = tmp_path / "root" / address.fields["txt"].path
+    path.write_bytes(path.read_bytes().replace(TEXT.encode(), TEXT.upper().encode()))
+    (mark,) = restored_marks(version, 0, {"tokens.npy": TEXT}, 4)
+    assert (mark.name, mark.slots, mark.field) == ("unreadable", (4,), "tokens.npy")
+    assert "txt" in mark.text
 
 
 @pytest.mark.parametrize("repeats", [True, False])

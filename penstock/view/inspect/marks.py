@@ -5,12 +5,13 @@ Marks of single values come from their kinds; `ranked` puts all of a step togeth
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from penstock.card.rendering.escape import clean
 
+from ..kinds.kind import WEIGHTS as OF_VALUES
 from ..kinds.kind import Mark
 from ..replays.note_spread import Spread
 from .json_record import Record
@@ -19,6 +20,24 @@ SIGMAS = 4.0
 """A note this many standard deviations from the run's middle is marked."""
 MIN_STEPS = 16
 """Steps with a note, below which nothing is said of its spread."""
+
+
+WEIGHTS = {
+    **OF_VALUES,
+    "note_not_finite": 95,
+    "not_a_function": 90,
+    "other_split": 80,
+    "equal_values": 70,
+    "note_far": 60,
+    "not_restored": 45,
+    "same_raw": 40,
+    "column_far": 25,
+    "columns_unreadable": 25,
+    "same_subject": 20,
+}
+"""Name -> weight of every mark, those of values and those of steps and slots; the worst has the largest."""
+_ONE_SAMPLE = 30
+"""Weight of equal values that are one sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +74,11 @@ class Faced:
     """The reason why it cannot be read; "" where it can."""
 
 
+def step_mark(name: str, text: str, slots: Iterable[int] = (), field: str = "") -> StepMark:
+    """Return a mark with the weight that its name has."""
+    return StepMark(name=name, text=text, weight=WEIGHTS[name], slots=tuple(slots), field=field)
+
+
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is one."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
@@ -82,9 +106,7 @@ def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spre
     for name, value in notes.items():
         label = clean(name, 80)
         if not np.isfinite(value):
-            found.append(
-                StepMark(name="note_not_finite", text=f"{label} = {value} at step {step}", weight=95)
-            )
+            found.append(step_mark("note_not_finite", f"{label} = {value} at step {step}"))
             continue
         known = spreads.get(name)
         if known is None or known.n < MIN_STEPS or not known.sigma > 0:
@@ -92,16 +114,12 @@ def note_marks(step: int, notes: Mapping[str, float], spreads: Mapping[str, Spre
         far = abs(value - known.median) / known.sigma
         if far > SIGMAS:
             text = f"{label} = {value:.4g}, {far:.0f} sigma from the run's median {known.median:.4g}"
-            found.append(StepMark(name="note_far", text=text, weight=60))
+            found.append(step_mark("note_far", text))
     return found
 
 
 def _unreadable(slots: Sequence[Faced]) -> list[StepMark]:
-    return [
-        StepMark(name="unreadable", text=clean(one.error, 400), weight=100, slots=(one.slot,))
-        for one in slots
-        if one.error
-    ]
+    return [step_mark("unreadable", clean(one.error, 400), [one.slot]) for one in slots if one.error]
 
 
 def _of_kinds(slots: Sequence[Faced]) -> list[StepMark]:
@@ -140,38 +158,28 @@ def _equal(slots: Sequence[Faced]) -> list[StepMark]:
                 if len(keys) > 1
                 else f"are one sample, {clean(ones[0].key, 80)}"
             )
-            numbers = tuple(one.slot for one in ones)
-            found.append(
-                StepMark(
-                    name="equal_values",
-                    text=f"{clean(field, 80)}: the values of {len(ones)} slots {what}",
-                    weight=70 if len(keys) > 1 else 30,
-                    slots=numbers,
-                    field=field,
-                )
-            )
+            text = f"{clean(field, 80)}: the values of {len(ones)} slots {what}"
+            equal = step_mark("equal_values", text, (one.slot for one in ones), field)
+            found.append(equal if len(keys) > 1 else replace(equal, weight=_ONE_SAMPLE))
     return found
 
 
 def _repeated(slots: Sequence[Faced]) -> list[StepMark]:
     """Return a mark per raw object or subject that several samples of the batch come from."""
     found = []
-    for column, what, weight in (("raw_sha256", "raw object", 40), ("subject", "subject", 20)):
+    for name, column, what in (
+        ("same_raw", "raw_sha256", "raw object"),
+        ("same_subject", "subject", "subject"),
+    ):
         groups: dict[str, list[Faced]] = defaultdict(list)
         for one in slots:
             if value := one.provenance.get(column):
                 groups[value].append(one)
         for value, ones in groups.items():
             if len({one.key for one in ones}) > 1:
-                name = ones[0].provenance.get("raw_key", value) if column == "raw_sha256" else value
-                found.append(
-                    StepMark(
-                        name=f"same_{column.partition('_')[0]}",
-                        text=f"{len(ones)} slots come from one {what}, {clean(name, 120)}",
-                        weight=weight,
-                        slots=tuple(one.slot for one in ones),
-                    )
-                )
+                which = ones[0].provenance.get("raw_key", value) if column == "raw_sha256" else value
+                text = f"{len(ones)} slots come from one {what}, {clean(which, 120)}"
+                found.append(step_mark(name, text, (one.slot for one in ones)))
     return found
 
 
@@ -183,11 +191,10 @@ def _splits(slots: Sequence[Faced]) -> list[StepMark]:
         if split and split != "train":
             groups[split].append(one.slot)
     return [
-        StepMark(
-            name="other_split",
-            text=f"{counted(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
-            weight=80,
-            slots=tuple(numbers),
+        step_mark(
+            "other_split",
+            f"{counted(len(numbers), 'sample')} of the split {clean(split, 80)}, not of train",
+            numbers,
         )
         for split, numbers in groups.items()
     ]

@@ -17,11 +17,12 @@ from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
-from .marks import Faced, StepMark, ranked
+from .marks import Faced, StepMark, ranked, step_mark
 from .samples.column_edits import ColumnEdit, column_edits
 from .samples.far_columns import slot_marks
 from .samples.held_steps import HeldSteps, held_steps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
+from .samples.restored_text import restored_marks
 from .shown.shown_values import Shown, shown_sample, version_of
 
 
@@ -139,10 +140,11 @@ def slot_record(
     marks = [*ranked([faced]), *_marks_before(values.slot, fields)]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
-        marks.insert(0, StepMark(name="not_a_function", text=text, weight=90, slots=(values.slot,)))
+        marks.insert(0, step_mark("not_a_function", text, [values.slot]))
     # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
     if sample is not None:
+        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
         marks += slot_marks(sample, values.address.ordinal, values.slot)
     (runs,) = made_by(training.root, [explained])
     return SlotRecord(

@@ -30,12 +30,11 @@ WEIGHTS = {
     "lengths_differ": 65,
     "clipped": 60,
     "not_scaled": 50,
-    "not_restored": 45,
     "no_end": 42,
     "replaced_letters": 40,
     "hidden_letters": 35,
 }
-"""Name -> weight of each mark; the worst has the largest."""
+"""Name -> weight of each mark of a value; the worst has the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,6 @@ class Facts:
     """Names of special tokens by their id."""
     decode: Callable[[Sequence[int]], str] | None = None
     """Text of tokens by their ids, such as a tokenizer's `decode`."""
-    text: str | None = None
-    """Text that the tokens were made of."""
     rate: float | None = None
     """Samples of sound, or pictures, a second."""
     sample: Mapping[str, Any] = with_default(default_factory=dict)

@@ -167,7 +167,7 @@ def _has_mask(ids: Array, facts: Facts) -> bool:
 
 
 def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
-    """Return: ids outside the vocabulary; no target left; documents without an end; text that does not come back."""
+    """Return: ids outside the vocabulary; no target left; documents without an end."""
     ids = _found(value, facts)
     if not ids.size:
         return (mark("empty", "no tokens"),)
@@ -179,7 +179,7 @@ def marks(value: Any, facts: Facts) -> tuple[Mark, ...]:
         out.append(mark("out_of_vocabulary", text))
     if _masked(ids, facts).all():
         out.append(mark("no_target", f"the loss counts none of the {ids.size:,} tokens"))
-    return (*out, *_end_marks(ids, facts), *_text_marks(ids, facts))
+    return (*out, *_end_marks(ids, facts))
 
 
 def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
@@ -200,19 +200,6 @@ def _end_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
         return ()
     more = f", and {len(without) - 1:,} more" if len(without) > 1 else ""
     return (mark("no_end", f"{without[0]} does not end with {bounded(facts.special[ends[0]])}{more}"),)
-
-
-def _text_marks(ids: Array, facts: Facts) -> tuple[Mark, ...]:
-    """Return a mark where the tokens do not give the text back that they were made of."""
-    if facts.decode is None or facts.text is None:
-        return ()
-    plain = [token for token in ids.tolist() if token not in facts.special and _is_known(token, facts)]
-    restored, text = facts.decode(plain).strip(), facts.text.strip()
-    if restored == text:
-        return ()
-    differ = [at for at, (ours, theirs) in enumerate(zip(restored, text, strict=False)) if ours != theirs]
-    at = differ[0] if differ else min(len(restored), len(text))
-    return (mark("not_restored", f"the tokens do not give the text back: they differ from letter {at:,} on"),)
 
 
 TOKENS = Kind(name="tokens", fits=fits, lines=lines, marks=marks, boxes=boxes)

@@ -65,6 +65,8 @@ class SlotValues:
     """Field of `trained` that holds a picture -> its place in the decoded picture of that name."""
     texts: Texts = field(default_factory=dict)
     """Texts of its tokens."""
+    restored: Mapping[str, str] = field(default_factory=dict)
+    """Field of `decoded` -> text of its tokens, decoded at once without special ones."""
     cut: Mapping[str, str] = field(default_factory=dict)
     """Field whose beginning alone was decoded -> its length in words."""
 

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 import loader
 from loader.run.batch.batch import Batch
+from loader.run.recipe.recipe import stored_view
 from loader.run.replay import Functions
 from loader.run.seen import Seen
 
 from .picture_placement import placements
 from .replayed_part import ReplayedPart, SoundStarts
 from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
-from .token_texts import token_texts
+from .token_texts import restored_texts, token_texts
 
 MOST_PLANS = 8
 """Plans that are held open; the one that was not asked for the longest goes."""
@@ -125,8 +126,16 @@ class Replays:
         with self.settled(setting, step, told) as (replay, settled):
             values = _slot_values(replay.slot(step, slot))
             texts = token_texts(self._tokenizers, [values.decoded, values.trained])
-            cut = self._sounds.taken()
-            return take(replay.plan, dataclass_replace(values, texts=texts, settled=settled, cut=cut))
+            view = stored_view(replay.plan.sources[values.source].view)
+            facts = {} if view is None else view.version.facts
+            more = dataclass_replace(
+                values,
+                texts=texts,
+                restored=restored_texts(self._tokenizers, values.decoded, facts),
+                settled=settled,
+                cut=self._sounds.taken(),
+            )
+            return take(replay.plan, more)
 
     def batch(
         self,

@@ -1,4 +1,4 @@
-"""Texts of tokens, one by one, by the tokenizers of a training."""
+"""Texts of tokens, one by one and of whole sequences, by the tokenizers of a training."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,6 +8,49 @@ import numpy as np
 MOST_TOKENS = 2**16
 """Different tokens of a field whose text is asked for."""
 MOST_LETTERS = 200
+MOST_RESTORED = 2**20
+"""Tokens of a sequence whose text is asked for at once."""
+
+
+def special_tokens(told: Mapping[str, Any]) -> dict[int, str]:
+    """Return token -> name of the special ones, of a field's facts; a writer's own may be anything that JSON holds."""
+    special = told.get("special")
+    named = special.items() if isinstance(special, dict) else ()
+    return {int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19}
+
+
+def restored_texts(
+    tokenizers: Mapping[str, Any], sample: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return field -> text of its tokens, decoded at once: one by one they lose blanks and halves of letters.
+
+    Special tokens, of the field's facts and of `all_special_ids` of its tokenizer, are left out. A sequence that the
+    tokenizer refuses has no text. facts: field -> its facts.
+    """
+    found = {}
+    for field in tokenizers.keys() & sample.keys():
+        ids = np.asarray(sample[field])
+        if ids.dtype.kind in "iu" and ids.size <= MOST_RESTORED:
+            special = {*special_tokens(facts.get(field, {})), *_special_ids(tokenizers[field])}
+            plain = [token for token in ids.reshape(-1).tolist() if token not in special]
+            text = _decoded(tokenizers[field], plain)
+            if text is not None:
+                found[field] = text
+    return found
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    """Return the special ids that the tokenizers of transformers tell."""
+    ids = getattr(tokenizer, "all_special_ids", ())
+    return {one for one in ids if isinstance(one, int)} if isinstance(ids, list | tuple) else set()
+
+
+def _decoded(tokenizer: Any, ids: list[int]) -> str | None:
+    """Return the text of tokens; None where the tokenizer refuses them."""
+    try:
+        return str(getattr(tokenizer, "decode", tokenizer)(ids))
+    except Exception:  # noqa: BLE001 - of the user's code: of any type
+        return None
 
 
 def token_texts(
@@ -37,15 +80,9 @@ class TokenTexts:
         known, found = self._known[field], {}
         for token in np.unique(np.concatenate(ids)).tolist()[:MOST_TOKENS] if ids else ():
             if token not in known and len(known) < MOST_TOKENS:
-                known[token] = self._text(field, token)
+                text = _decoded(self._tokenizers[field], [token])
+                known[token] = None if text is None else text[:MOST_LETTERS]
             text = known.get(token)
             if text is not None:
                 found[token] = text
         return found
-
-    def _text(self, field: str, token: int) -> str | None:
-        tokenizer = self._tokenizers[field]
-        try:
-            return str(getattr(tokenizer, "decode", tokenizer)([token]))[:MOST_LETTERS]
-        except Exception:  # noqa: BLE001 - of the user's code: of any type
-            return None

@@ -112,8 +112,6 @@ PLANTED = {
     "cut off": (IDS[:-1], FACTS, "no_end"),
     "cut off, padded": (np.array([1, 3, 0, 0]), FACTS, "no_end"),
     "a document cut off": (*packed([1, 1, 1, 2, 2]), "no_end"),
-    "text of another": (IDS, replace(FACTS, text="The dog"), "not_restored"),
-    "text cut off": (IDS, replace(FACTS, text="The cat\n\tsat."), "not_restored"),
     "no tokens": (IDS[:0], FACTS, "empty"),
 }
 
@@ -129,7 +127,6 @@ CLEAN = {
     "padded": (np.array([1, 3, 2, 0, 0]), FACTS),
     "some targets": (IDS, beside(loss_mask=np.array([0, 0, 0, 0, 1]))),
     "documents that end": packed([1, 1, 2, 2, 0], np.array([3, 2, 4, 2, 0])),
-    "its own text": (IDS, replace(FACTS, text=" The cat\n\tsat ")),
     "no end among the special tokens": (IDS[:-1], replace(FACTS, special={1: "<bos>"})),
 }
 

@@ -16,7 +16,7 @@ from loader.errors import PenstockError
 from penstock.card.rendering.escape import clean
 from penstock.units import number
 
-from ..marks import SIGMAS, StepMark, counted
+from ..marks import SIGMAS, StepMark, counted, step_mark
 
 MIN_SAMPLES = 32
 """Samples with a value, below which nothing is said of a column."""
@@ -61,7 +61,7 @@ def far_marks(version: loader.Version, row: Mapping[str, Any], slots: tuple[int,
         far = abs(value - mean) / sigma
         if far > SIGMAS:
             text = f"column {clean(name, 80)} = {number(value)}, {far:.0f} sigma from the version's mean {number(mean)}"
-            found.append((-far, StepMark(name="column_far", text=text, weight=25, slots=slots, field=name)))
+            found.append((-far, step_mark("column_far", text, slots, name)))
     return [mark for _, mark in sorted(found, key=lambda one: one[0])]
 
 
@@ -112,4 +112,4 @@ def slot_marks(version: loader.Version, ordinal: int, slot: int) -> list[StepMar
 
 def _unreadable(error: PenstockError, slots: tuple[int, ...]) -> StepMark:
     text = f"the samples table cannot be read: {clean(error, 300)}"
-    return StepMark(name="columns_unreadable", text=text, weight=25, slots=slots)
+    return step_mark("columns_unreadable", text, slots)

@@ -16,6 +16,7 @@ from ...kinds.kind import Facts, Mark, TokenBox
 from ...kinds.lengths import length_marks
 from ...kinds.video import frames_of
 from ...replays.replayed_values import Texts
+from ...replays.token_texts import special_tokens
 from ..json_record import Record
 
 MOST_LINES = 40
@@ -61,8 +62,7 @@ def facts_of(
         if field.rpartition(".")[2] == "cls" and (labels := class_names_of(version)):
             told.setdefault("labels", labels)
     # Facts of the writer's own may be anything that JSON holds: those of another type are none of ours.
-    vocabulary, rate, special = (told.get(name) for name in ("vocabulary", "rate", "special"))
-    named = special.items() if isinstance(special, dict) else ()
+    vocabulary, rate = (told.get(name) for name in ("vocabulary", "rate"))
     names = (told.get("tokenizer"), told.get("tokenizer_sha256"))
     tokenizer = ", SHA-256 ".join(clean(one, 120) for one in names if isinstance(one, str) and one)
     return Facts(
@@ -71,7 +71,7 @@ def facts_of(
         tokenizer=tokenizer,
         labels=told.get("labels"),
         vocabulary=vocabulary if type(vocabulary) is int and vocabulary > 0 else None,
-        special={int(token): str(name) for token, name in named if token.isdecimal() and len(token) < 19},
+        special=special_tokens(told),
         rate=float(rate) if type(rate) is int and rate > 0 else None,
         decode=partial(_text, texts[field]) if texts and field in texts else None,
     )

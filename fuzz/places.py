@@ -132,6 +132,27 @@ def _records() -> Iterator[tuple[str, bytes]]:
     yield "a.tfrecord", b"".join(_record(_example(i)) for i in range(_N))
 
 
+def _shards() -> Iterator[tuple[str, bytes]]:
+    """Yield one shard of MDS with a column of texts, compressed, and its index."""
+    rows = [f"row {i}".encode() for i in range(_N)]
+    ends = np.cumsum([8 + 4 * _N, *map(len, rows)])
+    raw = np.array([_N, *ends], "<u4").tobytes() + b"".join(rows)
+    packed = _zstd(raw)
+    shard = {
+        "version": 2,
+        "format": "mds",
+        "column_names": ["text"],
+        "column_encodings": ["str"],
+        "column_sizes": [None],
+        "compression": "zstd",
+        "raw_data": {"basename": "a.mds", "bytes": len(raw)},
+        "samples": _N,
+        "zip_data": {"basename": "a.mds.zstd", "bytes": len(packed)},
+    }
+    yield "a.mds.zstd", packed
+    yield "index.json", json.dumps({"version": 2, "shards": [shard]}).encode()
+
+
 def _example(number: int) -> bytes:
     """Return a tf.train.Example with a name and two integers."""
     integers = _message(3, _message(1, bytes([number, 127])))
@@ -183,6 +204,7 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "csv": _csv,
     "jsonl": _jsonl,
     "lance": _fragment,
+    "mds-compressed": _shards,
     "robomimic": _demonstrations,
     "tfrecord": _records,
     "webdataset-compressed": _archives,

@@ -35,6 +35,7 @@ IMPORTERS = {
     "jsonl": ".importers.jsonl",
     "lance": ".importers.lance",
     "lerobot": ".importers.episodes.lerobot",
+    "mds-compressed": ".importers.streamed.mds_shards",
     "parquet": ".importers.parquet",
     "robomimic": ".importers.episodes.robomimic",
     "tfrecord": ".importers.streamed.tfrecord",

@@ -75,8 +75,8 @@ def shards_in(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> list
             raise Corrupt(f"{name}: shards[{number}] is not of MDS, version 2: {error!r}") from error
         if one.get("compression") or one.get("zip_data"):
             raise InvalidStore(
-                f"{name}: {shard.key} is compressed: no sample can be read by itself. Write the dataset again with "
-                "MDSWriter(compression=None), or copy its samples with a writer (root.write)"
+                f"{name}: {shard.key} is compressed: no sample can be read by itself. Copy its samples "
+                "(penstock import mds-compressed), or write the dataset again with MDSWriter(compression=None)"
             )
         if shard.key in found or (info := objects.get(shard.key)) is None or info.nbytes != shard.nbytes:
             there = "it comes twice" if shard.key in found else "it is not there"

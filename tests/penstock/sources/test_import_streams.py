@@ -288,3 +288,94 @@ def test_a_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, for
     except PenstockError as error:
         told = str(error)
     assert name in told
+
+
+def mds_compressed(mds, folder, codec, pack):
+    """Two shards, compressed as MDSWriter does; and the same without compression beside them."""
+    columns = {"n": "int", "text": "str", "tokens": "ndarray:uint16"}
+    rows = [
+        {"n": np.int64(i).tobytes(), "text": b"t" * i, "tokens": b"\x04" + np.uint8([1 << 2, i]).tobytes()}
+        for i in range(8)
+    ]
+    rows = [
+        row | {"tokens": np.uint8([1 << 2, i + 1]).tobytes() + np.arange(i + 1, dtype="<u2").tobytes()}
+        for i, row in enumerate(rows)
+    ]
+    index = mds.fill(folder.with_name("plain"), columns, rows[:5], rows[5:])
+    for one in index["shards"]:
+        name = one["raw_data"]["basename"]
+        data = pack((folder.with_name("plain") / name).read_bytes())
+        put(folder / f"{name}.{codec}", data)
+        one |= {
+            "compression": codec,
+            "zip_data": {"basename": f"{name}.{codec}", "bytes": len(data), "hashes": {}},
+        }
+    mds.put_index(folder, index)
+    return index
+
+
+def packer(name):
+    def pack(data):
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, name) as out:
+            out.write(data)
+        return sink.getvalue().to_pybytes()
+
+    return pack
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"),
+    [
+        ("zstd:7", packer("zstd")),
+        ("gz", gzip.compress),
+        ("bz2", bz2.compress),
+        ("br:11", packer("brotli")),
+        ("snappy", lambda data: pa.Codec("snappy").compress(data, asbytes=True)),
+    ],
+)
+def test_compressed_mds_is_read_as_a_plain_one(codec, pack, shared, tmp_path, contents):
+    mds_compressed(shared("foreign/mds_files"), tmp_path / "in", codec, pack)
+    assert imported("mds-compressed", tmp_path / "in", tmp_path / "a").failures == []
+    assert imported("mds", tmp_path / "plain", tmp_path / "b").failures == []
+    found, wanted = (contents(loader.Root(tmp_path / name).open("d")) for name in ("a", "b"))
+    of_place = {"raw_key", "raw_etag"}
+    assert {
+        key: (fields, {name: one for name, one in columns.items() if name not in of_place})
+        for key, (fields, columns) in found.items()
+    } == {
+        key: (fields, {name: one for name, one in columns.items() if name not in of_place})
+        for key, (fields, columns) in wanted.items()
+    }
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda shard: shard | {"compression": "lz4"}, "has the compression lz4; accepted: zstd"),
+        (lambda shard: shard | {"compression": None, "zip_data": None}, "penstock import mds"),
+        (
+            lambda shard: shard | {"zip_data": {"basename": "x", "bytes": 3}},
+            "x of 3 bytes, and it is not there",
+        ),
+        (
+            lambda shard: shard | {"raw_data": shard["raw_data"] | {"bytes": 7}},
+            "bytes or more; its index says 7",
+        ),
+        (lambda shard: shard | {"raw_data": shard["raw_data"] | {"bytes": 2**31}}, "at most 1,073,741,824"),
+        (lambda shard: shard | {"samples": 9}, "has 5 samples, and its index says 9"),
+        (lambda shard: [], "no index of MDS shards"),
+    ],
+)
+def test_compressed_mds_that_is_wrong_is_told(change, said, shared, tmp_path):
+    mds = shared("foreign/mds_files")
+    index = mds_compressed(mds, tmp_path / "in", "gz", gzip.compress)
+    index["shards"][0] = change(index["shards"][0])
+    mds.put_index(tmp_path / "in", index)
+    try:
+        told = "; ".join(failures("mds-compressed", tmp_path / "in", tmp_path / "root"))
+    except PenstockError as error:
+        told = str(error)
+    assert said in told
+    assert ".mds" in told or "index.json" in told

@@ -1,0 +1,115 @@
+"""Compressed MDS shards of MosaicML streaming: each is decompressed whole, then read as `mds`, which can be registered.
+
+Keys, fields and columns are those of `mds`. The place is the folder of one `index.json`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import pyarrow as pa
+
+from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.foreign.formats.mds import samples
+from loader.foreign.formats.mds_index import INDEX, MdsShard, shards_in
+from loader.json_text import DamagedJson, parse_json_object
+from loader.storage import Blob, ObjectInfo, Store
+
+from ...importing.importer import Options, Readable, ReadSample, Run
+from ..object_file import opened
+
+OPTIONS = frozenset[str]()
+SHARD_BYTES = 2**30
+"""Bytes of a shard that is decompressed, at most: it is held in memory. MDSWriter's default is 64 MiB."""
+_CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli", "snappy": "snappy"}
+"""Name in the index, without a level -> Arrow's name."""
+
+
+class _Compressed(NamedTuple):
+    """A shard, whose key is that of the compressed object."""
+
+    shard: MdsShard
+    """The shard as it was before."""
+    codec: str
+    """Arrow's name of its compression."""
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the compressed shards that the index lists.
+
+    Raises: InvalidStore where one is not compressed, or as no codec of Arrow's does; Corrupt; StoreError.
+    """
+    objects = {info.key: info for info in infos}
+    if INDEX not in objects:
+        return Readable([], lambda info: [], lambda run: iter(()))
+    shards = _shards(store.get(INDEX).data, f"{store.url}/{INDEX}", objects)
+    return Readable(
+        [info for info in infos if info.key in shards],
+        lambda info: [Run(info, 0, shards[info.key].shard.n_samples, shards[info.key].shard.nbytes)],
+        lambda run: _samples(store, shards[run.info.key], run.info),
+    )
+
+
+def _shards(data: bytes, name: str, objects: dict[str, ObjectInfo]) -> dict[str, _Compressed]:
+    """Return the shards of an index by their objects. Raises: Corrupt; InvalidStore."""
+    codecs, raw = dict[str, str](), dict[str, ObjectInfo]()
+    keys = dict[str, str]()
+    try:
+        index = parse_json_object(data)
+        for one in index["shards"]:
+            told, before = one.pop("zip_data"), one["raw_data"]
+            compression = str(one.pop("compression"))
+            codec = _CODECS.get(compression.partition(":")[0])
+            if not told or codec is None:
+                raise InvalidStore(
+                    f"{name}: {before['basename']} has the compression {compression}; accepted: "
+                    f"{', '.join(_CODECS)}. Shards without one: penstock import mds"
+                )
+            raw[before["basename"]] = ObjectInfo(key=before["basename"], nbytes=before["bytes"], etag="")
+            codecs[before["basename"]], keys[before["basename"]] = codec, told["basename"]
+            there = objects.get(told["basename"])
+            if there is None or there.nbytes != told["bytes"]:
+                size = "it is not there" if there is None else f"the object has {there.nbytes:,}"
+                raise Corrupt(f"{name}: {told['basename']} of {told['bytes']:,} bytes, and {size}")
+        found = shards_in(json.dumps(index).encode(), name, raw)
+    except (DamagedJson, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
+    return {keys[one.key]: _Compressed(one._replace(key=keys[one.key]), codecs[one.key]) for one in found}
+
+
+def _samples(store: Store, told: _Compressed, info: ObjectInfo) -> Iterator[ReadSample]:
+    """Yield the samples. Raises: Corrupt with the byte, decompressed; InvalidSample; Changed; StoreError."""
+    shard = told.shard
+    if shard.nbytes > SHARD_BYTES:
+        raise InvalidSample(
+            f"{store.url}/{info.key} has {shard.nbytes:,} bytes decompressed; at most {SHARD_BYTES:,} are read: write "
+            "the dataset again with a smaller size_limit"
+        )
+    with opened(store, info) as file:
+        data = _decompressed(file.read(), told.codec, shard.nbytes)
+    if len(data) != shard.nbytes:
+        raise Corrupt(
+            f"{store.url}/{info.key} becomes {len(data):,} bytes or more; its index says {shard.nbytes:,}"
+        )
+    plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
+    for one in samples(cast(Store, _Bytes(store.url, data)), {info.key: shard}, None, plain):
+        fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in one.fields.items()}
+        yield ReadSample(one.key, fields, one.metadata, one.source)
+
+
+def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
+    """Return the bytes, at most one more than are due. Raises: ArrowException; OSError."""
+    if codec == "snappy":  # a block, whose size must be known
+        return bytes(pa.Codec(codec).decompress(data, nbytes))
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        return bytes(stream.read(nbytes + 1))
+
+
+class _Bytes:
+    """A decompressed shard, as far as `mds` reads a store."""
+
+    def __init__(self, url: str, data: bytes) -> None:
+        self.url, self._data = url, data
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        return Blob(self._data[offset : offset + nbytes], "")

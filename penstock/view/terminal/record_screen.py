@@ -22,7 +22,7 @@ from ..kinds.kind import Facts, Media
 from ..open_data import OpenData
 from .addresses import Place, StepPlace
 from .dialogs import Asking, keys_dialog
-from .picture_cells import picture_widget, pixels_asked
+from .pictures.picture_cells import picture_widget, pixels_asked
 
 if TYPE_CHECKING:
     from .viewer_app import ViewerApp

@@ -8,7 +8,7 @@ import pytest
 from penstock.view.kinds.drawing.png import png
 from penstock.view.kinds.kind import TokenBox
 from penstock.view.terminal.note_chart import chart_line
-from penstock.view.terminal.picture_cells import chosen_mode, picture_widget
+from penstock.view.terminal.pictures.picture_cells import chosen_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
 
 

@@ -13,7 +13,8 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ..kinds.kind import Media
+from ...kinds.kind import Media
+from .terminal_answers import color_registers, has_placeholders
 
 MODES = ("auto", "kitty", "sixel", "halves", "shades", "none")
 """Ways to draw a picture. kitty, sixel: protocols; halves: two coloured pixels a cell; shades: without colours."""
@@ -26,10 +27,11 @@ _SHADES = " ░▒▓█"
 def chosen_mode(mode: str, *, no_color: bool) -> str:
     """Return the mode that `auto` stands for here; others stay. Asks the terminal, so before Textual reads its keys.
 
-    Inside tmux and screen it is `halves`: pictures by a protocol want them configured.
+    Inside tmux and screen it is `halves`: pictures by a protocol want them configured. So it is where the terminal
+    knows kitty's protocol, but is not known to draw pictures where they are put.
     """
     if mode in ("kitty", "sixel") and sys.__stdout__ is not None:
-        import textual_image.widget  # noqa: F401  # asks the terminal: later its answers would be read as keys
+        _ask_ahead(mode)
     if mode != "auto":
         return mode
     if no_color:
@@ -40,7 +42,19 @@ def chosen_mode(mode: str, *, no_color: bool) -> str:
     from textual_image import renderable
 
     known = {renderable.TGPImage: "kitty", renderable.SixelImage: "sixel"}
-    return known.get(renderable.Image, "halves")
+    found = known.get(renderable.Image, "halves")
+    if found == "kitty" and not has_placeholders():
+        return "halves"
+    _ask_ahead(found)
+    return found
+
+
+def _ask_ahead(mode: str) -> None:
+    """Ask the terminal all that a mode asks: later its answers would be read as keys."""
+    if mode in ("kitty", "sixel"):
+        import textual_image.widget  # noqa: F401
+    if mode == "sixel":
+        color_registers()
 
 
 def pixels_asked(mode: str, columns: int, rows: int) -> int:
@@ -54,14 +68,23 @@ def picture_widget(media: Media, mode: str, columns: int, rows: int) -> Widget:
     scale = min(columns / picture.width, 2 * rows / picture.height)
     width = max(1, round(picture.width * scale))
     height = max(1, round(picture.height * scale / 2))
+    widget: Widget
     if mode in ("kitty", "sixel"):
-        from textual_image.widget import SixelImage, TGPImage
-
-        widget: Widget = (TGPImage if mode == "kitty" else SixelImage)(picture)
+        widget = _drawn_by_protocol(mode, picture)
     else:
         widget = CellPicture(_strips(picture, width, height, shades=mode == "shades"))
     widget.styles.width, widget.styles.height = width, height
     return widget
+
+
+def _drawn_by_protocol(mode: str, picture: Image.Image) -> Widget:
+    if mode == "kitty":
+        from textual_image.widget import TGPImage
+
+        return TGPImage(picture)
+    from .sixel_picture import SixelPicture
+
+    return SixelPicture(picture)
 
 
 class CellPicture(Widget):

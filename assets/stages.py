@@ -37,11 +37,11 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
 def reader_of(store: Store, record: StageRecord) -> RangeReader:
     """Return the reader of the shards of a record's parts: the root's store, or one that also finds those in place.
 
-    Raises: as `foreign_objects.shard_reader`.
+    Raises: as `shard_reader.shard_reader`.
     """
     if not (foreign := record.body.get("foreign")):
         return store
-    from loader.dataset.tables.foreign_objects import shard_reader
+    from loader.dataset.reading.shard_reader import shard_reader
 
     return shard_reader(store, [foreign], f"batch {record.partition} of {record.dataset}")
 

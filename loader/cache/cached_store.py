@@ -171,7 +171,7 @@ class CachedStore:
             if self._cache.has(name):  # somebody finished between our look and our claim
                 return 0
             self._cache.count("cache_misses", 1)
-            blob = self._origin.get_range(key, page.offset, page.nbytes, self._pins.get(key))
+            (blob,) = self._origin.get_ranges(key, [page], etag=self._pins.get(key))
             self._pin(key, blob.etag)
             self._cache.write(name, blob.data)
         finally:

@@ -124,6 +124,7 @@ def publish_registered(
     producer: Mapping[str, Any],
     created_us: int,
     of_fields: Facts = None,
+    chunk_rows: int = 0,
 ) -> Version:
     """Publish parts that were registered or imported, under names that follow from what they are.
 
@@ -131,6 +132,7 @@ def publish_registered(
     foreign: The table of their objects, and its facts. None for parts with bytes of their own.
     left_out: Samples of the parent to leave out.
     of_fields: Facts of fields, as `publish_parts` takes them.
+    chunk_rows: Samples of a decoded chunk of registered tables, on the average; 0 for others.
 
     Raises: Conflict where the parent is not the newest version any more; as `publish_parts`.
     """
@@ -145,6 +147,9 @@ def publish_registered(
     if foreign is not None:
         data = table_bytes(foreign, "foreign", facts=facts)
         change = replace(change, foreign=put_named(root.store, prefix, "foreign", data, foreign.num_rows))
+    if chunk_rows:
+        fields = sorted({name for group in change.groups.values() for name in group.field_nbytes})
+        change = replace(change, chunks={"chunk_rows": chunk_rows, "chunk_fields": fields})
     pending = Pending(
         dataset=dataset,
         txn=txn,

@@ -6,13 +6,16 @@ A format is a module with two names, and a line in `FORMATS`.
 - `look(store, infos)`: those of the listed objects that are of the format, with a function that gives the samples of
   one, each a `ForeignSample`, or many as a `ForeignRun`. InvalidStore where none can be read.
 
+Tables are in `TABLES`: their `look` takes options too, and their samples lie in what objects decode to.
+
 It knows nothing of versions: `register.py` makes keys, groups, indexes and tables of what it yields.
 """
 
 from importlib import import_module
 from typing import Protocol, cast
 
-from ..errors import InvalidStore
+from ..dataset.columnar.choices import Options
+from ..errors import InvalidRuntime, InvalidStore
 from ..storage import ObjectInfo, Store
 from .formats.sample import Found
 
@@ -24,6 +27,8 @@ FORMATS = {
     "webdataset": ".formats.webdataset",
 }
 """Format -> its module."""
+TABLES = {"hf": ".formats.tables.hub", "parquet": ".formats.tables.parquet_rows"}
+"""Format of tables -> its module."""
 
 
 class Format(Protocol):
@@ -34,6 +39,32 @@ class Format(Protocol):
 
     def look(self, store: Store, infos: list[ObjectInfo]) -> Found:
         """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+
+
+class TableFormat(Protocol):
+    """A module of a format of tables; an object is an index."""
+
+    def look(self, store: Store, infos: list[ObjectInfo], options: Options) -> Found:
+        """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+
+
+def look_at(format: str, store: Store, infos: list[ObjectInfo], options: Options) -> tuple[Found, int]:
+    """Return the objects of a format, and how many of them one index describes, at most.
+
+    Raises: InvalidStore for another format; InvalidRuntime for options that it does not take; as `Format.look`.
+    """
+    if format in TABLES:
+        return cast(TableFormat, import_module(TABLES[format], __name__)).look(store, infos, options), 1
+    if format not in FORMATS:
+        raise InvalidStore(
+            f"format {format!r} is not known; accepted: {', '.join(sorted({*FORMATS, *TABLES}))}"
+        )
+    if options.key is not None or options.fields:
+        raise InvalidRuntime(
+            f"--key and --field are for tables, whose columns they name; {format} has its own keys and fields"
+        )
+    found = format_named(format)
+    return found.look(store, infos), found.OBJECTS_PER_SHARD
 
 
 def format_named(name: str) -> Format:

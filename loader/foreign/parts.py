@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
+from ..dataset.columnar.parquet_chunks import Chunks
 from ..dataset.shards.address import UNKNOWN_CRC
 from ..dataset.shards.index import IndexPlace, index_bytes
 from ..dataset.shards.part import Part, ShardFile
@@ -13,6 +14,7 @@ from ..dataset.tables import columns
 from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from ..storage import Store
 from ..storage.placed import FOREIGN
+from .formats.sample import NO_METADATA
 from .numbered_keys import key_array
 from .shard_rows import Rows, Shard
 
@@ -52,8 +54,10 @@ def put_parts(
     return [part for part, _ in done], columns.concat([table for _, table in done], "the samples table")
 
 
-def objects_of(store: Store, place: str, shards: Sequence[Shard]) -> list[ForeignObject]:
-    """Return the objects of these shards, as the table has them."""
+def objects_of(
+    store: Store, place: str, shards: Sequence[Shard], chunks: Mapping[str, Chunks] = NO_METADATA
+) -> list[ForeignObject]:
+    """Return the objects of these shards, as the table has them. chunks: as `Found.chunks`."""
     return [
         ForeignObject(
             shard=_path(place, shard),
@@ -62,6 +66,7 @@ def objects_of(store: Store, place: str, shards: Sequence[Shard]) -> list[Foreig
             nbytes=info.nbytes,
             etag=etag_to_keep(store, info),
             modified_us=info.modified_us or 0,
+            chunks=chunks[info.key].to_row() if info.key in chunks else None,
         )
         for shard in shards
         for info, offset in zip(shard.infos, shard.offsets, strict=True)
@@ -85,8 +90,9 @@ def _put_index(
 ) -> ShardFile:
     fields = {}
     for name in names:
-        crcs = np.full((len(keys), 1), UNKNOWN_CRC, np.int64)
-        fields[name] = np.concatenate([rows.places[:, rows.fields.index(name)], crcs], axis=1)
+        column = rows.fields.index(name)
+        crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(keys), UNKNOWN_CRC, np.int64)
+        fields[name] = np.concatenate([rows.places[:, column], crcs[:, None]], axis=1)
     index = index_bytes(keys, fields)
     at = IndexPlace.measure(f"{stem}.index.parquet", index)
     store.put_if_absent(at.path, index)

@@ -8,11 +8,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import Any
 
 from ..dataset.changes import publish_exclusions, publish_registered
+from ..dataset.columnar.choices import Options
 from ..dataset.log.entries import canonical
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
@@ -20,9 +21,9 @@ from ..dataset.tables.foreign_objects import foreign_table, is_adopted, place_id
 from ..dataset.versions.version import Version
 from ..errors import Conflict, EmptyVersion, InvalidStore
 from ..storage import Store, open_store
-from . import format_named
+from . import TABLES, look_at
 from .earlier import Difference, difference
-from .formats.sample import Found
+from .formats.sample import NO_METADATA, Found
 from .groups import groups_of
 from .parts import objects_of, put_parts
 from .shard_rows import Rows, Shard, keys_of, rows_of, shards_of
@@ -57,36 +58,40 @@ def register(
     *,
     options: Mapping[str, Any] | None = None,
     without: Sequence[str] = (),
+    key: str | None = None,
+    fields: Mapping[str, str] = NO_METADATA,
 ) -> Registered:
     """Publish a version of the samples at a URL, or the next one where the dataset was registered from there before.
 
     Nothing is written at the URL. Readers open it with the credentials of their environment.
 
-    options: of the URL's store; they are not kept. without: fields that are left out.
+    options: of the URL's store; they are not kept. without: fields that are left out, of tables columns too.
+    key: column of a table that holds the keys. fields: column of a table that becomes a field -> its extension, "" for
+    the format's choice.
 
-    Raises: InvalidStore for a format or place that cannot be registered; Conflict where the dataset is not of this
-    place, or somebody published meanwhile; EmptyVersion; Corrupt, InvalidSample for objects that are not of the format,
-    by name and byte; StoreError.
+    Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables; Conflict
+    where the dataset is not of this place, or somebody published meanwhile; EmptyVersion; Corrupt, InvalidSample for
+    objects that are not of the format, by name and byte; StoreError.
     """
     check_dataset_name(dataset)
-    chosen_format, store = format_named(format), open_store(fspath(url), options)
+    store, columns = open_store(fspath(url), options), Options(key, fields, frozenset(without))
     check_apart(root.url, store.url)
     root.create()
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
     listed = list(store.list())
-    found = chosen_format.look(store, listed)
+    found, each = look_at(format, store, listed, columns)
+    if format in TABLES:
+        chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
     infos = found.infos
     if not infos:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
     since = difference(parent, chosen, store, infos)
-    place = place_id(store, infos)
+    place = place_id(store, infos, chosen if format in TABLES else None)
     version = parent
     if since.fresh:
-        version = _publish(
-            root, dataset, found, chosen_format.OBJECTS_PER_SHARD, store, parent, since, place, chosen
-        )
+        version = _publish(root, dataset, found, each, store, parent, since, place, chosen)
     elif since.gone and parent is not None:
         keys = [key for rows in (since.live or {}).values() for key, of in rows.values() if of in since.gone]
         version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
@@ -116,6 +121,9 @@ def _publish(
 ) -> Version:
     shards = shards_of(since.fresh, each)
     walked = _walk(found, shards, chosen["without"])
+    if found.chunks:
+        sized = {shard: replace(shard, nbytes=found.chunks[shard.name].nbytes) for shard in shards}
+        shards, walked = list(sized.values()), [(sized[shard], rows) for shard, rows in walked]
     rows = [one for _, one in walked]
     if not rows:
         raise EmptyVersion(
@@ -131,6 +139,7 @@ def _publish(
     txn = transaction(root, dataset, place, chosen, parent)
     prefix = f"data/{txn}/registered"
     put_place(root.store, place, store.url)
+    producer = {"registered": dict(chosen), "place": place}
     with root.heartbeat(txn):
         parts, samples = put_parts(root.store, txn, prefix, place, walked, keys, group_of)
         return publish_registered(
@@ -140,13 +149,20 @@ def _publish(
             prefix,
             parts,
             samples,
-            foreign_table(objects_of(store, place, shards)),
+            foreign_table(objects_of(store, place, shards, found.chunks)),
+            chunk_rows=_chunk_rows(found, rows),
             facts={"registered": canonical(dict(chosen)).decode()},
             parent=parent,
             left_out=since.left_out(parent),
-            producer={"registered": dict(chosen), "place": place},
+            producer=producer | ({"labels": list(found.labels)} if found.labels is not None else {}),
             created_us=max(info.modified_us or 0 for info in since.fresh),
         )
+
+
+def _chunk_rows(found: Found, rows: Sequence[Rows]) -> int:
+    """Return the rows of a table's row group, on the average and at least 1; 0 of other formats."""
+    groups = sum(chunks.row_groups for chunks in found.chunks.values())
+    return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if found.chunks else 0
 
 
 def _walk(found: Found, shards: Sequence[Shard], without: Sequence[str]) -> list[tuple[Shard, Rows]]:

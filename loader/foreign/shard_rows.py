@@ -36,6 +36,8 @@ class Rows:
     """Provenance of each row, as its format tells it."""
     places: Any = field(default_factory=list)
     """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done."""
+    crcs: Any = field(default_factory=list)
+    """int64 [rows, fields]: CRC-32C; a flat list until `rows_of` is done, and empty where none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ def rows_of(
             if isinstance(one, ForeignRun):
                 runs += _run(one, info, start, without)
                 continue
-            key, fields, metadata, source = one
+            key, fields, metadata, source, crcs = one
             told = tuple(fields)
             if told not in known:
                 names = names_of([name for name in told if name not in without], info, key)
@@ -95,9 +97,13 @@ def rows_of(
             for name in in_order:
                 offset, nbytes = fields[name]
                 rows.places += (offset + start, nbytes)
+                if crcs:
+                    rows.crcs.append(crcs[name])
     kinds.pop((), None)  # of samples that are left out as a whole
     for rows in kinds.values():
-        rows.places = np.array(rows.places, np.int64).reshape(len(rows.source_keys), len(rows.fields), 2)
+        shape = len(rows.source_keys), len(rows.fields)
+        rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
+        rows.crcs = np.array(rows.crcs, np.int64).reshape(shape) if rows.crcs else rows.crcs
     return [*kinds.values(), *runs]
 
 

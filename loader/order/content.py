@@ -9,7 +9,7 @@ from .mixing.boundary import FILL, MASK, check_boundary, epoch_steps
 from .mixing.interleave import Interleaving, Turn
 from .mixing.mixture import Segment, Stream, Weight
 from .random.keyed_permutation import key
-from .random.lanes import LaneShape, frozen_shape
+from .random.lanes import LaneShape, fits_live, frozen_shape
 from .random.plan_hash import MAX_GLOBAL_BATCH, content_hash, whole
 from .sources.growth import GrownStream, Growth, Stage, delta_name, grown_streams, whole_name
 from .sources.packing import Packing
@@ -133,10 +133,24 @@ def plan_source(name: str, given: OrderView | Source, bucket: str | None = None)
     if n == 0:
         raise EmptyView(f"source {name!r} has no samples (N = 0): loosen its predicate or leave it out")
     try:
-        shape = frozen_shape(n, view.mean_sample_bytes, wanted.chunk, wanted.lanes)
+        _check_together(view)
+        decoded = getattr(view, "decoded_chunk", None)
+        shape = frozen_shape(n, view.mean_sample_bytes, wanted.chunk, wanted.lanes, decoded)
     except InvalidPlan as error:
         raise InvalidPlan(f"source {name!r}: {error}") from None
     return PlannedSource(name=name, view=view, view_id=view.id, shape=shape, bucket=bucket)
+
+
+def _check_together(view: OrderView) -> None:
+    """Raise InvalidPlan for a list or packed documents of a table that is decoded by the chunk, unless all may be."""
+    for what, name in (("a list jumps", "listed"), ("packing jumps", "documents")):
+        of = getattr(view, name, None)
+        decoded = getattr(of, "decoded_chunk", None)
+        if of is not None and decoded is not None and not fits_live(len(of), *decoded):
+            raise InvalidPlan(
+                f"its samples lie in a registered table, {decoded[0]} to a chunk that is decoded whole, and {what} "
+                "from chunk to chunk: import the table (penstock import), which makes samples that are read alone"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,13 +1,15 @@
 """Shards that lie in places of others, beside those of the root: one reader, which holds each object to what is known.
 
 A shard's path that begins with `foreign/` is one object of a bucket or folder, or several of them, one behind the
-other. An object that has another size or change token than the one that was registered raises Changed by its name.
+other; or what one object decodes to. An object that has another size or change token than the one that was registered
+raises Changed by its name.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, Unpack
+from functools import partial
+from typing import NamedTuple, Protocol, Unpack
 
 from ..errors import Changed, Corrupt, ObjectNotFound
 from .shared.threads import lock
@@ -29,6 +31,28 @@ FOREIGN = "foreign/"
 """Beginning of the path of a shard that lies in another's place."""
 SEVERAL = "several"
 """Change token of a shard of several objects: each is held to its own at every read."""
+DECODED = "decoded"
+"""Change token of a shard that an object decodes to: the object is held to its own at every read of it."""
+
+ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
+"""Spans of an object as it is stored -> their bytes."""
+
+
+class Decoded(Protocol):
+    """The bytes that an object decodes to."""
+
+    @property
+    def nbytes(self) -> int:
+        """Number of decoded bytes."""
+
+    def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
+        """Return decoded bytes of spans, in order. anew: use nothing that was read before. Raises: Corrupt; as raw."""
+
+    def forget(self) -> None:
+        """Keep nothing that was read."""
+
+    def apart(self) -> "Decoded":
+        """Return the same for a copy of the object: it uses nothing that was read of others."""
 
 
 class PlacedObject(NamedTuple):
@@ -47,6 +71,8 @@ class PlacedObject(NamedTuple):
     adopted into the root: there its size alone is known, and its checksums."""
     offset: int
     """First byte in the shard."""
+    decoded: Decoded | None = None
+    """The bytes that the shard has in its place; None where the shard has the object's own."""
 
 
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]
@@ -95,8 +121,13 @@ class PlacedStore:
         """Return the objects of a registered shard, by offset."""
         return self._objects_of(key)
 
+    def stored(self, one: PlacedObject, span: Span) -> bytes:
+        """Return bytes of an object as it is stored. Raises: as `get_ranges`."""
+        with self._told(one):
+            return self._read_ranges(one, [span])[0][0]
+
     def place(self, key: str, offset: int = 0) -> tuple[str, int]:
-        """Return (URL of the object, byte in it) that holds a byte of a shard."""
+        """Return (URL of the object, byte in it, or in what it decodes to) that holds a byte of a shard."""
         if not key.startswith(FOREIGN):
             return f"{self._home.url}/{key}", offset
         objects = self._objects_of(key)
@@ -104,8 +135,12 @@ class PlacedStore:
         return f"{one.store.url}/{one.key}", offset - one.offset
 
     def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return a range. A reader asks for one when the bytes it got before were wrong: nothing kept is used."""
         check_span(key, offset, nbytes)
-        return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
+        if not key.startswith(FOREIGN) or self._objects_of(key)[0].decoded is None:
+            return self.get_ranges(key, [Span(offset, nbytes)], etag=etag)[0]
+        (data,), token = self._read(key, [Span(offset, nbytes)], self._read_ranges, anew=True)
+        return Blob(data, token)
 
     def get_ranges(
         self, key: str, spans: Sequence[Span], *, etag: str | None = None, **limits: Unpack[ReadLimits]
@@ -113,12 +148,14 @@ class PlacedStore:
         if not key.startswith(FOREIGN):
             return self._home.get_ranges(key, spans, etag=etag, **limits)
 
-        def read(one: PlacedObject, mine: Sequence[Span]) -> tuple[list[bytes], str]:
-            blobs = one.store.get_ranges(one.key, mine, etag=self._pinned(one), **limits)
-            return [blob.data for blob in blobs], blobs[0].etag
-
-        data, found = self._read(key, spans, read)
+        data, found = self._read(key, spans, partial(self._read_ranges, **limits))
         return [Blob(piece, found) for piece in data]
+
+    def _read_ranges(
+        self, one: PlacedObject, mine: Sequence[Span], **limits: Unpack[ReadLimits]
+    ) -> tuple[list[bytes], str]:
+        blobs = one.store.get_ranges(one.key, mine, etag=self._pinned(one), **limits)
+        return [blob.data for blob in blobs], blobs[0].etag
 
     def head(self, key: str) -> ObjectInfo:
         """Return size and change token of a shard, whose objects are as registered. Raises: also Changed."""
@@ -126,6 +163,8 @@ class PlacedStore:
             return self._home.head(key)
         objects = self._objects_of(key)
         infos = [self._looked_at(one) for one in objects]
+        if (decoded := objects[0].decoded) is not None:
+            return ObjectInfo(key=key, nbytes=decoded.nbytes, etag=DECODED)
         token = infos[0].etag if len(infos) == 1 else SEVERAL
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
@@ -152,11 +191,11 @@ class PlacedStore:
         return found
 
     def etag_of(self, key: str, etag: str | None = None) -> str | None:
-        """Return a file's etag, as the disk does; None of a shard of several files."""
+        """Return a file's etag, as the disk does; None of a shard of several files, and of a decoded one."""
         if not key.startswith(FOREIGN):
             return _disk(self._home).etag_of(key, etag)
         objects = self._objects_of(key)
-        if len(objects) > 1:
+        if len(objects) > 1 or objects[0].decoded is not None:
             return None
         with self._told(objects[0]):
             return _disk(objects[0].store).etag_of(objects[0].key, self._pinned(objects[0]))
@@ -173,9 +212,17 @@ class PlacedStore:
         key: str,
         spans: Sequence[Span],
         read: Callable[[PlacedObject, Sequence[Span]], tuple[list[bytes], str]],
+        *,
+        anew: bool = False,
     ) -> tuple[list[bytes], str]:
-        """Return the bytes of spans of a shard, in the order given, and its token. A span lies in one object."""
+        """Return the bytes of spans of a shard, in the order given, and its token. A span lies in one object.
+
+        anew: decode once more.
+        """
         objects = self._objects_of(key)
+        if (decoded := objects[0].decoded) is not None:
+            with self._told(objects[0]):
+                return decoded.read(spans, lambda mine: read(objects[0], mine)[0], anew=anew), DECODED
         numbers: dict[int, list[int]] = {}
         for number, span in enumerate(spans):
             numbers.setdefault(_which(objects, span.offset), []).append(number)

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,7 +176,7 @@ def _copied(unit: _Unit) -> tuple[_Unit, int, int, int]:
             there = False
         if not there:
             try:
-                with _scratch_copy(placed, unit.path, one) as path:
+                with _scratch_copy(placed, one) as path:
                     _check(path, one, fields[number], f"{one.store.url}/{one.key}")
                     store.put_file(key, str(path))
             except (Changed, ObjectNotFound):
@@ -215,7 +216,7 @@ def _index_rows(version: Version, shard: dict[str, Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _scratch_copy(placed: PlacedStore, shard: str, one: PlacedObject) -> Iterator[Path]:
+def _scratch_copy(placed: PlacedStore, one: PlacedObject) -> Iterator[Path]:
     """Yield a copy of an object on this machine's disk, as it was registered. Raises: Changed; ObjectNotFound."""
     meanwhile = "while registered objects were copied; the version is read from where it lay"
     with (
@@ -223,8 +224,7 @@ def _scratch_copy(placed: PlacedStore, shard: str, one: PlacedObject) -> Iterato
         tempfile.NamedTemporaryFile(prefix="penstock-adopt-") as out,
     ):
         for start in range(0, one.nbytes, READ_BYTES):
-            span = Span(one.offset + start, min(READ_BYTES, one.nbytes - start))
-            out.write(placed.get_ranges(shard, [span])[0].data)
+            out.write(placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start))))
         out.flush()
         yield Path(out.name)
 
@@ -234,8 +234,13 @@ def _check(path: Path, one: PlacedObject, fields: Sequence[tuple[int, int, int]]
     if not fields:
         return
     data = np.memmap(path, np.uint8, "r")
+
+    def stored(spans: Sequence[Span]) -> list[bytes]:
+        return [data[offset : offset + nbytes].tobytes() for offset, nbytes in spans]
+
+    read = stored if one.decoded is None else partial(one.decoded.apart().read, raw=stored)
     for offset, nbytes, crc in fields:
-        if (found := crc32c(data[offset : offset + nbytes].tobytes())) != crc:
+        if (found := crc32c(read([Span(offset, nbytes)])[0])) != crc:
             raise Corrupt(
                 f"{name}, bytes [{offset}:{offset + nbytes}] have the CRC-32C {found:08x}, {crc:08x} was sealed: they "
                 "were damaged since, or on the way; run it again, or restore the object"

@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 import loader
 from loader.storage import open_store
 
+from .table_arguments import fields_of, table_arguments
 from .verb import Answer, Verb
 
 
@@ -12,8 +13,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="one that can be registered (energon, files, mds, megatron, webdataset), or arrow, csv, hf, jsonl, "
-        "lerobot, parquet, robomimic",
+        help="one that can be registered (energon, files, hf, mds, megatron, parquet, webdataset), or arrow, csv, "
+        "jsonl, lerobot, robomimic",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
@@ -40,14 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="leave a field out, of tables a column too; may be repeated",
     )
-    parser.add_argument("--key", metavar="COLUMN", help="column of a table that holds the keys")
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        metavar="COLUMN[=EXTENSION]",
-        help="column of a table that becomes a field, such as text, image=jpg or ids=u2; may be repeated",
-    )
+    table_arguments(parser)
     parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
 
 
@@ -56,13 +50,12 @@ def run(arguments: Namespace) -> Answer:
     from ..sources.importing.importer import Options
     from ..sources.run_import import import_place
 
-    fields = {name: word for name, _, word in (one.partition("=") for one in arguments.field)}
     done = import_place(
         loader.Root(arguments.root),
         arguments.format,
         open_store(arguments.url),
         arguments.name,
-        options=Options(arguments.key, fields, frozenset(arguments.without)),
+        options=Options(arguments.key, fields_of(arguments), frozenset(arguments.without)),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
     )

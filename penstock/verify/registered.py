@@ -1,5 +1,6 @@
 """Bytes that were registered where they lie: that the objects are still those, and with `--full` every field."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ from loader import Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexRows
 from loader.dataset.shards.shard import crc32c
-from loader.errors import PenstockError
+from loader.errors import Corrupt, PenstockError
 from loader.storage import Span
 
 from .shard import Problem, other_key, too_few_rows
@@ -31,29 +32,42 @@ def check_registered(
     keys: of the part, by the samples table; None where they are not known. unverified: told the bytes of fields
     of which no checksum is known.
     """
+    decoded = version.placed.objects(shard["path"])[0].decoded if version.placed else None
+    if decoded is not None:
+        decoded.forget()  # what lies there is asked for
     row = 0
     while row < index.n_rows:
         rows = index.read_row_group(index.row_group_of(row))
         yield from other_key(address, rows, row, keys)
-        yield from _fields(version, shard, rows, unverified)
+        yield from _fields(version, shard, rows, unverified, by_chunk=decoded is not None)
         row += len(rows.keys)
     yield from too_few_rows(address, row, keys)
 
 
 def _fields(
-    version: Version, shard: dict[str, Any], rows: IndexRows, unverified: Callable[[int], None]
+    version: Version,
+    shard: dict[str, Any],
+    rows: IndexRows,
+    unverified: Callable[[int], None],
+    *,
+    by_chunk: bool,
 ) -> Iterator[Problem]:
-    """Check the fields of these rows, in the order of their offsets."""
+    """Check the fields of these rows, in the order of their offsets. by_chunk: they are decoded by the chunk."""
     names = sorted(rows.offset)
     order = np.argsort(rows.places[:, :, 0], axis=None, kind="stable")
     nbytes = rows.places[:, :, 1].reshape(-1)[order]
     cuts = np.flatnonzero(np.diff(np.cumsum(nbytes) // READ_BYTES)) + 1
-    for some in np.split(order, cuts):
+    windows = deque(np.split(order, cuts))
+    while windows:
+        some = windows.popleft()
         at = [divmod(flat, len(names)) for flat in some.tolist()]
         places = [rows.places[local, number].tolist() for local, number in at]
         try:
             blobs = version.shard_store.get_ranges(shard["path"], [Span(*place[:2]) for place in places])
         except PenstockError as error:
+            if by_chunk and len(some) > 1 and isinstance(error, Corrupt):
+                windows.extendleft(reversed(np.array_split(some, 2)))
+                continue
             yield Problem(
                 address=_where(version, shard, rows.keys[at[0][0]], names[at[0][1]], places[0]),
                 what=str(error),

@@ -6,7 +6,7 @@ from loader.foreign.register import register
 from loader.storage import open_store
 
 
-def run(root, place, at, when, forks, verb="register"):
+def run(root, place, at, when, forks, verb="register", format="webdataset"):
     import runpy
 
     mortal = runpy.run_path(forks)["Mortal"]
@@ -21,7 +21,7 @@ def run(root, place, at, when, forks, verb="register"):
             root_over(mortal(open_store(root), at, when, {"put_file", "put_if_absent"})), "photos"
         ).failures
     store = mortal(open_store(root), at, when, {"put_if_absent", "put", "put_file"})
-    return register(root_over(store), "webdataset", place, "photos").version.id
+    return register(root_over(store), format, place, "photos").version.id
 
 
 assert loader

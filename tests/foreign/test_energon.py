@@ -59,7 +59,7 @@ def walked(folder, reads=None):
     out = {}
     for info in found.infos:
         data = store.get(info.key).data
-        for key, fields, metadata, source in found.samples(info):
+        for key, fields, metadata, source, _ in found.samples(info):
             assert metadata == {}
             spans = {name: data[at.offset : at.offset + at.nbytes] for name, at in fields.items()}
             out[info.key, key] = spans, source.get("split")

@@ -38,7 +38,7 @@ def walked(folder):
     out = []
     for info in found.infos:
         data = store.get(info.key).data
-        for key, fields, metadata, _ in found.samples(info):
+        for key, fields, metadata, *_ in found.samples(info):
             spans = {name: data[at.offset : at.offset + at.nbytes] for name, at in fields.items()}
             out.append((key, spans, dict(metadata)))
     return out

@@ -1,6 +1,7 @@
 """Objects that were registered where they lie: the table of a version's, and the record of their place.
 
-    foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard
+    foreign-<16 hex>.parquet   shard, offset, path, nbytes, etag, modified_us, sha256: a row per object, shard by shard.
+                               Objects of tables have `chunks` too
     places/<place>/<n>.json    {"format", "url", "at_us"}: where the objects are; created once, the highest n counts
 
 The table has no URL, so that a bucket may move, and a copy of a root has the same version ids.
@@ -9,29 +10,37 @@ The table has no URL, so that a bucket may move, and a copy of a root has the sa
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ...errors import AlreadyExists, Corrupt, FormatTooNew, ObjectNotFound
 from ...json_text import parse_json_object
-from ...storage import ObjectInfo, Store, open_store
-from ...storage.placed import FOREIGN, ObjectsOf, PlacedObject, PlacedStore
+from ...storage import ObjectInfo, Store
+from ...storage.placed import FOREIGN
 from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
-from .parquet import TableFile, changes, get_tables, table_facts
+from .parquet import TableFile, get_tables, table_facts
 
 PLACES = "places/"
 PLACE_FORMAT, HERE_FORMAT = 1, 2
 """Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
-KEPT_SHARDS = 4096
-"""Shards whose objects are kept at hand."""
+CHUNKS_FIELD = pa.field(
+    "chunks",
+    pa.struct(
+        [
+            ("footer_nbytes", pa.int64()),
+            ("footer_crc32c", pa.int64()),
+            ("columns", pa.list_(pa.string())),
+            ("starts", pa.list_(pa.int64())),
+        ]
+    ),
+)
+"""Column of tables' objects: what `columnar.parquet_chunks.Chunks` says."""
 FOREIGN_SCHEMA = pa.schema(
     [
         ("shard", pa.string()),
@@ -63,11 +72,13 @@ class ForeignObject:
     """Time of the last write, in microseconds since 1970; 0 where the store does not tell."""
     sha256: str = ""
     """Sha256 hex of its bytes; "" for not known."""
+    chunks: Mapping[str, Any] | None = None
+    """Chunks that it decodes to; None where its own bytes are read, and where nobody asked for them."""
 
     @property
     def place(self) -> str:
         """Id of the place."""
-        return _place_of(self.path)
+        return place_of(self.path)
 
     @property
     def key(self) -> str:
@@ -87,9 +98,12 @@ def etag_to_keep(store: Store, info: ObjectInfo) -> str:
     return "" if disk_of(store) is not None else info.etag
 
 
-def place_id(store: Store, infos: Iterable[ObjectInfo]) -> str:
-    """Return the id of a place, a hash of the keys, sizes and change tokens of its objects, in order."""
-    digest = hashlib.sha256()
+def place_id(store: Store, infos: Iterable[ObjectInfo], decoded: Mapping[str, Any] | None = None) -> str:
+    """Return the id of a place, a hash of the keys, sizes and change tokens of its objects, in order.
+
+    decoded: format and options of tables, from which it follows what their objects decode to.
+    """
+    digest = hashlib.sha256(b"" if decoded is None else canonical(dict(decoded)) + b"\n")
     for info in infos:
         token = etag_to_keep(store, info) or str(info.modified_us or 0)
         digest.update(json.dumps([info.key, info.nbytes, token]).encode() + b"\n")
@@ -98,23 +112,26 @@ def place_id(store: Store, infos: Iterable[ObjectInfo]) -> str:
 
 def foreign_table(objects: Sequence[ForeignObject]) -> pa.Table:
     """Return the table of these objects."""
+    schema = FOREIGN_SCHEMA
+    if any(one.chunks is not None for one in objects):
+        schema = schema.append(CHUNKS_FIELD)
     columns = {
-        name: pa.array([getattr(one, name) for one in objects], FOREIGN_SCHEMA.field(name).type)
-        for name in FOREIGN_SCHEMA.names
+        name: pa.array([getattr(one, name) for one in objects], schema.field(name).type)
+        for name in schema.names
     }
-    return pa.table(columns, schema=FOREIGN_SCHEMA)
+    return pa.table(columns, schema=schema)
 
 
 def foreign_objects(
     store: Store, files: Sequence[dict[str, Any]]
 ) -> tuple[list[ForeignObject], dict[str, str]]:
-    """Return the objects of a manifest's list `foreign`, in its order, and the facts of its last table.
+    """Return the objects of a manifest's list `foreign`, in its order, without chunks; and the facts of its last table.
 
     A request per table. Raises: Corrupt.
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
-    for table in get_tables(store, [TableFile.from_json(file) for file in files]):
+    for table in get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names):
         out += [ForeignObject(**row) for row in table.to_pylist()]
         facts = table_facts(table)
     return out, facts
@@ -190,60 +207,8 @@ def _record(store: Store, key: str) -> dict[str, Any]:
     return body
 
 
-def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
-    """Return the reader of a version's shards, in the root and in places.
-
-    Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
-    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record; InvalidStore.
-    """
-    tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
-    table = pa.concat_tables([FOREIGN_SCHEMA.empty_table(), *tables]).combine_chunks()
-    shards = table["shard"].combine_chunks()
-    starts = np.flatnonzero(changes(shards)).tolist()
-    rows = dict(
-        zip(
-            shards.take(pa.array(starts, pa.int64())).to_pylist(),
-            pairwise([*starts, len(shards)]),
-            strict=True,
-        )
-    )
-    urls = {place: place_url(store, place) for place in sorted({_place_of(path) for path in rows})}
-    stores = {place: open_store(url) for place, url in urls.items() if url is not None}
-
-    @lru_cache(maxsize=KEPT_SHARDS)
-    def objects_of(path: str) -> Sequence[PlacedObject]:
-        if path not in rows:
-            raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
-        first, stop = rows[path]
-        found = [ForeignObject(**row) for row in table.slice(first, stop - first).to_pylist()]
-        return [
-            PlacedObject(stores[one.place], one.key, one.nbytes, one.etag, one.modified_us, one.offset)
-            if one.place in stores
-            else PlacedObject(store, one.path, one.nbytes, "", None, one.offset)
-            for one in found
-        ]
-
-    return _Shards(store, list(stores.values()), objects_of, (store, files, name))
-
-
-class _Shards(PlacedStore):
-    """A reader that another process opens anew."""
-
-    def __init__(
-        self,
-        home: Store,
-        places: Sequence[Store],
-        objects_of: ObjectsOf,
-        opened: tuple[Store, Sequence[dict[str, Any]], str],
-    ) -> None:
-        super().__init__(home, places, objects_of)
-        self._opened = opened
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return shard_reader, self._opened
-
-
-def _place_of(path: str) -> str:
+def place_of(path: str) -> str:
+    """Return the id of the place in the path of a shard or an object."""
     return path.split("/", 2)[1]
 
 

@@ -25,8 +25,10 @@ from .parquet import TableFile
 FORMAT = 1
 ANNOTATED_FORMAT = 2
 """Format of a manifest with annotations: a reader that knows none would see the values that they override."""
-NEWEST_FORMAT = 3
+REGISTERED_FORMAT = 3
 """Format of a manifest with registered bytes: a reader that knows none would look for them in the root."""
+NEWEST_FORMAT = 4
+"""Format of a manifest with registered tables: a reader that knows none would take places for bytes of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,9 @@ class Change:
     """Exclusions table; None for none."""
     foreign: TableFile | None = None
     """Table of objects that were registered where they lie; None for none."""
+    chunks: Mapping[str, Any] = field(default_factory=dict)
+    """Facts of objects that are decoded by the chunk: `chunk_rows`, samples of one on the average, and `chunk_fields`,
+    which lie in them. Empty for others."""
     key_hashes: Mapping[str, Any] | None = None
     """Entry of the table of key hashes (`key_hashes.put_hashes`); None for none."""
     groups: Mapping[str, GroupExtent] = field(default_factory=dict)
@@ -115,7 +120,7 @@ def child(
     base: Mapping[str, Any] = parent or _EMPTY
     samples = [*base["samples"], *(file.to_json() for file in change.samples)]
     groups = _groups(base["groups"], change.groups)
-    foreign = [*base.get("foreign", ()), *_json(change.foreign)]
+    foreign = [*base.get("foreign", ()), *({**one, **change.chunks} for one in _json(change.foreign))]
     return {
         **_facts(base, facts or {}, groups),
         **({"foreign": foreign} if foreign else {}),
@@ -157,8 +162,10 @@ _EMPTY: Mapping[str, Any] = {
 
 def _format(samples: Sequence[Mapping[str, Any]], foreign: Sequence[Mapping[str, Any]]) -> int:
     """Return the lowest format whose readers understand a manifest with these lists."""
-    if foreign:
+    if any(entry.get("chunk_rows") for entry in foreign):
         return NEWEST_FORMAT
+    if foreign:
+        return REGISTERED_FORMAT
     return ANNOTATED_FORMAT if any(map(is_annotation, samples)) else FORMAT
 
 

@@ -143,7 +143,7 @@ class Version:
 
         With verify="sha256" it checks the hashes of pages.
 
-        Raises: where shards are registered, as `foreign_objects.shard_reader`.
+        Raises: where shards are registered, as `shard_reader.shard_reader`.
         """
         origin = self.placed or self.store
         if self.verify == "crc32c":
@@ -157,11 +157,11 @@ class Version:
     def placed(self) -> "PlacedStore | None":
         """Reader of shards of which some were registered where they lie; None where none were.
 
-        Raises: as `foreign_objects.shard_reader`.
+        Raises: as `shard_reader.shard_reader`.
         """
         if not (foreign := self.manifest.get("foreign")):
             return None
-        from ..tables.foreign_objects import shard_reader  # which versions with all their bytes do without
+        from ..reading.shard_reader import shard_reader  # which versions with all their bytes do without
 
         with self._lock:
             if self._placed is None:

@@ -161,6 +161,20 @@ class View:
             total += -(-chosen // max(body["n_rows"], 1))
         return total
 
+    @property
+    def decoded_chunk(self) -> tuple[int, int] | None:
+        """Samples of this view that a chunk of a registered table has on the average, and bytes that one decodes to.
+
+        None where no selected field lies in one.
+        """
+        tables = [one for one in self.version.manifest.get("foreign", ()) if "chunk_rows" in one]
+        fields = {field for one in tables for field in one["chunk_fields"]}.intersection(self.fields)
+        if not fields:
+            return None
+        rows = max(one["chunk_rows"] for one in tables)
+        nbytes = View(self.version, tuple(sorted(fields)), None, where_present=True).mean_sample_bytes
+        return max(1, rows * len(self) // max(1, len(self.version))), max(1, rows * nbytes)
+
     def spec(self) -> dict[str, Any]:
         """Return plain JSON that a plan stores to open the view again."""
         return {

@@ -1,11 +1,12 @@
 """Samples of a foreign format: the places of their fields in an object, one by one or as arrays."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from ...dataset.columnar.parquet_chunks import Chunks
 from ...storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
@@ -24,6 +25,8 @@ class ForeignSample(NamedTuple):
     """Metadata column -> value."""
     source: Mapping[str, str] = NO_METADATA
     """Provenance column -> value, of those that a sample's object does not tell."""
+    crcs: Mapping[str, int] = NO_METADATA
+    """Field -> CRC-32C of its bytes, where they were read."""
 
 
 class ForeignRun(NamedTuple):
@@ -48,3 +51,7 @@ class Found(NamedTuple):
     """The objects, as they were listed."""
     samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignRun]]
     """The samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    chunks: Mapping[str, Chunks] = NO_METADATA
+    """Key of an object of tables -> the chunks that it decodes to, once all its samples were read."""
+    labels: Sequence[str] | None = None
+    """Names of the classes that `cls` numbers; None where the format tells none."""

@@ -18,6 +18,8 @@ from ...errors import InvalidPlan
 from .keyed_permutation import I64, U64, at, key, perm, sub_array
 from .plan_hash import whole
 
+LIVE_CHUNK_BYTES = 2**31
+"""Decoded bytes of registered tables' chunks that a source reads side by side, about."""
 DEFAULT_LANES = 1024
 DEFAULT_ROUNDS_H = 4
 CHUNK_BYTES = 2 * 2**20  # a chunk's worth of bytes: one range read that amortises a request
@@ -69,14 +71,23 @@ class LaneShape:
 
 
 def frozen_shape(
-    n: int, mean_sample_bytes: int, chunk: int | None = None, lanes: int | None = None
+    n: int,
+    mean_sample_bytes: int,
+    chunk: int | None = None,
+    lanes: int | None = None,
+    decoded: tuple[int, int] | None = None,
 ) -> LaneShape:
     """Return the shape that a plan freezes for a source, from its view alone (never from batch or world size).
 
     n: samples in the view. mean_sample_bytes: of the selected fields; 0 (a view without bytes) counts as 1.
-    chunk, lanes: the caller's choice instead of the rule's. Raises InvalidPlan for values out of range.
+    chunk, lanes: the caller's choice instead of the rule's.
+    decoded: samples of the view in a chunk that is decoded whole, and bytes of one; None for samples read alone.
+
+    Raises InvalidPlan for values out of range.
     """
     lanes = None if lanes is None else whole("lanes", lanes, 1, MAX_LANES)  # numpy's integers are welcome
+    if decoded is not None and chunk is None and lanes is None:
+        chunk, lanes = _of_chunks(n, *decoded)
     if chunk is not None:
         chunk = whole("chunk", chunk, 1, MAX_CHUNK)
     else:
@@ -86,6 +97,23 @@ def frozen_shape(
         return LaneShape(n=n, chunk=1, lanes=1, rounds_h=1)  # a full shuffle
     lanes = DEFAULT_LANES if lanes is None else lanes
     return LaneShape(n=n, chunk=chunk, lanes=lanes, rounds_h=DEFAULT_ROUNDS_H)
+
+
+def fits_live(n: int, rows: int, nbytes: int) -> bool:
+    """Return whether all chunks of n samples may be decoded at once. rows, nbytes: of a chunk, as `decoded_chunk`."""
+    return -(-n // rows) * nbytes <= LIVE_CHUNK_BYTES
+
+
+def _of_chunks(n: int, rows: int, nbytes: int) -> tuple[int | None, int | None]:
+    """Return chunk and lanes whose samples lie in few decoded chunks at once; (None, None) for the rule of others.
+
+    A chunk of the order lies in chunk / rows + 1 of those, on the average.
+    """
+    if rows == 1 or fits_live(n, rows, nbytes):
+        return None, None
+    chunk = min(MAX_CHUNK, 1 << (rows - 1).bit_length())
+    lanes = LIVE_CHUNK_BYTES * rows // (DEFAULT_ROUNDS_H * nbytes * (chunk + rows))
+    return chunk, 1 << (min(max(lanes, 1), DEFAULT_LANES).bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from loader.errors import InvalidSample
+from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.features import check_labels, features_of
+from loader.foreign.formats.object_file import ObjectFile, opened
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
-from .arrow_columns import TableRows
-from .features import features_of
-from .object_file import ObjectFile, opened
 
 OPTIONS = frozenset({"key", "fields"})
 _MAGIC = b"ARROW1"
@@ -41,10 +40,7 @@ def _samples(store: Store, options: Options, labels: list[str] | None, run: Run)
     with opened(store, run.info) as file:
         schema, found = _batches(file)
         features = features_of(schema)
-        if features.labels != labels:
-            raise InvalidSample(
-                f"{run.info.key} has the classes {features.labels}, and the first object {labels}: import them apart"
-            )
+        check_labels(run.info.key, features.labels, labels)
         rows, row = TableRows(schema, features, options, run.info.key), 0
         for batch in found:
             batch.validate(full=True)

@@ -1,9 +1,9 @@
 """Hugging Face datasets: folders of `save_to_disk`, and Parquet in the layout of the hub; each split's name is kept."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from loader.dataset.columnar.features import split_of
 from loader.errors import Corrupt, InvalidStore
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import ObjectInfo, Store
@@ -14,7 +14,6 @@ from . import arrow, parquet
 OPTIONS = frozenset({"key", "fields"})
 _STATE = "state.json"
 _SPLITS = "dataset_dict.json"
-_SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+)?\.parquet$")
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -40,7 +39,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     if saved:
         found = arrow.batches(store, [info for info in infos if info.key in saved], options)
         return _with_splits(found, saved.__getitem__)
-    return _with_splits(parquet.tables(store, tables, options), _split_of)
+    return _with_splits(parquet.tables(store, tables, options), split_of)
 
 
 def _data_files(store: Store, key: str) -> list[str]:
@@ -53,12 +52,6 @@ def _data_files(store: Store, key: str) -> list[str]:
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} is not the state of a dataset: {error!r}") from error
     return files
-
-
-def _split_of(key: str) -> str:
-    """Return the split that a file of the hub's layout is of; "" where its name tells none."""
-    found = _SHARD.search(key)
-    return found[1] if found else ""
 
 
 def _with_splits(found: Readable, split_of: Callable[[str], str]) -> Readable:

@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from loader.errors import InvalidSample
+from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
-from .object_file import COMPRESSED, lines, opened
+from .packed_lines import COMPRESSED, lines
 from .python_values import sample_of
 
 OPTIONS = frozenset({"key", "fields"})

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, PenstockError
+from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
-from .arrow_columns import TableRows
-from .features import Features
-from .object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20

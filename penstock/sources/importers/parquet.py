@@ -8,21 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loader.errors import Corrupt, InvalidSample
+from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.features import Features, check_labels, features_of
+from loader.dataset.columnar.row_groups import check_row_group, rows_at_once
+from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
-from .arrow_columns import TableRows
-from .features import Features, features_of
-from .object_file import opened
 
 OPTIONS = frozenset({"key", "fields"})
 RUN_BYTES = 64 * 2**20
 """Bytes of a run, unless a row group has more."""
-BATCH_BYTES = 8 * 2**20
-"""Bytes of rows that are decoded at once, about."""
-BOMB_BYTES, BOMB_TIMES = 2**30, 1000
-"""A row group has no more bytes than this, or than this many times those that are stored."""
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -42,20 +38,11 @@ def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 def _runs(store: Store, options: Options, labels: list[str] | None, info: ObjectInfo) -> list[Run]:
     """Return runs of row groups. Raises: Corrupt; InvalidSample for columns that cannot be taken, or other classes."""
     with _file(store, info) as (metadata, schema, features):
-        if features.labels != labels:
-            raise InvalidSample(
-                f"{info.key} has the classes {features.labels}, and the first object {labels}: import them apart"
-            )
+        check_labels(info.key, features.labels, labels)
         TableRows(schema, features, options, info.key)
         out, first, nbytes = list[Run](), 0, 0
         for at in range(metadata.num_row_groups):
-            group = metadata.row_group(at)
-            stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
-            if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
-                raise Corrupt(
-                    f"{info.key}, row group {at} says that its {stored:,} bytes become {group.total_byte_size:,}: that "
-                    "is taken for a mistake or an attack"
-                )
+            group = check_row_group(metadata, at, info)
             nbytes += group.total_byte_size
             if nbytes >= RUN_BYTES or at == metadata.num_row_groups - 1:
                 out.append(Run(info, first, at + 1, nbytes))
@@ -76,7 +63,7 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
         row = sum(told.row_group(at).num_rows for at in range(run.first))
         for at in range(run.first, run.stop):
             group = told.row_group(at)
-            each = max(1, min(1024, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+            each = rows_at_once(group)
             for batch in reader.iter_batches(each, row_groups=[at], columns=rows.wanted, use_threads=False):
                 yield from rows.samples(batch, row)
                 row += batch.num_rows

@@ -3,23 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.errors import InvalidRuntime
 from loader.foreign.formats.sample import NO_METADATA
 from loader.storage import ObjectInfo, Store
 
-
-class Options(NamedTuple):
-    """The choices of whoever imports."""
-
-    key: str | None = None
-    """Column that holds the keys; None for the object's name and the row's number."""
-    fields: Mapping[str, str] = NO_METADATA
-    """Column that becomes a field -> extension of the field, "" for the format's choice."""
-    without: frozenset[str] = frozenset()
-    """Fields and columns that are left out."""
-
-
-NO_OPTIONS = Options()
+__all__ = ["NO_OPTIONS", "Importer", "Options", "ReadSample", "Readable", "Run", "check_options"]
 
 
 class Run(NamedTuple):
@@ -33,19 +22,6 @@ class Run(NamedTuple):
     """Place behind the last one."""
     nbytes: int = 0
     """Bytes of their fields, estimated."""
-
-
-class ReadSample(NamedTuple):
-    """One sample as its format has it."""
-
-    key: str
-    """Key, any text: what our format forbids is escaped."""
-    fields: Mapping[str, bytes]
-    """Field -> its bytes."""
-    metadata: Mapping[str, Any] = NO_METADATA
-    """Metadata column -> value."""
-    source: Mapping[str, str] = NO_METADATA
-    """Provenance, such as `split`."""
 
 
 class Readable(NamedTuple):

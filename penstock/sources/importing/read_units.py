@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from loader.dataset.columnar.column_names import duplicate_key, without_field
 from loader.dataset.tables.parquet import get_tables
 from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample
-from loader.errors import Corrupt, DuplicateKey, InvalidSample, PenstockError
+from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.foreign.earlier import token_of
 from loader.foreign.groups import COMMON, groups_of
 from loader.foreign.parts import text_of
@@ -134,10 +135,7 @@ class UnitReader:
         """Return our name of each field -> its format's. Raises: InvalidSample without fields; InvalidField."""
         names = names_of([name for name in one.fields if name not in self.options.without], info, one.key)
         if not names:
-            raise InvalidSample(
-                f"{info.key}, sample {one.key!r} has no field, and a sample needs one; its columns are "
-                f"{sorted(one.metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"
-            )
+            raise without_field(info.key, one.key, one.metadata)
         return names
 
 
@@ -188,14 +186,7 @@ def check_unique(root: Store, written: Sequence[Written[ReadUnit]]) -> None:
     table = pa.concat_tables(get_tables(root, files, ["key", "raw_key"]))
     if twice := _repeated(table["key"]):
         at = pc.index(table["key"], twice[0]).as_py()
-        raise duplicate(twice[0], table["raw_key"][at].as_py())
-
-
-def duplicate(key: str, of: str) -> DuplicateKey:
-    """Return the error for a key that comes twice in one object."""
-    return DuplicateKey(
-        f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none"
-    )
+        raise duplicate_key(twice[0], table["raw_key"][at].as_py())
 
 
 def group_chosen(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loader.dataset.columnar.column_names import duplicate_key
 from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample, Spill
 from loader.foreign.groups import groups_of
@@ -12,7 +13,7 @@ from loader.foreign.shard_rows import Rows
 
 from ...progress import progress
 from ..unit_threads import in_threads
-from .read_units import ReadUnit, UnitReader, duplicate
+from .read_units import ReadUnit, UnitReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def spilled(reader: UnitReader, units: Sequence[ReadUnit], workers: int, failure
         made.close()
         twice = made.twice
     key, of = min(twice.items())
-    raise duplicate(key, of)
+    raise duplicate_key(key, of)
 
 
 def _read(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Corrupt, InvalidStore
+from loader.foreign.formats.object_file import ObjectFile
+from loader.foreign.formats.object_file import opened as opened_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
@@ -19,8 +21,6 @@ from ...lerobot.dataset_layout import Episode, Layout, read_layout
 from ...lerobot.packets import Span, mp4_of, opened, read_span
 from ...lerobot.rows import Rows, check_times, read_rows
 from ...lerobot.statistics import statistics
-from ..object_file import ObjectFile
-from ..object_file import opened as opened_object
 
 OPTIONS: frozenset[str] = frozenset()
 EPISODE = "episode.json"

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, StoreError
+from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
-from ..object_file import ObjectFile
 
 OPTIONS = frozenset[str]()
 MAX_FIELD_BYTES = 4 * 2**30

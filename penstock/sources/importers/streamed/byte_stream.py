@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from loader.errors import Corrupt
+from loader.foreign.formats.object_file import ObjectFile
 
 from ...importing.read_units import BOMB_BYTES, BOMB_TIMES
-from ..object_file import ObjectFile
 
 _READ_BYTES = 2**20
 _XZ_MEMORY_BYTES = 2**28

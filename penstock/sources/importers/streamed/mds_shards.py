@@ -12,11 +12,11 @@ import pyarrow as pa
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.foreign.formats.mds import samples
 from loader.foreign.formats.mds_index import INDEX, MdsShard, shards_in
+from loader.foreign.formats.object_file import opened
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Blob, ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
-from ..object_file import opened
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from loader.errors import Corrupt, InvalidSample
+from loader.foreign.formats.object_file import opened
 from loader.foreign.formats.tar_headers import BLOCK_BYTES, members
 from loader.foreign.formats.webdataset import named
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
-from ..object_file import opened
 from .byte_stream import ByteStream
 
 OPTIONS = frozenset[str]()

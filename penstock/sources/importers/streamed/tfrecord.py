@@ -10,14 +10,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from loader.dataset.columnar.column_names import (
+    check_text,
+    field_name,
+    key_of_value,
+    metadata_name,
+    row_key,
+    word_of,
+)
+from loader.dataset.columnar.field_values import encoded
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Corrupt, InvalidSample
+from loader.foreign.formats.object_file import ObjectFile, opened
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
-from ..column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
-from ..object_file import ObjectFile, opened
-from ..python_values import encoded
 from .byte_stream import ByteStream
 from .example_wire import Feature, Wire, features_of
 

@@ -1,10 +1,11 @@
 """Names that columns of a table have as fields and as metadata, keys of its rows, and the types of bytes."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from loader.dataset.tables.columns import RESERVED_COLUMNS
-from loader.errors import InvalidSample
+from ...errors import DuplicateKey, InvalidSample
+from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
 """A longer text is no metadata."""
@@ -72,3 +73,18 @@ def check_text(text: str, column: str, where: str) -> str:
             f"make it a field (--field {column}), or leave it out (--without {column})"
         )
     return text
+
+
+def without_field(object_key: str, key: str, metadata: Iterable[str]) -> InvalidSample:
+    """Return the error for a row that has no field. metadata: names of the columns that it has."""
+    return InvalidSample(
+        f"{object_key}, sample {key!r} has no field, and a sample needs one; its columns are "
+        f"{sorted(metadata) or 'none'}: make one of them a field (--field NAME), or leave the row out"
+    )
+
+
+def duplicate_key(key: str, of: str) -> DuplicateKey:
+    """Return the error for a key that comes twice in one object."""
+    return DuplicateKey(
+        f"{of} has the key {key!r} twice; a key names one sample: name another column with --key, or none"
+    )

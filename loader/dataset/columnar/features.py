@@ -1,15 +1,18 @@
 """Facts that a table's schema carries beside its types: features of Hugging Face datasets, and names of our exports."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.tables.columns import SOURCE_COLUMNS
-from loader.json_text import DamagedJson, parse_json_object
+from ...errors import InvalidSample
+from ...json_text import DamagedJson, parse_json_object
+from ..tables.columns import SOURCE_COLUMNS
 
 HUGGINGFACE, OURS = b"huggingface", b"penstock"
 """Keys of a schema's metadata."""
+_SHARD = re.compile(r"(?:^|/)([A-Za-z0-9_.]+)-\d{5,}(?:-of-\d{5,})?(?:-[0-9a-f]+)?\.parquet$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,20 @@ def features_of(schema: pa.Schema) -> Features:
         metadata=_names(ours, "metadata"),
         source={column: name for column, name in _names(ours, "source").items() if name in SOURCE_COLUMNS},
     )
+
+
+def check_labels(object_key: str, found: list[str] | None, first: list[str] | None) -> None:
+    """Raise InvalidSample for an object whose classes are not those of the first one."""
+    if found != first:
+        raise InvalidSample(
+            f"{object_key} has the classes {found}, and the first object {first}: take them apart"
+        )
+
+
+def split_of(object_key: str) -> str:
+    """Return the split that a file of the hub's layout is of; "" where its name tells none."""
+    found = _SHARD.search(object_key)
+    return found[1] if found else ""
 
 
 def _names(ours: dict[str, Any], what: str) -> dict[str, str]:

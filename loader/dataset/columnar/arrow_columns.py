@@ -1,18 +1,18 @@
 """Columns of Arrow tables as fields and metadata: which they become follows from their types, not from their values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from loader.errors import Corrupt, InvalidSample
-
-from ..importing.importer import Options, ReadSample
+from ...errors import Corrupt, InvalidSample
+from .choices import Options, ReadSample
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .features import Features
-from .python_values import FLAT_WORDS, encoded, text_bytes
+from .field_values import FLAT_WORDS, encoded, text_bytes
 
 Convert = Callable[[Any, str], Any]
 """(value that is not null, place for messages) -> bytes of a field, or plain metadata."""
@@ -31,6 +31,42 @@ class Column(NamedTuple):
     """Makes the value."""
     sniffed: bool = False
     """True where the bytes say the extension."""
+    word: str = ""
+    """Extension of a field that is no bytes and no text."""
+
+
+class Made(NamedTuple):
+    """A value of a row."""
+
+    column: Column
+    """Its column."""
+    name: str
+    """Field, metadata column or provenance."""
+    value: Any
+    """Bytes of a field, or plain metadata."""
+
+
+class Row(NamedTuple):
+    """A row of a table, and what its columns become."""
+
+    key: str
+    """Key, any text."""
+    where: str
+    """Its place, for messages."""
+    made: Sequence[Made]
+    """Values that are not null."""
+
+    @property
+    def sample(self) -> ReadSample:
+        """Its sample. Raises: InvalidSample for two values of one name."""
+        into: dict[str, dict[str, Any]] = {"field": {}, "metadata": {}, "source": {}}
+        for (_, kind, *_), name, value in self.made:
+            if name in into[kind]:
+                raise InvalidSample(
+                    f"{self.where}: two columns would both be {name!r}; leave one out (--without)"
+                )
+            into[kind][name] = value
+        return ReadSample(self.key, into["field"], into["metadata"], into["source"])
 
 
 class TableRows:
@@ -73,31 +109,83 @@ class TableRows:
         keys = [] if self._key is None else [self._key]
         return [*keys, *dict.fromkeys(one.column for one in self.columns)]
 
+    @property
+    def field_columns(self) -> list[str]:
+        """Columns that become fields, each once, in the table's order."""
+        return list(dict.fromkeys(one.column for one in self.columns if one.kind == "field"))
+
+    @property
+    def has_keys(self) -> bool:
+        """True where a column holds the keys."""
+        return self._key is not None
+
     def samples(self, batch: pa.RecordBatch, first: int) -> Iterator[ReadSample]:
         """Yield the sample of each row. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
+        return (row.sample for row in self.rows(batch, first))
+
+    def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
+        """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
         values = {name: _values(batch.column(name)) for name in self.wanted}
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
-            fields, metadata, source = dict[str, bytes](), dict[str, Any](), dict[str, str]()
-            into: dict[str, dict[str, Any]] = {"field": fields, "metadata": metadata, "source": source}
+            made = list[Made]()
             for one in self.columns:
                 try:
                     value = values[one.column](at)
                 except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError) as error:
                     raise Corrupt(f"{where}: column {one.column!r} cannot be read: {error}") from error
-                made = None if value is None else one.convert(value, where)
-                if made is not None:
-                    name = field_name(one.name, word_of(made)) if one.sniffed else one.name
-                    if name in into[one.kind]:
-                        raise InvalidSample(
-                            f"{where}: two columns would both be {name!r}; leave one out (--without)"
-                        )
-                    into[one.kind][name] = made
+                found = None if value is None else one.convert(value, where)
+                if found is not None:
+                    name = field_name(one.name, word_of(found)) if one.sniffed else one.name
+                    made.append(Made(one, name, found))
             key = row_key(self._object, row)
             if self._key is not None:
                 key = key_of_value(values[self._key](at), self._key, where)
-            yield ReadSample(key, fields, metadata, source)
+            yield Row(key, where, made)
+
+
+def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
+    """Return the bytes of a field of all rows, one behind the other: those that `TableRows.rows` gives, at once.
+
+    where: place, for messages. Raises: as converting does; ArrowException.
+    """
+    parts = [_joined(column, one, where) for one in values.chunks]
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if is_media(array.type):
+        array = pc.struct_field(array, "bytes")
+    if _is_bytes(array.type) or _is_text(array.type):
+        return _buffer(array)
+    if _is_numbers(array.type) and column.word in FLAT_WORDS:
+        values = array.flatten()
+        if not values.null_count:
+            flat = values.to_numpy(zero_copy_only=False).astype(f"<{column.word}")
+            return memoryview(flat.tobytes())
+    value_of = _values(array)
+    made = (value_of(at) for at in range(len(array)))
+    each = (None if value is None else column.convert(value, where) for value in made)
+    return memoryview(b"".join(one for one in each if one is not None))
+
+
+def _buffer(array: pa.Array) -> memoryview:
+    """Return the values of bytes or text, one behind the other."""
+    array = array.drop_null() if array.null_count else array
+    if not len(array):
+        return memoryview(b"")
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        return memoryview(array.buffers()[1])[array.offset * width :][: len(array) * width]
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int64 if large else np.int32)[array.offset :][: len(array) + 1]
+    return memoryview(data or b"")[int(ends[0]) : int(ends[-1])]
 
 
 def _values(column: pa.Array) -> Callable[[int], Any]:
@@ -158,7 +246,7 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if name in features.fields:
-        return [Column(name, "field", features.fields[name], _field_of(name, kind, ""))]
+        return [Column(name, "field", features.fields[name], _field_of(name, kind, ""), word=_word(kind))]
     if name in features.source:
         return [Column(name, "source", features.source[name], lambda value, where: str(value))]
     if name in features.metadata:
@@ -178,7 +266,7 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
     texts = _is_list(kind) and _is_text(kind.value_type)
     if name in options.fields or (nested and not texts):
         word = word or _word(kind)
-        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word))]
+        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word), word=word)]
     return [Column(name, "metadata", metadata_name(name), _metadata_of(name, kind))]
 
 

@@ -7,14 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.errors import Corrupt, InvalidSample, PenstockError
-from loader.foreign.formats.window import Window
-from loader.storage import ObjectInfo, Store
-
-COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-"""Ending of a name -> Arrow's name of its compression."""
-MAX_LINE_BYTES = 64 * 2**20
-_READ_BYTES = 2**20
+from ...errors import Corrupt, PenstockError
+from ...storage import ObjectInfo, Store
+from .window import Window
 
 
 class ObjectFile(io.RawIOBase):
@@ -72,30 +67,3 @@ def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
             raise
         except (pa.ArrowException, OSError, EOFError) as error:
             raise Corrupt(f"{file.path} is damaged or cut: {error}") from error
-
-
-def chunks(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the bytes of an object, decompressed where its name ends as `COMPRESSED` says. Raises: ArrowException."""
-    codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
-    source: Any = pa.PythonFile(file, "r")
-    if codec:
-        source = pa.CompressedInputStream(source, codec)
-    while data := source.read(_READ_BYTES):
-        yield data
-
-
-def lines(file: ObjectFile) -> Iterator[bytes]:
-    """Yield the lines of a text object, without their ends. Raises: InvalidSample for one that is too long."""
-    rest, number = b"", 0
-    for data in chunks(file):
-        first, *more = data.split(b"\n")
-        rest += first
-        for line in more:
-            yield rest.removesuffix(b"\r")
-            rest, number = line, number + 1
-        if len(rest) > MAX_LINE_BYTES:
-            raise InvalidSample(
-                f"{file.path}, row {number} has more than {MAX_LINE_BYTES:,} bytes; keep what is large in other files"
-            )
-    if rest:
-        yield rest.removesuffix(b"\r")

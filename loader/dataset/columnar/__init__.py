@@ -1,0 +1,1 @@
+"""Tables of others: which fields and metadata their columns become, and Parquet read where it lies, chunk by chunk."""

@@ -1,0 +1,43 @@
+"""Choices of whoever reads a table, and the sample that a row becomes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Options(NamedTuple):
+    """The choices of whoever imports, or registers."""
+
+    key: str | None = None
+    """Column that holds the keys; None for the object's name and the row's number."""
+    fields: Mapping[str, str] = _NONE
+    """Column that becomes a field -> extension of the field, "" for the format's choice."""
+    without: frozenset[str] = frozenset()
+    """Fields and columns that are left out."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
+
+    @staticmethod
+    def from_json(body: Mapping[str, Any]) -> "Options":
+        """Return the choices whose `to_json` is in `body`. Raises: KeyError."""
+        return Options(body["key"], body["fields"], frozenset(body["without"]))
+
+
+NO_OPTIONS = Options()
+
+
+class ReadSample(NamedTuple):
+    """One sample as its format has it."""
+
+    key: str
+    """Key, any text: what our format forbids is escaped."""
+    fields: Mapping[str, bytes]
+    """Field -> its bytes."""
+    metadata: Mapping[str, Any] = _NONE
+    """Metadata column -> value."""
+    source: Mapping[str, str] = _NONE
+    """Provenance, such as `split`."""

@@ -1,0 +1,64 @@
+"""Values of a row as Python has them, and the bytes of the fields that they become."""
+
+import json
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from ...errors import InvalidSample
+
+FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+"""Extensions of flat little-endian values."""
+
+
+def encoded(value: Any, word: str, column: str, where: str) -> bytes:
+    """Return a value as the field of that extension holds it. Raises: InvalidSample."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return text_bytes(value, column, where)
+    if word in FLAT_WORDS or word == "npy":
+        return array_bytes(value, word, column, where)
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (ValueError, TypeError) as error:
+        raise InvalidSample(
+            f"{where}: column {column!r} is not what JSON holds ({error}); leave it out (--without {column})"
+        ) from error
+
+
+def text_bytes(value: str, column: str, where: str) -> bytes:
+    """Return UTF-8. Raises: InvalidSample for half a character."""
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidSample(
+            f"{where}: column {column!r} is no UTF-8 text ({error}); leave it out (--without {column})"
+        ) from error
+
+
+def array_bytes(value: Any, word: str, column: str, where: str) -> bytes:
+    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit."""
+    try:
+        plain = np.asarray(value)
+    except ValueError:
+        plain = np.array(None)
+    if plain.size == 0:
+        plain = plain.astype(np.float64 if word in ("npy", "f2", "f4", "f8") else np.int64)
+    if plain.dtype.kind not in "iuf" or (word != "npy" and plain.ndim != 1):
+        raise InvalidSample(f"{where}: column {column!r} is no list of numbers, which {word} holds")
+    if word == "npy":
+        file = BytesIO()
+        np.save(file, plain, allow_pickle=False)
+        return file.getvalue()
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = plain.astype(f"<{word}")
+    if word[0] != "f" and (plain.dtype.kind == "f" or not _fits(plain, word)):
+        raise InvalidSample(f"{where}: numbers of column {column!r} do not fit {word}; name a wider one")
+    return made.tobytes()
+
+
+def _fits(plain: np.ndarray[Any, Any], word: str) -> bool:
+    held = np.iinfo(word)
+    return not plain.size or (int(plain.min()) >= held.min and int(plain.max()) <= held.max)

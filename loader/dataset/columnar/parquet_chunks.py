@@ -1,0 +1,268 @@
+"""Fields of a Parquet object as one run of bytes: their values one behind the other, column chunk by column chunk.
+
+A value in Parquet is no span of its object: pages are compressed, encoded, and hold lengths between values. So an
+index names bytes of what its chunks decode to, and a reader of these bytes fetches and decodes the chunks that hold
+them. Chunks are in the order of row groups, and in each of the columns that become fields.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import Corrupt
+from ...storage import Span
+from ..shards.shard import crc32c
+from ..tables.parquet import TAIL_BYTES, Window, chunk_start
+from .arrow_columns import Column, TableRows, joined
+from .choices import Options
+from .chunk_cache import CHUNKS, ChunkCache
+from .features import features_of
+
+TOGETHER_BYTES = 64 * 2**20
+"""Decoded bytes of chunks that are read together, or one larger chunk."""
+METADATA_TIMES = 4
+"""A parsed footer takes about so many times its bytes."""
+
+ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
+"""Spans of the object as it is stored -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
+
+
+class Chunks(NamedTuple):
+    """The decoded chunks of one object, as a table of objects has them."""
+
+    footer_nbytes: int
+    """Bytes of the footer, with its length and magic: the last of the object."""
+    footer_crc32c: int
+    """CRC-32C of the footer: a damaged one can crash a reader."""
+    columns: tuple[str, ...]
+    """Columns of the table that become fields."""
+    starts: tuple[int, ...]
+    """First byte of each chunk, row group by row group, and the byte behind the last one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all chunks."""
+        return self.starts[-1]
+
+    @property
+    def row_groups(self) -> int:
+        """Number of row groups."""
+        return (len(self.starts) - 1) // max(1, len(self.columns))
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the value of the column `chunks`."""
+        return {**self._asdict(), "columns": list(self.columns), "starts": list(self.starts)}
+
+    @staticmethod
+    def of_row(body: Mapping[str, Any]) -> "Chunks":
+        """Return the chunks whose `to_row` is in `body`."""
+        return Chunks(
+            body["footer_nbytes"], body["footer_crc32c"], tuple(body["columns"]), tuple(body["starts"])
+        )
+
+
+class _Cut(NamedTuple):
+    span: int
+    low: int
+    high: int
+
+
+class DecodedParquet:
+    """Reads the decoded bytes of one object; thread-safe. Chunks are kept in the process's cache.
+
+    name: of the object, for errors. identity: of its bytes and options, the cache's key. nbytes: as it is stored.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: str,
+        stored_nbytes: int,
+        chunks: Chunks,
+        options: Options,
+        cache: ChunkCache = CHUNKS,
+    ) -> None:
+        self._name, self._identity, self._stored = name, identity, stored_nbytes
+        self._chunks, self._options, self._cache = chunks, options, cache
+        self._looked_at = False
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all chunks."""
+        return self._chunks.nbytes
+
+    def forget(self) -> None:
+        """Keep nothing that was read."""
+        self._looked_at = False
+        for number in range(len(self._chunks.starts) - 1):
+            self._cache.discard((self._identity, number))
+
+    def apart(self) -> "DecodedParquet":
+        """Return a reader of a copy, with a cache of its own."""
+        return DecodedParquet(
+            self._name, self._identity, self._stored, self._chunks, self._options, ChunkCache(TOGETHER_BYTES)
+        )
+
+    def read(self, spans: Sequence[Span], raw: ReadRaw, *, anew: bool = False) -> list[bytes]:
+        """Return the decoded bytes of spans, in the order given.
+
+        Threads that want the same chunk fetch it once.
+
+        anew: read the chunks once more, whatever is kept: the bytes before were wrong.
+
+        Raises: Corrupt for a chunk that cannot be decoded, and for a span behind the end; as `raw`.
+        """
+        cuts = self._cuts(spans)
+        if not self._looked_at:  # chunks may be kept of the object that it was
+            self._metadata(raw, anew=True)
+            self._looked_at = True
+        pieces: list[list[bytes]] = [[] for _ in spans]
+        for number in cuts if anew else ():
+            self._cache.discard((self._identity, number))
+        for some in self._together(sorted(cuts)):
+            held = {number: self._cache.get((self._identity, number)) for number in some}
+            if missing := [number for number, data in held.items() if data is None]:
+                held |= self._load(missing, raw)
+            for number in some:
+                for cut in cuts[number]:
+                    pieces[cut.span].append(bytes(held[number][cut.low : cut.high]))
+        return [found[0] if len(found) == 1 else b"".join(found) for found in pieces]
+
+    def _cuts(self, spans: Sequence[Span]) -> dict[int, list[_Cut]]:
+        """Return chunk -> the parts of spans in it. Raises: Corrupt."""
+        starts, cuts = self._chunks.starts, dict[int, list[_Cut]]()
+        for which, (offset, nbytes) in enumerate(spans):
+            at, stop = offset, offset + nbytes
+            if offset < 0 or stop > self.nbytes:
+                raise Corrupt(
+                    f"{self._name} decodes to {self.nbytes} bytes, and its index names [{offset}:{stop}] of them: "
+                    "register it again"
+                )
+            while at < stop:
+                number = bisect_right(starts, at) - 1
+                end = min(stop, starts[number + 1])
+                cuts.setdefault(number, []).append(_Cut(which, at - starts[number], end - starts[number]))
+                at = end
+        return cuts
+
+    def _together(self, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+        starts, some, held = self._chunks.starts, list[int](), 0
+        for number in numbers:
+            nbytes = starts[number + 1] - starts[number]
+            if some and held + nbytes > TOGETHER_BYTES:
+                yield some
+                some, held = [], 0
+            some.append(number)
+            held += nbytes
+        if some:
+            yield some
+
+    def _load(self, numbers: Sequence[int], raw: ReadRaw) -> dict[int, Any]:
+        """Return chunks, decoded and kept. numbers: ascending, so that no two threads wait for each other."""
+        metadata = self._metadata(raw)
+        with ExitStack() as turns:
+            for number in numbers:
+                turns.enter_context(self._cache.turns.of((self._identity, number)))
+            found = {number: self._cache.get((self._identity, number)) for number in numbers}
+            missing = [number for number, data in found.items() if data is None]
+            extents = [self._extent(metadata, number) for number in missing]
+            for number, extent, data in zip(missing, extents, raw(extents) if extents else (), strict=True):
+                found[number] = self._decoded(metadata, number, extent, data)
+                self._cache.put((self._identity, number), found[number], len(found[number]))
+        return found
+
+    def _metadata(self, raw: ReadRaw, *, anew: bool = False) -> pq.FileMetaData:
+        """Return the parsed footer, which is checked before it is parsed. anew: read it. Raises: Corrupt."""
+        key = (self._identity, "footer")
+        metadata = None if anew else self._cache.get(key)
+        if metadata is not None:
+            return metadata
+        nbytes = self._chunks.footer_nbytes
+        with self._cache.turns.of(key):
+            metadata = None if anew else self._cache.get(key)
+            if metadata is None:
+                start = self._stored - nbytes
+                (data,) = raw([Span(start, nbytes)])
+                if (found := crc32c(data)) != self._chunks.footer_crc32c:
+                    raise Corrupt(
+                        f"{self._name}: its footer, bytes [{start}:{self._stored}], has the CRC-32C {found:08x}, "
+                        f"registered was {self._chunks.footer_crc32c:08x}: it was damaged; restore the object"
+                    )
+                with _told(self._name, "its footer"):
+                    pad = max(
+                        0, min(TAIL_BYTES, self._stored) - nbytes
+                    )  # a parser begins with so much of the end
+                    metadata = pq.read_metadata(Window(self._stored, start - pad, bytes(pad) + data))
+                self._cache.put(key, metadata, METADATA_TIMES * nbytes)
+        return metadata
+
+    def _place(self, number: int) -> tuple[int, str]:
+        group, column = divmod(number, len(self._chunks.columns))
+        return group, self._chunks.columns[column]
+
+    def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
+        """Return the bytes of a chunk as they are stored: of nested columns those of all leaves."""
+        group, name = self._place(number)
+        with _told(self._name, f"row group {group}, column {name!r}"):
+            return extent_of(metadata, group, name)
+
+    def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
+        """Return the values of a chunk, one behind the other. Raises: Corrupt."""
+        group, name = self._place(number)
+        what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
+        with _told(self._name, what):
+            reader = pq.ParquetFile(
+                Window(self._stored, extent.offset, data), metadata=metadata, page_checksum_verification=True
+            )
+            table = reader.read_row_group(group, columns=[name], use_threads=False)
+            made = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")
+        expected = self._chunks.starts[number + 1] - self._chunks.starts[number]
+        if len(made) != expected:
+            raise Corrupt(
+                f"{self._name}, {what} decodes to {len(made)} bytes, registered were {expected}: it was damaged; "
+                "restore the object"
+            )
+        return made
+
+    def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
+        """Return how values of a column become bytes, as at the registration. Raises: KeyError; InvalidSample."""
+        key = (self._identity, "columns")
+        columns: dict[str, Column] | None = self._cache.get(key)
+        if columns is None:
+            schema = metadata.schema.to_arrow_schema()
+            rows = TableRows(schema, features_of(schema), self._options, self._name)
+            columns = {one.column: one for one in rows.columns if one.kind == "field"}
+            self._cache.put(key, columns, 1000 * len(columns))
+        return columns[name]
+
+
+def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
+    """Return the bytes of a column's chunks in a row group, from the first leaf to the last. Raises: KeyError."""
+    row_group = metadata.row_group(group)
+    leaves = [row_group.column(at) for at in range(row_group.num_columns)]
+    mine = [one for one in leaves if f"{one.path_in_schema}.".startswith(f"{name}.")]
+    if not mine:
+        raise KeyError(f"no column {name!r}")
+    first = min(map(chunk_start, mine))
+    end = max(chunk_start(one) + one.total_compressed_size for one in mine)
+    if not 0 <= first <= end:
+        raise ValueError(f"the column lies at bytes [{first}:{end}]")
+    return Span(first, end - first)
+
+
+@contextmanager
+def _told(name: str, what: str) -> Iterator[None]:
+    """Turn what a damaged chunk makes of the reader into Corrupt, with object and chunk."""
+    try:
+        yield
+    except Corrupt:
+        raise
+    except _UNREADABLE as error:
+        raise Corrupt(
+            f"{name}, {what} cannot be read: {error}; it was damaged, restore the object"
+        ) from error

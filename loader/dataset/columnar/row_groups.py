@@ -1,0 +1,29 @@
+"""Row groups of Parquet that is read from its first row to its last."""
+
+import pyarrow.parquet as pq
+
+from ...errors import Corrupt
+from ...storage import ObjectInfo
+
+BATCH_BYTES = 8 * 2**20
+"""Bytes of rows that are decoded at once, about."""
+BOMB_BYTES, BOMB_TIMES = 2**30, 1000
+"""A row group has no more bytes than this, or than this many times those that are stored."""
+
+
+def check_row_group(metadata: pq.FileMetaData, at: int, info: ObjectInfo) -> pq.RowGroupMetaData:
+    """Return a row group. Raises: Corrupt for one that says it becomes far more than it is."""
+    group = metadata.row_group(at)
+    stored = sum(group.column(k).total_compressed_size for k in range(group.num_columns))
+    if not 0 <= group.total_byte_size <= max(BOMB_BYTES, BOMB_TIMES * min(stored, info.nbytes)):
+        raise Corrupt(
+            f"{info.key}, row group {at} says that its {stored:,} bytes become {group.total_byte_size:,}: that "
+            "is taken for a mistake or an attack"
+        )
+    return group
+
+
+def rows_at_once(group: pq.RowGroupMetaData) -> int:
+    """Return the rows of a group that are decoded at once."""
+    n_rows, nbytes = int(group.num_rows), int(group.total_byte_size)
+    return max(1, min(1024, BATCH_BYTES * n_rows // max(1, nbytes)))

@@ -1,0 +1,19 @@
+"""Parquet in the layout of Hugging Face's hub, read where it lies: the split is in the names of the files."""
+
+from ....dataset.columnar.choices import Options
+from ....dataset.columnar.features import split_of
+from ....errors import InvalidStore
+from ....storage import ObjectInfo, Store
+from ..sample import Found
+from .parquet_rows import found_in
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Found:
+    """Return the Parquet files of a dataset. Raises: InvalidStore for one of save_to_disk; Corrupt; StoreError."""
+    saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
+    if saved is not None:
+        raise InvalidStore(
+            f"{store.url} has a dataset of save_to_disk ({saved}), whose Arrow files cannot be registered: import it "
+            "(penstock import hf), or save it with to_parquet"
+        )
+    return found_in(store, infos, options, split_of)

@@ -119,13 +119,14 @@ def tokens_of(text, n=None):
     return np.array([BEGIN, *(FIRST + one for one in text.encode()[:n]), END], np.int32)
 
 
-TEXT = "The café sat\n"
+TEXT = " The café sat\n"
 RESTORED = {
     "whole": tokens_of(TEXT),
     "padded": np.append(tokens_of(TEXT), [0, 0]),
     "without its last blank": tokens_of(TEXT.strip()),
-    "cut off": tokens_of(TEXT, 6),
-    "cut off within a letter": tokens_of(TEXT, 8),
+    "cut off": tokens_of(TEXT, 7),
+    "cut off within a letter": tokens_of(TEXT, 9),
+    "cut off after a blank": tokens_of(TEXT, 1),
     "of its other text": tokens_of("A cat"),
     "refused by the tokenizer": np.array([FIRST + 256], np.int32),
 }

@@ -38,7 +38,7 @@ def restored_marks(
                 step_mark("unreadable", f"the text of its tokens: {clean(error, 300)}", [slot], field)
             )
             continue
-        if texts and not any(_is_beginning(text.strip(), one.strip()) for one in texts.values()):
+        if texts and not any(_is_beginning(text, one.strip()) for one in texts.values()):
             name, one = next(iter(texts.items()))
             found.append(step_mark("not_restored", _told(text.strip(), name, one.strip()), [slot], field))
     return found
@@ -61,7 +61,8 @@ def _texts(version: loader.Version, ordinal: int, field: str) -> dict[str, str]:
 
 def _is_beginning(restored: str, text: str) -> bool:
     """Return whether a text comes back, perhaps cut off: within a letter of several bytes it ends in U+FFFD."""
-    return text.startswith((restored, restored.rstrip("\ufffd"))) and bool(restored or not text)
+    given = restored.strip()
+    return text.startswith((given, given.rstrip("\ufffd"))) and bool(restored or not text)
 
 
 def _told(restored: str, name: str, text: str) -> str:

@@ -1,11 +1,12 @@
 """Roots, versions, trainings and values that a viewer holds open: bounded in number, bytes and time."""
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass
-from threading import Event, Lock, RLock, Thread
+from datetime import UTC, datetime
+from threading import Event, Lock, Thread
 from typing import Any, Generic, TypeVar
 
 import loader
@@ -15,11 +16,15 @@ from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
+from loader.storage.mirror.store import primary_of
+from loader.storage.shared.requests import tried_once
 
 from .inspect.shown.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
+from .kept import Kept
 from .kinds.kind import Media
+from .outage import Outage
 from .raw_source import RawSource
 from .replays.freed_memory import give_back
 from .replays.metrics_file import MetricsFile
@@ -46,77 +51,6 @@ MEDIA_BYTES = 48 * 2**20
 """Pictures and sounds that are kept."""
 
 T = TypeVar("T")
-
-
-class Kept(Generic[T]):
-    """The last made values, up to a limit. Thread-safe.
-
-    Two requests for one key make its value once, and do not hold up those for another.
-    """
-
-    def __init__(self, limit: int, size: Callable[[T], int] = lambda _: 1) -> None:
-        """limit: of all sizes; without `size` of the number of values."""
-        self._limit, self._size = limit, size
-        self._kept: OrderedDict[Hashable, tuple[T, int, float]] = OrderedDict()
-        self._total = 0
-        self._lock, self._making = Lock(), dict[Hashable, RLock]()
-
-    def get(self, key: Hashable, make: Callable[[], T], holds: Callable[[T], bool] = lambda _: True) -> T:
-        """Return the value of a key, made where it is not kept. holds: False for a kept one that is made again."""
-        with self._lock:
-            if key in self._kept and holds(self._kept[key][0]):
-                return self._used(key)
-            mine = self._making.setdefault(key, RLock())
-        with mine:
-            with self._lock:
-                if key in self._kept and holds(self._kept[key][0]):
-                    return self._used(key)
-            try:
-                made = make()
-                self._keep(key, made)
-            finally:
-                with self._lock:
-                    self._making.pop(key, None)
-            return made
-
-    def drop_idle(self, seconds: float) -> None:
-        """Forget the values that nobody asked for in so many seconds."""
-        with self._lock:
-            since = time.monotonic() - seconds
-            while self._kept and next(iter(self._kept.values()))[2] < since:
-                self._total -= self._kept.popitem(last=False)[1][1]
-
-    def values(self) -> list[T]:
-        """Return all values, those last that were asked for last."""
-        with self._lock:
-            return [value for value, _, _ in self._kept.values()]
-
-    def forget(self, key: Hashable) -> None:
-        """Forget the value of a key."""
-        with self._lock:
-            if key in self._kept:
-                self._total -= self._kept.pop(key)[1]
-
-    def clear(self) -> None:
-        """Forget every value."""
-        with self._lock:
-            self._kept.clear()
-            self._total = 0
-
-    def _used(self, key: Hashable) -> T:
-        value, n, _ = self._kept.pop(key)
-        self._kept[key] = value, n, time.monotonic()
-        return value
-
-    def _keep(self, key: Hashable, made: T) -> None:
-        n = self._size(made)
-        with self._lock:
-            if key in self._kept:
-                self._total -= self._kept.pop(key)[1]
-            self._kept[key] = made, n, time.monotonic()
-            self._total += n
-            while self._total > self._limit and self._kept:
-                self._total -= self._kept.popitem(last=False)[1][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +81,34 @@ class _Version:
 class _Run:
     """A training, read again when its trail may be longer."""
 
-    def __init__(self, training: Training) -> None:
-        self.training, self._read_at = training, time.monotonic()
-        self._lock = Lock()
+    def __init__(self, training: Training, outage: Outage) -> None:
+        """outage: of the store that has the trail."""
+        self.training, self._read_at, self._outage = training, time.monotonic(), outage
+        self._whole_at, self._lock = datetime.now(UTC), Lock()
 
     def fresh(self) -> Training:
-        """Return the training. While somebody reads its trail again, others have it as it was."""
+        """Return the training. While somebody reads its trail again, others have it as it was.
+
+        Of a store that does not give it, it is as it was, and says so.
+        """
         if time.monotonic() - self._read_at > FRESH_S and self._lock.acquire(blocking=False):
             try:
-                self.training = self.training.refreshed()
-                self._read_at = time.monotonic()
+                self._read_again()
             finally:
+                self._read_at = time.monotonic()
                 self._lock.release()
         return self.training
+
+    def _read_again(self) -> None:
+        stale = ""
+        try:
+            self.training = self._outage.ask(self.training.refreshed)
+            self._whole_at = datetime.now(UTC)
+        except StoreError as error:
+            stale = f"the trail is as it was read at {self._whole_at:%Y-%m-%d %H:%M:%S} UTC: {error}"
+        if stale != self.training.stale:
+            self.training = copy(self.training)
+            self.training.stale = stale
 
 
 class OpenData:
@@ -182,9 +131,12 @@ class OpenData:
         """
         self.root, self.recipe, self.raw = root, recipe, raw
         self._metrics = dict(metrics or {})
+        self.outage = Outage()
+        # Trails and ledgers are the primary's: mirrors may answer for versions meanwhile.
+        self._primary = self.outage if primary_of(root.store) is root.store else Outage()
         self._process = RecipeProcess(root, recipe, quiet=quiet) if recipe else None
-        self.replayers = Replayers(plain=Replays(root, cut=True), recipe=self._process)
-        self._plans = Replays(root)
+        self.replayers = Replayers(plain=Replays(root, cut=True, outage=self._primary), recipe=self._process)
+        self._plans = Replays(root, outage=self._primary)
         self._versions = Kept[_Version](MOST_OPEN)
         self._runs = Kept[_Run](MOST_OPEN)
         self._batches = Kept[_Look[ShownBatch]](VALUES_BYTES, lambda one: one.value.nbytes)
@@ -201,10 +153,11 @@ class OpenData:
         """Return what `make` makes of versions and trainings. Raises: as `make`.
 
         Where an object is missing it is called again, with all of them opened anew: a collector may have taken it, and
-        opening tells the reason.
+        opening tells the reason. A store that did not answer a moment ago is asked once, whatever its budget.
         """
         try:
-            return make()
+            with tried_once() if self.outage.is_known else nullcontext():
+                return make()
         except ObjectNotFound:
             self._versions.clear()
             self._plans.close()
@@ -222,29 +175,33 @@ class OpenData:
             # A root of its own, over the same store: its lease is given back with the last reference to the version.
             return _Version(opened_anyway(root_over(self.root.store, self.root.verify), ref))
 
-        found = self._versions.get(ref, opened)
+        found = self._versions.get(ref, lambda: self.outage.ask(opened))
         if found.is_due() and self._is_retired(ref):
             self._versions.forget(ref)
-            found = self._versions.get(ref, opened)
+            found = self._versions.get(ref, lambda: self.outage.ask(opened))
         return found.version
 
     def _is_retired(self, ref: str) -> bool:
         try:
-            return self.root.record(ref, retired=True).retired is not None
+            return self.outage.ask(lambda: self.root.record(ref, retired=True)).retired is not None
         except StoreError:
             return False  # of a store that does not answer: the page tells it where it needs the store
 
     def training(self, name: str) -> Training:
         """Return a training, with a trail that is a few seconds old at most. Raises: RunNotFound; errors of opening."""
         self._asked.set()
-        return self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
+        return self._training(name)
 
     def trainings(self) -> list[Training]:
         """Return the trainings that are open, by name."""
         return sorted((one.fresh() for one in self._runs.values()), key=lambda one: one.name)
 
-    def _opened(self, name: str) -> Training:
-        return Training(self.root, name, self._plans, metrics=self._metrics.get(name))
+    def _training(self, name: str) -> Training:
+        def opened() -> _Run:
+            training = Training(self.root, name, self._plans, metrics=self._metrics.get(name))
+            return _Run(training, self._primary)
+
+        return self._runs.get(name, lambda: self._primary.ask(opened)).fresh()
 
     def batch(self, name: str, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
         """Return a rank's part of a step, and the reason why it is without the recipe.
@@ -270,7 +227,7 @@ class OpenData:
         look = self._batches.get(
             (training.name, training.plan(step).hash, step, rank, world_size, told),
             lambda: self._look(
-                step_values(training, self.replayers, step, rank, world_size, shown_batch, told),
+                lambda: step_values(training, self.replayers, step, rank, world_size, shown_batch, told),
                 lambda one: bool(one.errors) or not one.settled,
             ),
             self._holds,
@@ -306,15 +263,15 @@ class OpenData:
         look = self._slots.get(
             (name, training.plan(step).hash, step, slot, training.told(step)),
             lambda: self._look(
-                slot_values(training, self.replayers, step, slot, slot_itself),
+                lambda: slot_values(training, self.replayers, step, slot, slot_itself),
                 lambda one: bool(one.error) or not one.settled,
             ),
             self._holds,
         )
         return look.value, look.trouble
 
-    def _look(self, made: tuple[T, str], lacks: Callable[[T], bool]) -> _Look[T]:
-        value, trouble = made
+    def _look(self, make: Callable[[], tuple[T, str]], lacks: Callable[[T], bool]) -> _Look[T]:
+        value, trouble = self._primary.ask(make)
         if self._process is None or trouble:  # it was decoded here
             give_back()
         n_answers = 0 if self._process is None else self._process.n_answers
@@ -365,7 +322,7 @@ class OpenData:
 
     def _make_ahead(self, name: str, step: int, rank: int, world_size: int) -> None:
         """Make a rank's part of a step, if there is one. Nobody has asked for it: it counts as no question."""
-        training = self._runs.get(name, lambda: _Run(self._opened(name))).fresh()
+        training = self._training(name)
         if step >= 0 and (training.trail is None or step <= training.last_step):
             self._batch(training, step, rank, world_size)
 

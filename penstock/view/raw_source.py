@@ -7,14 +7,18 @@ from pathlib import PurePosixPath
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import open_store
+from loader.storage.shared.requests import tried_while
 from penstock.takedown.finding.sources import plain_uri, why_not
 
 from .inspect.json_record import Record
 from .inspect.shown.shown_values import Shown, shown
 from .kinds import Facts, Media, kind_of
+from .outage import Outage
 
 MOST_BYTES = 64 * 2**20
 """A larger object is not fetched."""
+PATIENCE_S = 2.0
+"""Seconds in which a page, which is complete without its raw object, tries again to have it."""
 
 
 class RawSource:
@@ -32,10 +36,12 @@ class RawSource:
                 "as s3://bucket/landing"
             )
         self._store, self._root_url = open_store(self._base), root.url
+        self._outage = Outage()
 
     def nbytes(self, uri: str) -> int:
         """Return the size of an object; one request. Raises: as `read`."""
-        found = self._store.head(self._key(uri)).nbytes
+        key = self._key(uri)
+        found = self._outage.ask(lambda: self._store.head(key)).nbytes
         if found > MOST_BYTES:
             raise InvalidRuntime(f"{uri} has {found:,} bytes; up to {MOST_BYTES:,} are fetched")
         return found
@@ -43,7 +49,8 @@ class RawSource:
     def read(self, uri: str) -> bytes:
         """Return an object. Raises: InvalidRuntime for one that lies elsewhere or is too large; StoreError."""
         n = self.nbytes(uri)
-        return bytes(self._store.get_range(self._key(uri), 0, n).data) if n else b""
+        key = self._key(uri)
+        return bytes(self._outage.ask(lambda: self._store.get_range(key, 0, n)).data) if n else b""
 
     def _key(self, uri: str) -> str:
         plain = plain_uri(uri)
@@ -88,10 +95,11 @@ def raw_object(source: RawSource | None, uri: str, most: int = MOST_BYTES, edge:
     field = f"raw{PurePosixPath(uri).suffix.lower()}"
     facts = Facts(field=field)
     try:
-        nbytes = source.nbytes(uri)
-        if nbytes > most:
-            return RawObject(uri=uri, nbytes=nbytes)
-        data = source.read(uri)
+        with tried_while(lambda spent_s: spent_s < PATIENCE_S):
+            nbytes = source.nbytes(uri)
+            if nbytes > most:
+                return RawObject(uri=uri, nbytes=nbytes)
+            data = source.read(uri)
     except PenstockError as error:
         return RawObject(uri=uri, reason=str(error))
     picture = kind_of(data, facts).thumbnail(data, facts, edge) if edge else None

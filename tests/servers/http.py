@@ -55,8 +55,8 @@ Origin = Callable[[Request], Answer]
 class HttpServer:
     """Threads over sockets, one per connection. `requests` and `headers` record what arrived."""
 
-    def __init__(self, origin: Origin, tls: ssl.SSLContext | None = None) -> None:
-        """tls: what it proves itself by; None for plain http."""
+    def __init__(self, origin: Origin, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
+        """tls: what it proves itself by; None for plain http. port: 0 for any."""
         self.origin, self._tls = origin, tls
         self.faults: deque[int | str | None] = deque()
         self.fault_of: Callable[[Request], int | str | None] = lambda _: (
@@ -65,7 +65,7 @@ class HttpServer:
         self.requests: list[str] = []
         self.headers: list[dict[str, str]] = []
         self._lock, self._closing = threading.Lock(), threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=256)
         self.port = self._listener.getsockname()[1]
         self.endpoint = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
         self._threads = [threading.Thread(target=self._accept)]

@@ -2,6 +2,8 @@
 
 import io
 import subprocess
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +129,96 @@ def recorded(folder):
         return rows["digest"].to_list(), rows["note.loss"][0]
 
     return of
+
+
+DOWN = (500, 503, "drop", "refused", "commit-stall")
+"""Ways of a store to be down: answers, none, no connection, and silence until the client gives up."""
+
+
+class Bucket:
+    """An S3 server with a root that has the run `one` of six steps; it can be taken down, or fall silent."""
+
+    url = "s3://bucket/root"
+
+    def __init__(self, start, origin):
+        self._start, self.origin, self._speaks = start, origin, threading.Event()
+        self._begun = threading.Event()
+        self._speaks.set()
+        self.server = start(self._answer)
+
+    @property
+    def requests(self):
+        """Requests that arrived, since it was last refused."""
+        return self.server.requests
+
+    def fail(self, how):
+        """Let every request meet a fault; None for none."""
+        self.server.fault_of = lambda _: how
+
+    def _answer(self, request):
+        if not self._speaks.is_set():
+            self._begun.set()
+            assert self._speaks.wait(60)
+        return self.origin(request)
+
+    def options(self, **more):
+        """Options of a store there; each request is made once."""
+        return {
+            "key": "k",
+            "secret": "s",
+            "endpoint": self.server.endpoint,
+            "retry_deadline_s": 0,
+            "timeout_s": 20,
+            **more,
+        }
+
+    @contextmanager
+    def down(self, how):
+        """Let it be down meanwhile: one of `DOWN`."""
+        if how == "refused":
+            self.server.close()
+            try:
+                yield
+            finally:
+                self.server = self._start(self._answer, port=self.server.port)
+        else:
+            self.fail(how)
+            yield
+            self.fail(None)
+
+    @contextmanager
+    def silent(self):
+        """Let it answer nothing until `speak`; yields an event: a request waits."""
+        self._begun.clear()
+        self._speaks.clear()
+        try:
+            yield self._begun
+        finally:
+            self.speak()
+
+    def speak(self):
+        self._speaks.set()
+
+
+@pytest.fixture(scope="session")
+def written(shared):
+    """Objects of a bucket with a root."""
+    origin = shared("servers/s3").SmallS3("bucket")
+    origin.page_keys = 1000
+    bucket = Bucket(shared("servers/http").HttpServer, origin)
+    with loader.Root(bucket.url, options=bucket.options()) as root:
+        view = write_photos(root).select("jpg", "cls")
+        train(root, loader.plan({"photos": view}, seed=3, global_batch=BATCH), "one")
+    bucket.server.close()
+    return origin.held()
+
+
+@pytest.fixture
+def bucket(shared, written):
+    """A `Bucket`."""
+    origin = shared("servers/s3").SmallS3("bucket")
+    origin.page_keys = 1000
+    origin.objects.update(written)
+    made = Bucket(shared("servers/http").HttpServer, origin)
+    yield made
+    made.server.close()

@@ -11,8 +11,9 @@ import loader
 from loader.errors import InvalidRuntime
 from penstock.view import open_data
 from penstock.view.inspect.step_record import step_record
+from penstock.view.kept import Kept
 from penstock.view.kinds.kind import Media
-from penstock.view.open_data import Kept, OpenData
+from penstock.view.open_data import OpenData
 from penstock.view.replays import replays as replays_module
 from penstock.view.replays.replayed_values import Setting
 from penstock.view.replays.replays import Replayers, Replays

@@ -46,7 +46,8 @@ class Served:
     """A server on a port of its own, with a client. `get` and `post` bring the cookie."""
 
     def __init__(self, folder, writes=False, prefix="", recipe="tests.view.recipes:recipe", raw=None):
-        self.root = loader.Root(folder)
+        """folder: of a root, or a `Root`, which is closed with the server."""
+        self.root = folder if isinstance(folder, loader.Root) else loader.Root(folder)
         self.opened = OpenData(self.root, recipe, raw=RawSource(self.root, raw) if raw else None)
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]

@@ -97,6 +97,8 @@ class RunRecord(Record):
     """Samples with the largest notes, the largest of each note first."""
     chart: Mapping[str, tuple[float | None, ...]]
     """"step", and by name each note, `wait_ms` and `substituted`; null where a step has none."""
+    stale: str = ""
+    """The reason why steps may be missing that were recorded since; "" where the trail was just read."""
 
 
 def run_record(training: Training) -> RunRecord:
@@ -116,6 +118,7 @@ def run_record(training: Training) -> RunRecord:
         spikes=_spikes(training),
         largest=_largest(training),
         chart=_chart(training),
+        stale=training.stale,
     )
 
 

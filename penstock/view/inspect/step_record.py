@@ -86,6 +86,8 @@ class StepRecord(Record):
     """Slots of this part, padding left out."""
     trouble: str = ""
     """The reason why values are decoded ones without the transform; "" where they are as trained."""
+    stale: str = ""
+    """The reason why the trail may have grown since it was read; "" where it was just read."""
 
 
 def step_values(
@@ -176,6 +178,7 @@ def step_record(
         mixture=dict(Counter(row.source for row in rows)),
         slots=tuple(rows),
         trouble=trouble,
+        stale=training.stale,
     )
 
 

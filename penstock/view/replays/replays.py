@@ -15,6 +15,7 @@ from loader.run.recipe.recipe import stored_view
 from loader.run.replay import Functions
 from loader.run.seen import Seen
 
+from ..outage import Outage
 from .picture_placement import placements
 from .replayed_part import ReplayedPart, SoundStarts
 from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
@@ -96,6 +97,10 @@ class _Open:
     users: int = 0
     dropped: bool = False
 
+    def is_young(self, ledger_s: float = LEDGER_S) -> bool:
+        """Return whether its ledger is younger than so many seconds."""
+        return time.monotonic() <= self.since + ledger_s
+
 
 class Replays:
     """A `Replayer` in this process: of each setting one question after the other."""
@@ -107,12 +112,14 @@ class Replays:
         tokenizers: Mapping[str, Any] | None = None,
         *,
         cut: bool = False,
+        outage: Outage | None = None,
     ) -> None:
         """Take the result of a training's `recipe()`; None decodes by the fields' extensions, without a transform.
 
         tokenizers: field -> an object whose `decode` gives the text of a list of tokens, or such a function.
-        cut: True decodes sounds to a limit.
+        cut: True decodes sounds to a limit. outage: of the root's store, shared with others that ask it.
         """
+        self._outage = outage or Outage()
         self._root, self._tokenizers = root, dict(tokenizers or {})
         self._sounds, self._cut = SoundStarts(), cut
         self._recipe = {name: value for name, value in (recipe or {}).items() if name in _OURS}
@@ -201,7 +208,7 @@ class Replays:
         """
         with self._lock:
             found = self._open.pop(setting, None)
-            if found is not None and time.monotonic() > found.since + ledger_s:
+            if found is not None and not found.is_young(ledger_s):
                 self._drop(found)
                 found = None
             found = found or _Open(RLock(), time.monotonic())
@@ -211,13 +218,24 @@ class Replays:
                 self._drop(self._open.popitem(last=False)[1])
         try:
             with found.lock:
-                found.replay = found.replay or self._opened(setting)
+                found.replay = found.replay or self._outage.ask(lambda: self._opened(setting))
                 yield found.replay
         finally:
             with self._lock:
                 found.users -= 1
                 if found.dropped:
                     self._drop(found)
+
+    def open_plan(self, plan_hash: str) -> loader.Plan:
+        """Return a saved plan, also of retired versions. Raises: as `loader.open_plan`."""
+        with self._lock:
+            young = [
+                one for setting, one in self._open.items() if setting.plan == plan_hash and one.is_young()
+            ]
+            known = next((one.replay for one in young if one.replay is not None), None)
+        if known is not None:
+            return known.plan
+        return self._outage.ask(lambda: loader.open_plan(self._root, plan_hash, retired=True))
 
     def _opened(self, setting: Setting) -> loader.Replay:
         plan = loader.open_plan(self._root, setting.plan, retired=True)

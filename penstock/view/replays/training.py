@@ -46,6 +46,8 @@ class Training:
     """Run, or hash of the plan."""
     trail: "loader.RunTrail | None"
     """Trail of the run; None without one."""
+    stale: str = ""
+    """The reason why the trail may have grown since it was read; "" where it was just read."""
 
     def __init__(
         self, root: loader.Root, name: str, replays: Replays | None = None, metrics: MetricsFile | None = None
@@ -159,7 +161,7 @@ class Training:
 
     def versions(self, start: Start) -> tuple[str, ...]:
         """Return the names of the versions that a start's plan reads. Raises: InvalidPlan; errors of opening."""
-        plan = loader.open_plan(self.root, start.plan, retired=True)
+        plan = self._replays.open_plan(start.plan)
         views = [getattr(one.view, "version", None) for one in plan.sources.values()]
         return tuple(dict.fromkeys(one.name for one in views if one is not None))
 

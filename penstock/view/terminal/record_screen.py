@@ -130,6 +130,8 @@ class RecordScreen(Screen[None]):
             return
         record = failure_record(error)
         told: list[Widget] = [Static(record.message, classes="bad", markup=False)]
+        if record.advice:
+            told.append(paragraph(record.advice))
         if record.recorded is not None:
             told += [line(text) for text in recorded_lines(record.recorded)]
         await self._fill(record.error, told)

@@ -52,6 +52,8 @@ class RunScreen(RecordScreen):
         if not isinstance(record, RunRecord):
             yield paragraph("\n".join(clean(one, 300) for one in record))
             return
+        if record.stale:
+            yield line(clean(record.stale, 400), bad=True)
         if record.differing:
             yield line(
                 f"! {counted(len(record.differing), 'step')} got twice with different samples", bad=True
@@ -83,7 +85,9 @@ class RunScreen(RecordScreen):
             yield text, SlotPlace(step=step, slot=one.slot)
 
     def shown(self) -> None:
-        """Put the cursor into the list of unusual steps."""
+        """Put the cursor into the list of unusual steps: the page may begin above the screen."""
+        if isinstance(self.record, RunRecord) and self.record.stale:
+            self.say(self.record.stale)
         lists = self.query(PlaceList)
         (lists.first() if lists else self.query_one("#body")).focus()
 
@@ -169,6 +173,8 @@ class StepScreen(RecordScreen):
         record = found.record
         for proof in record.proofs:
             yield line(proof_line(proof), bad=proof.proved is False)
+        if record.stale:
+            yield line(clean(record.stale, 400), bad=True)
         if record.trouble:
             yield line(f"shown without the transform: {record.trouble}", bad=True)
         if record.notes:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from starlette.concurrency import run_in_threadpool
+from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import loader
-from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
+from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 
 from ..inspect.sample_record import decoded, stored
 from ..inspect.samples.phash_neighbours import Neighbour
@@ -22,7 +22,7 @@ from ..kinds.kind import Media
 from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
-from .page import Site, status_of
+from .page import Site, retry_after, status_of
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -55,10 +55,10 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
         try:
             return _unless_known(site.opened.answer(lambda: answer(site, request)), request)
         except PenstockError as error:
-            return PlainTextResponse(str(error)[:2000], status_of(error))
+            return _told(error)
 
     async def route(request: Request) -> Response:
-        return await run_in_threadpool(respond, request)
+        return await run_sync(respond, request, limiter=site.media_threads)
 
     return Route(path, route)
 
@@ -68,6 +68,10 @@ def media_response(media: Media | None, trouble: str = "") -> Response:
     if media is None:
         return PlainTextResponse("this value has no picture", 404)
     return Response(media.data, media_type=media.type, headers={} if trouble else _kept(media.data))
+
+
+def _told(error: PenstockError, status: int | None = None) -> Response:
+    return PlainTextResponse(str(error)[:2000], status or status_of(error), retry_after(error))
 
 
 def _kept(data: bytes) -> dict[str, str]:
@@ -125,7 +129,9 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
         read = decoded(version, ordinal, field)
         return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
 
-    found: tuple[Media, ...] = site.opened.media.get(("sample", version.id, ordinal, field), make)
+    found: tuple[Media, ...] = site.opened.media.get(
+        ("sample", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
+    )
     return found
 
 
@@ -137,7 +143,9 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
         facts = facts_of({field: data}, field, version)
         return kind_of(data, facts).thumbnail(data, facts)
 
-    found: Media | None = site.opened.media.get(("thumb", version.id, ordinal, field), make)
+    found: Media | None = site.opened.media.get(
+        ("thumb", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
+    )
     return found
 
 
@@ -181,10 +189,8 @@ def raw_response(site: Site, uri: str, saved_as: str, request: Request) -> Respo
         )
     try:
         data = site.opened.raw.read(uri)
-    except ObjectNotFound as error:
-        return PlainTextResponse(
-            str(error)[:2000], 404
-        )  # it is no object of the root, which is looked at again
+    except StoreError as error:  # it tells nothing of the root's store
+        return _told(error, 404 if isinstance(error, ObjectNotFound) else None)
     return bytes_response(data, uri, saved_as, request)
 
 

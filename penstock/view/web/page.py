@@ -1,13 +1,14 @@
 """Pages: a record as HTML by its template, as JSON at the same address with `.json`, and errors said in their place."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -31,10 +32,13 @@ from penstock.card.rendering.templates import templates
 from ..inspect.json_record import plain
 from ..inspect.runs.recorded_step import failure_record
 from ..open_data import OpenData
+from ..outage import DOWN, OUTAGE_S
 from ..shell_command import shell_command
 
 MOST_DIGITS = 18
 """Digits of a number in an address: those of any that 64 bits hold. Python refuses to read 4,301."""
+THREADS = 32
+"""Pages that are made at once, and as many pictures. Static files have threads of their own."""
 _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
@@ -46,6 +50,7 @@ _STATUS: Mapping[type[PenstockError], int] = {
     InvalidName: 404,
     VersionRetired: 410,
     Denied: 403,
+    **dict.fromkeys(DOWN, 503),
     StoreError: 502,
 }
 
@@ -75,6 +80,10 @@ class Site:
     """URL of Dagster's webserver; "" for none."""
     csrf: str = ""
     """Value that a POST carries; "" where the server only reads."""
+    page_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
+    """Threads that make pages."""
+    media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
+    """Threads that make pictures and sounds, which may wait for a store: pages do not wait for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +116,10 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
         return html(site, request, made)
 
     async def as_html(request: Request) -> Response:
-        return await run_in_threadpool(respond, request, False)
+        return await run_sync(respond, request, False, limiter=site.page_threads)
 
     async def as_json(request: Request) -> Response:
-        return await run_in_threadpool(respond, request, True)
+        return await run_sync(respond, request, True, limiter=site.page_threads)
 
     json_path = f"{path}.json" if path != "/" else "/index.json"
     return [Route(json_path, as_json), Route(path, as_html)]
@@ -140,9 +149,18 @@ def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLRes
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:
     """Return an error as the page it is in place of."""
     status, record = status_of(error), failure_record(error)
+    response: Response
     if as_json:
-        return JSONResponse(plain(record), status)
-    return html(site, request, Page(template="error", record=record, title=record.error), status)
+        response = JSONResponse(plain(record), status)
+    else:
+        response = html(site, request, Page(template="error", record=record, title=record.error), status)
+    response.headers.update(retry_after(error))
+    return response
+
+
+def retry_after(error: PenstockError) -> dict[str, str]:
+    """Return the header of an answer that may be another one in a moment."""
+    return {"retry-after": str(OUTAGE_S)} if isinstance(error, DOWN) else {}
 
 
 def status_of(error: PenstockError) -> int:

@@ -51,7 +51,7 @@ def look(trained):
 
     def run(test, place, *, root=trained, recipe=None, pictures="halves", size=(80, 24), raw=None):
         async def running():
-            opened = loader.Root(root)
+            opened = root if isinstance(root, loader.Root) else loader.Root(root)
             data = OpenData(
                 opened, recipe, quiet=True, raw=None if raw is None else RawSource(opened, str(raw))
             )

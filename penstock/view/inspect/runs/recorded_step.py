@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from loader.errors import InvalidRuntime, PenstockError
 from penstock.card.rendering.escape import clean
 
+from ...outage import DOWN
 from ...replays.training import Training, crcs
 from ..json_record import Record
 
+ADVICE = (
+    "The store does not answer. Check it and the network, then open the page again: nothing has to be started anew. "
+    "Pages that need no store are shown meanwhile."
+)
 MOST_LINES = 32
 """Parts that are told in text, and slots."""
 
@@ -59,6 +64,8 @@ class FailureRecord(Record):
     """Name of the error's class."""
     message: str
     """Its text."""
+    advice: str
+    """Something to do; "" where the text says it."""
     recorded: RecordedStep | None
     """The step by the trail, on pages of steps and slots; None where that has nothing."""
 
@@ -117,6 +124,7 @@ def failure_record(error: PenstockError) -> FailureRecord:
     return FailureRecord(
         error=type(error).__name__,
         message=clean(error, 2000),
+        advice=ADVICE if isinstance(error, DOWN) else "",
         recorded=error.__dict__.get("recorded"),
     )
 

@@ -1,0 +1,203 @@
+"""A store that refuses, hangs or fails under an open viewer: nobody waits twice, and nothing is started anew."""
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import loader
+from loader.errors import Corrupt, Throttled, Transient
+from penstock.view import open_data, outage, raw_source
+from penstock.view.outage import Outage
+from penstock.view.replays import replays
+from tests.view.conftest import DOWN, train
+from tests.view.test_web import Served
+
+PAGES = ["/r/one/2", "/r/one/2/3", "/v/photos/1", "/v/photos/1/s/3"]
+MEDIA = ["/r/one/2/thumb/3/jpg", "/v/photos/1/s/3/thumb/jpg", "/v/photos/1/s/3/stored/jpg"]
+
+
+@pytest.fixture
+def serve(bucket):
+    opened = []
+
+    def serve(**more):
+        opened.append(Served(loader.Root(bucket.url, options=bucket.options(**more)), recipe=None))
+        return opened[-1]
+
+    yield serve
+    bucket.fail(None)
+    for one in opened:
+        one.close()
+
+
+def together(served, paths):
+    """Answers to requests that are made at once."""
+    with ThreadPoolExecutor(len(paths)) as pool:
+        return list(pool.map(served.get, paths))
+
+
+@pytest.mark.parametrize("fault", DOWN)
+def test_the_page_tells_the_store_and_what_to_do_and_comes_back_by_itself(serve, bucket, fault, monkeypatch):
+    monkeypatch.setattr(outage, "OUTAGE_S", 0)
+    served = serve(timeout_s=0.1 if fault == "commit-stall" else 20)
+    assert served.get("/r/one").status_code == 200
+    with bucket.down(fault):
+        for path in ("/", *PAGES, *MEDIA):
+            answer = served.get(path)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), path
+            assert bucket.url in answer.text
+        for path in ("/", *PAGES):
+            assert "nothing has to be started anew" in served.get(path).text
+        assert all("by the trail of" in served.get(path).text for path in PAGES[:2])
+        told = served.get("/r/one/2/3.json").json()
+        assert told["error"] in ("Transient", "Throttled")
+        assert told["recorded"]["notes"] == {"loss": 1.02}
+        assert served.get("/static/view.js").status_code == 200
+    assert {served.get(path).status_code for path in ("/", *PAGES, *MEDIA)} == {200}
+
+
+@pytest.mark.parametrize("stale", [False, True], ids=["samples", "plan"])
+def test_pictures_of_one_step_wait_for_one_load(serve, bucket, stale, monkeypatch):
+    monkeypatch.setattr(outage, "OUTAGE_S", 3600)
+    served = serve()
+    assert served.get("/r/one/1").status_code == 200
+    if stale:
+        monkeypatch.setattr(replays, "LEDGER_S", -1.0)
+    before, begun = len(bucket.requests), threading.Event()
+    bucket.server.fault_of = lambda _: begun.set() or 500
+    found = together(served, [f"/r/one/2/thumb/{slot}/jpg" for slot in range(6)] * 4)
+    assert begun.is_set()
+    assert {one.status_code for one in found} == {503}
+    assert len(bucket.requests) - before < 12  # three shards, read side by side
+
+
+def test_a_store_that_is_known_to_be_down_is_asked_once(serve, bucket, monkeypatch):
+    monkeypatch.setattr(outage, "OUTAGE_S", 3600)
+    served = serve(retry_deadline_s=1e6)
+    assert served.get("/r/one").status_code == 200
+    served.opened.outage.note(Transient("the store is down"))
+    bucket.fail(500)
+    before = len(bucket.requests)
+    answers = together(served, ["/", "/r/one/2", "/v/photos/1/s/3/thumb/jpg"])
+    assert {one.status_code for one in answers} == {503}
+    assert len(bucket.requests) - before < 6
+
+
+def test_files_and_pages_in_memory_answer_while_all_pictures_wait(serve, bucket):
+    served = serve()
+    assert {served.get(path).status_code for path in ("/v/photos/1", "/r/one/2", "/r/one")} == {200}
+    before = len(bucket.requests)
+    with bucket.silent() as begun, ThreadPoolExecutor(60) as pool:
+        paths = [f"/v/photos/1/s/{n % 14}/stored/jpg" for n in range(60)]
+        found = [pool.submit(served.get, path) for path in paths]
+        assert begun.wait(60)
+        for path in ("/static/view.js", "/r/one"):
+            assert served.get(path).status_code == 200
+        assert len(bucket.requests) - before < 60
+        bucket.speak()
+        assert {one.result().status_code for one in found} == {200}
+
+
+def test_a_run_is_shown_as_it_was_read_and_says_so(serve, bucket, monkeypatch):
+    monkeypatch.setattr(outage, "OUTAGE_S", 0)
+    monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+    served = serve()
+    assert served.get("/r/one.json").json()["stale"] == ""
+    with bucket.down(500):
+        page, body = served.get("/r/one"), served.get("/r/one.json").json()
+        assert page.status_code == 200
+        assert re.search(
+            r"as it was read at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: cannot list s3://", page.text
+        )
+        assert body["n_steps"] == 6
+        assert all("500" in one["error"] and not one["versions"] for one in body["starts"])
+        stale = served.opened.training("one").stale
+        assert stale[:50] == served.opened.training("one").stale[:50]
+    with loader.Root(bucket.url, options=bucket.options()) as root:
+        train(root, loader.plan_of(root, "one"), "one", steps=1)
+    body = served.get("/r/one.json").json()
+    assert (body["stale"], body["starts"][0]["versions"]) == ("", ["photos@1"])
+    assert served.get("/r/one/0.json").json()["stale"] == ""
+
+
+def test_mirrors_show_versions_while_the_primary_is_down(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(outage, "OUTAGE_S", 3600)
+    monkeypatch.setattr(open_data, "FRESH_S", -1.0)
+    for key, data in bucket.origin.held().items():
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    root = loader.Root(bucket.url, options=bucket.options(), mirrors=[str(tmp_path / "root")])
+    served = Served(root, recipe=None)
+    try:
+        assert served.get("/r/one").status_code == 200
+        bucket.fail(500)
+        body = served.get("/r/one.json").json()
+        assert "cannot list s3://" in body["stale"]
+        told = served.get("/r/one/2")  # the ledger of its plan is the primary's
+        assert told.status_code == 503
+        assert "by the trail of" in told.text
+        for path in (*PAGES[2:], *MEDIA[1:]):
+            assert served.get(path).status_code == 200, path
+    finally:
+        served.close()
+
+
+def test_a_raw_bucket_that_is_down_breaks_no_page(trained, bucket, monkeypatch):
+    monkeypatch.setattr(raw_source, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(outage, "OUTAGE_S", 3600)
+    for name, value in (
+        ("ACCESS_KEY_ID", "k"),
+        ("SECRET_ACCESS_KEY", "s"),
+        ("ENDPOINT_URL", bucket.server.endpoint),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    bucket.fail(500)
+    served = Served(trained, recipe=None, raw="s3://raw")
+    try:
+        for path in ("/r/one/2/3", "/v/photos/1/s/3", "/v/photos/1/s/4"):
+            answer = served.get(path)
+            assert answer.status_code == 200
+            assert "cannot look up s3://raw/" in answer.text
+        asked = len(bucket.requests)
+        assert 0 < asked < 3
+        answer = served.get("/v/photos/1/s/3/raw")
+        assert (answer.status_code, answer.headers["retry-after"], len(bucket.requests)) == (503, "5", asked)
+        assert not served.opened.outage.is_known
+        bucket.fail(None)
+        bucket.origin.bucket = "raw"
+        for number in range(14):
+            bucket.origin.hold(f"{number}.jpg", b"raw bytes")
+        served.opened.raw._outage._told = None  # its seconds are over
+        assert served.get("/v/photos/1/s/3/raw").content == b"raw bytes"
+    finally:
+        served.close()
+
+
+def test_a_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
+    clock, asked = [100.0], []
+    monkeypatch.setattr(outage.time, "monotonic", lambda: clock[0])
+    one = Outage()
+
+    def fails(error):
+        asked.append(error)
+        raise error
+
+    with pytest.raises(Corrupt):
+        one.ask(lambda: fails(Corrupt("a page")))  # says nothing of the store
+    assert not one.is_known
+    with pytest.raises(Transient, match="first"):
+        one.ask(lambda: fails(Transient("first")))
+    for seconds in (0, 4.9):
+        clock[0] = 100 + seconds
+        with pytest.raises(Transient, match="first") as told:
+            one.ask(lambda: pytest.fail("it is not asked"))
+        one.note(told.value)  # as a page does: it lasts no longer for that
+    clock[0] = 105.0
+    assert one.ask(lambda: "it is back") == "it is back"
+    one.note(Throttled("slower"))
+    assert one.is_known
+    clock[0] = 111.0
+    assert not one.is_known

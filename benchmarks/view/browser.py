@@ -97,8 +97,14 @@ class Viewer:
 
     def peak_mib(self) -> list[float]:
         """The most memory that the server had, then that of each process that it started."""
-        processes = sorted(family(self._process.pid), key=lambda pid: (pid != self._process.pid, pid))
-        return [_peak_mib(pid) for pid in processes]
+        return [_mib(pid, "VmHWM") for pid in self._processes()]
+
+    def files_mib(self) -> list[float]:
+        """Pages of files that each of them has in memory now: the system shares them, and takes them back."""
+        return [_mib(pid, "RssFile") for pid in self._processes()]
+
+    def _processes(self) -> list[int]:
+        return sorted(family(self._process.pid), key=lambda pid: (pid != self._process.pid, pid))
 
 
 class _Answer:
@@ -123,6 +129,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def _peak_mib(pid: int) -> float:
-    found = re.search(r"VmHWM:\s*([0-9]+)", Path(f"/proc/{pid}/status").read_text())
+def _mib(pid: int, what: str) -> float:
+    found = re.search(rf"{what}:\s*([0-9]+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0

@@ -31,6 +31,7 @@ FILTERS = (
 )
 EDGE_PX = 192
 TURN_STEPS = 50
+OF_FILES = "  - of them pages of files, libraries among them"
 LOOKED_S = 4
 """Seconds that a person looks at a step before going on to the next."""
 
@@ -117,7 +118,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
         taken: dict[str, list[float]] = {
             name: [] for name in ("window", "whole", "warm", "slot", "slot again", "beside")
         }
-        peaks = []
+        peaks, files = [], []
         for number in range(rounds):
             with Viewer(str(root), *options) as viewer:
                 step = f"/r/{RUN}/{number}"
@@ -130,6 +131,7 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
                 taken["slot"].append(viewer.look(f"/r/{RUN}/{2 + number}/7").whole_s)
                 taken["slot again"].append(viewer.look(f"/r/{RUN}/{2 + number}/7").whole_s)
                 peaks.append(viewer.peak_mib())
+                files.append(viewer.files_mib())
                 viewer.look(f"/r/{RUN}/{20 + number}")
                 time.sleep(LOOKED_S)
                 taken["beside"].append(viewer.look(f"/r/{RUN}/{21 + number}").whole_s)
@@ -155,13 +157,12 @@ def batch(root: Path, rounds: int) -> Iterator[Row]:
         yield Row(
             what="- memory of the server", values=[one[0] for one in peaks], unit="MiB", goal=500, digits=0
         )
+        yield Row(what=OF_FILES, values=[one[0] for one in files], unit="MiB", digits=0)
         if options:
-            yield Row(
-                what="- memory of the recipe's process",
-                values=[max(one[1:]) for one in peaks],
-                unit="MiB",
-                digits=0,
-            )
+            recipes = [max(one[1:]) for one in peaks]
+            yield Row(what="- memory of the recipe's process", values=recipes, unit="MiB", digits=0)
+            recipes = [max(one[1:]) for one in files]
+            yield Row(what=OF_FILES, values=recipes, unit="MiB", digits=0)
 
 
 def filtered(root: Path, rounds: int) -> Iterator[Row]:

@@ -1,6 +1,7 @@
 """A look back at a training: repaired, rotted and masked samples; every rank's digest; and nothing written."""
 
 import itertools
+from threading import Semaphore, current_thread
 
 import numpy as np
 import pytest
@@ -413,3 +414,30 @@ def test_samples_one_by_one_are_let_go(views, damage, monkeypatch):
             for row, sample in found.items():
                 assert sample == {name: np.asarray(whole.fields[name][row]).tolist() for name in sample}
             del whole
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_next_sample_is_made_while_one_is_looked_at(views, monkeypatch, large):
+    """A large one is not. A transform fails where its sample would have come."""
+    plan = loader.plan({"photos": views["photos"]}, seed=3, global_batch=6)
+    if large:
+        monkeypatch.setattr(each_sample, "MOST_AHEAD_BYTES", 0)
+    begun, threads, taken = Semaphore(0), [], []
+
+    def transform(sample, rng):
+        threads.append(current_thread())
+        begun.release()
+        return sample if len(threads) < 6 else 1 / 0
+
+    def take(row, sample):
+        assert begun.acquire(blocking=False)
+        taken.append(row)
+        if not large:
+            assert begun.acquire(timeout=60)
+            begun.release()
+
+    replay = loader.Replay(plan, framework="numpy", transform=transform)
+    with replay, pytest.raises(TransformFailed, match="ZeroDivisionError"):
+        replay.each(0, take)
+    assert taken == list(range(5))
+    assert [one is current_thread() for one in threads] == [True] + 5 * [large]

@@ -125,3 +125,13 @@ def test_a_training_on_long_sounds_is_shown_by_their_beginning(root, monkeypatch
     assert long[2].proved is None
     assert long[2].text.startswith("flac: of long sounds the beginning is decoded")
     assert long[3] <= 4 * 8000 * 40
+
+
+def test_a_sound_that_was_cut_is_known_as_long_as_it_lives(monkeypatch):
+    monkeypatch.setattr(replayed_part, "MOST_SOUND_BYTES", 4 * 8000 * 2)
+    starts = replayed_part.SoundStarts()
+    long, short = (starts.start(flac(seconds), None) for seconds in (3, 1))
+    assert starts.cut({"flac": short, "wav": long}) == {"wav": "the first 2.0 s are decoded"}
+    place = id(long)
+    del long
+    assert place not in starts.notes

@@ -55,9 +55,7 @@ def test_small_values_and_those_without_bytes_have_none(plan):
 
 
 def test_values_of_equal_checksums_are_held_against_each_other(plan, monkeypatch):
-    monkeypatch.setattr(
-        "penstock.view.inspect.shown.shown_batch.tensor_crcs", lambda sample: dict.fromkeys(sample, 7)
-    )
+    monkeypatch.setattr(BatchValues, "crcs_of", lambda _, slot, sample: dict.fromkeys(sample, 7))
     found = shown_batch(plan, values_of({"a": RAMP}, {"a": RAMP + 1}, {"a": RAMP.copy()}))
     one, other, same = (slot.hashes["a"] for slot in found.slots)
     assert one == same != other

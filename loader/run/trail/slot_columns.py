@@ -72,6 +72,17 @@ class SlotColumns:
         found = {name: self._crc(name) for name in self._gone}
         return {name: crc for name, crc in found.items() if crc is not None}
 
+    def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> dict[str, int]:
+        """Return `tensor_crcs` of values of a slot that came from `add`, or from `numbers`."""
+        found, others = {}, {}
+        for name, value in sample.items():
+            gone = self._gone[name].get(slot)
+            if gone is None:
+                others[name] = value
+            elif gone.whole is not None:
+                found[name] = gone.whole[0]
+        return found | tensor_crcs(others)
+
     def numbers(self) -> dict[int, dict[str, Any]]:
         """Return slot -> field -> value of the batch, of the values that `add` did not return.
 
@@ -140,14 +151,15 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _gone(value: Any, converted: Any, framework: str) -> _Gone:
-    whole = _crc_of(converted)
     is_array = isinstance(value, np.ndarray) and not value.dtype.hasobject
-    if whole is None or not (is_array or (_is_tensor(value) and framework == "torch")):
+    if not (is_array or (_is_tensor(value) and framework == "torch")):
         kind = type(value) if type(value) in (bytes, str) else object
-        return _Gone(kind, (), "", (0, 0), whole)
-    _, data = pieces(converted)
+        return _Gone(kind, (), "", (0, 0), _crc_of(converted))
+    head, values = pieces(converted)
+    data = crc32c(values), len(values)
+    whole = _behind(crc32c(head), data), len(head) + len(values)
     alike = not is_array, value.dtype, tuple(value.shape)
-    return _Gone(object, alike, str(converted.dtype), (crc32c(data), len(data)), whole)
+    return _Gone(object, alike, str(converted.dtype), data, whole)
 
 
 def _crc_of(value: Any) -> tuple[int, int] | None:
@@ -167,8 +179,13 @@ def _joined(head: bytes, parts: Iterable[tuple[int, int] | None]) -> int | None:
     for part in parts:
         if part is None:
             return None
-        crc = _times(_moved_by(part[1]), crc) ^ part[0]
+        crc = _behind(crc, part)
     return crc
+
+
+def _behind(crc: int, part: tuple[int, int]) -> int:
+    """Return the CRC-32C of a stretch of bytes, by its own, and of a part behind it."""
+    return _times(_moved_by(part[1]), crc) ^ part[0]
 
 
 def _times(a: int, b: int) -> int:

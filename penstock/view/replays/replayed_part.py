@@ -3,13 +3,13 @@
 from collections.abc import Container, Mapping
 from contextlib import suppress
 from functools import partial
-from threading import local
 from typing import Any
+from weakref import finalize
 
 import loader
 from loader.errors import Corrupt
 from loader.modalities import DECODERS, Decoder
-from loader.modalities.fields import last_word, load
+from loader.modalities.fields import Buffer, last_word, load
 from loader.order.steps.slots import rank_slice
 from loader.run.recipe.recipe import stored_views
 from loader.run.trail.slot_columns import SlotColumns
@@ -23,27 +23,28 @@ MOST_SOUND_BYTES = 2**26
 
 
 class SoundStarts:
-    """Decoders of sounds up to a limit, which note the fields that they cut. Thread-safe: each thread has its notes."""
+    """Decoders of sounds up to a limit, which note the values that they cut, as long as these live. Thread-safe."""
 
     def __init__(self) -> None:
-        self._notes = local()
+        self.notes: dict[int, str] = {}
+        """`id` of a value that was cut -> its length in words."""
 
     def decoders(self, plan: loader.Plan) -> dict[str, Decoder]:
         """Return field -> decoder, of the fields of a plan that are sounds."""
         fields = dict.fromkeys(field for view in stored_views(plan) for field in view.fields)
         sounds = [one for one in fields if DECODERS.get(last_word(one), "").startswith("audio.")]
-        return {field: partial(self._start, field) for field in sounds}
+        return dict.fromkeys(sounds, self.start)
 
-    def taken(self) -> dict[str, str]:
-        """Return field -> length of what was decoded, in words, of those that were cut since the last call."""
-        found: dict[str, str] = self._notes.__dict__.copy()
-        self._notes.__dict__.clear()
-        return found
+    def cut(self, decoded: Mapping[str, Any]) -> dict[str, str]:
+        """Return field -> length of what was decoded, in words, of the values of a sample that were cut."""
+        return {name: self.notes[id(value)] for name, value in decoded.items() if id(value) in self.notes}
 
-    def _start(self, field: str, data: bytes, rng: object) -> Any:
+    def start(self, data: Buffer, rng: object) -> Any:
+        """Return the beginning of a sound: a decoder."""
         samples, rate_hz, whole = load("audio.decode:read_start")(data, MOST_SOUND_BYTES)
         if not whole:
-            self._notes.__dict__[field] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
+            self.notes[id(samples)] = f"the first {length(samples.shape[1] / rate_hz)} are decoded"
+            finalize(samples, self.notes.pop, id(samples)).atexit = False
         return samples
 
 
@@ -87,7 +88,7 @@ class ReplayedPart:
 
         def taken(slot: int, sample: dict[str, Any]) -> None:
             values = self._columns.add(slot, sample)
-            if cut := self._sounds.taken():
+            if cut := self._sounds.cut(sample):
                 self.cut[slot] = cut
             if slot >= 0:
                 take(slot, values, texts(values))
@@ -99,6 +100,10 @@ class ReplayedPart:
         self.errors = {
             one.slot: one.error for one in batch.substitutions if not one.attempt and not one.substitute
         }
+
+    def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return the CRC-32C of some values of a slot: those of columns are joined from them."""
+        return self._columns.crcs_of(slot, sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
         """Give the values of some slots to `take` once more: each is made as a part of its own."""

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import loader
 from loader.dataset.shards.address import SampleAddress
+from loader.run.trail.tensor_crcs import tensor_crcs
 
 from .picture_placement import Placement
 
@@ -127,6 +128,9 @@ class PartValues(Protocol):
     def each(self, take: TakeValues) -> None:
         """Give the values of every slot to `take`, those of a slot at once or in two calls. None is kept."""
 
+    def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return field -> CRC-32C of some values that `each` gave of a slot, as `tensor_crcs`."""
+
     def again(self, slots: Container[int], take: TakeValues) -> None:
         """Give the values of some slots once more: those that take memory."""
 
@@ -172,6 +176,10 @@ class BatchValues:
     def each(self, take: TakeValues) -> None:
         """Give the values of every slot to `take`."""
         self.again(range(len(self.slots)), take)
+
+    def crcs_of(self, slot: int, sample: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return field -> CRC-32C of values."""
+        return tensor_crcs(sample)
 
     def again(self, slots: Container[int], take: TakeValues) -> None:
         """Give the values of some slots to `take`."""

@@ -140,7 +140,7 @@ class Replays:
                 texts=texts,
                 restored=restored_texts(self._tokenizers, values.decoded, facts),
                 settled=settled,
-                cut=self._sounds.taken(),
+                cut=self._sounds.cut(values.decoded),
             )
             return take(replay.plan, more)
 

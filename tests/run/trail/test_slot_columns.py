@@ -71,6 +71,7 @@ def test_samples_one_by_one_are_those_of_their_batch(samples, framework, order) 
     assert columns.crcs() == tensor_crcs(whole)
     assert set(columns.names) == whole.keys()
     for slot in real:
+        assert columns.crcs_of(slot, found[slot]) == tensor_crcs(found[slot])
         assert {name: told(value) for name, value in found[slot].items()} == {
             name: told(column[slot]) for name, column in whole.items()
         }

@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from penstock.view.kinds import Facts, kind_of
 from penstock.view.kinds.array import ARRAY
+from penstock.view.kinds.drawing import arrays as drawing
 from penstock.view.kinds.drawing.arrays import looking_once, range_of
 
 FACTS = Facts(field="latent.npy")
@@ -120,11 +121,14 @@ def test_marks(value, names) -> None:
 @given(
     arrays(np.uint8, array_shapes(min_dims=1, max_dims=3, max_side=40)),
     st.sampled_from([lambda one: one, np.transpose, lambda one: one[..., :-1]]),
+    st.sampled_from([7, drawing.CHUNK_BYTES]),
 )
-def test_bytes_have_the_range_of_their_values(value, turned) -> None:
+def test_bytes_have_the_range_of_their_values(value, turned, together) -> None:
     """To the last bit: they are counted by value, and others are added up."""
     value = turned(value)
     if value.size:
-        found, wide = range_of(value), range_of(value.astype(np.int16, order="K"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(drawing, "CHUNK_BYTES", together)
+            found, wide = range_of(value), range_of(value.astype(np.int16, order="K"))
         assert replace(found, counts=()) == wide
         assert found.counts == tuple(np.bincount(value.ravel(), minlength=256).tolist())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import loader
-from loader.run.trail.tensor_crcs import array_bytes, tensor_crcs
+from loader.run.trail.tensor_crcs import array_bytes
 
 from ...kinds import kind_of
 from ...kinds.drawing.arrays import looking_once
@@ -89,7 +89,9 @@ def shown_batch(plan: "loader.Plan", values: PartValues, *, n_pictured: int = PI
             one.fields.update(zip(sample, shown, strict=True))
             if i < n_pictured and not one.thumbnails:
                 one.thumbnails = _thumbnails(sample, shown, version)
-        one.crcs |= _crcs(sample)
+        one.crcs |= values.crcs_of(
+            i, {name: value for name, value in sample.items() if _nbytes(value) >= _MIN_BYTES}
+        )
 
     values.each(look)
     hashes = _hashes(values, made)
@@ -125,6 +127,7 @@ class _Made:
     fields: dict[str, Shown] = field(default_factory=dict)
     thumbnails: dict[str, Media] = field(default_factory=dict)
     crcs: dict[str, int] = field(default_factory=dict)
+    """Field -> CRC-32C of its value; none of small values, which are often equal."""
 
 
 def _hashes(values: PartValues, made: Mapping[int, _Made]) -> dict[int, dict[str, bytes]]:
@@ -155,23 +158,12 @@ def _thumbnails(
     return {}
 
 
-def _crcs(sample: Mapping[str, Any]) -> dict[str, int]:
-    """Return field -> CRC-32C of its value with its shape. Small values, which are often equal, have none."""
-    return tensor_crcs(
-        {name: _plain(value) for name, value in sample.items() if _nbytes(value) >= _MIN_BYTES}
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-
-
 def _nbytes(value: object) -> int:
     return len(value) if isinstance(value, str | bytes) else int(getattr(value, "nbytes", 0))
 
 
 def _hash(value: Any) -> bytes:
-    data = _plain(value)
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     return hashlib.blake2b(
         data if isinstance(data, bytes) else array_bytes(data).data, digest_size=16
     ).digest()

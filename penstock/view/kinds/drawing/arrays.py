@@ -15,6 +15,8 @@ from ..kind import Mark, mark
 
 CHUNK_VALUES = 2**16
 """Values that are looked at together: few enough to stay in a core's cache."""
+CHUNK_BYTES = 2**20
+"""Values of uint8 that are counted together: each is read once."""
 MAX_EXAMINED = 2**24
 """Values whose range is told; of a larger array the first."""
 MAX_CONVERTED = 2**28
@@ -134,7 +136,7 @@ def _range_of_bytes(array: Array) -> Range:
     from PIL import Image
 
     counts, first = np.zeros(256, np.int64), 0
-    for at, chunk in enumerate(chunks_of(array)):
+    for at, chunk in enumerate(chunks_of(array, CHUNK_BYTES)):
         first = first if at else int(chunk[0])
         counts += Image.frombuffer("L", (chunk.size, 1), chunk, "raw", "L", 0, 1).histogram()
     n, values = int(counts.sum()), np.arange(256)
@@ -174,7 +176,8 @@ def _range_of(array: Array) -> Range:
         finite += chunk.size
         with np.errstate(over="ignore", invalid="ignore"):
             wide -= first  # squares of numbers near one another, far from 0, would cancel out
-            total, squares = total + float(wide.sum()), squares + float(np.einsum("i,i", wide, wide))
+            total += float(wide.sum())
+            squares += float(np.square(wide, out=wide).sum())
     shift, square = (total / finite, squares / finite) if finite else (np.nan, np.nan)
     return Range(
         low=low if finite else np.nan,
@@ -187,16 +190,16 @@ def _range_of(array: Array) -> Range:
     )
 
 
-def chunks_of(array: Array) -> Iterator[Array]:
-    """Yield MAX_EXAMINED values at most in flat pieces, in the order in which they lie in memory.
+def chunks_of(array: Array, n: int = CHUNK_VALUES) -> Iterator[Array]:
+    """Yield MAX_EXAMINED values at most in flat pieces of `n`, in the order in which they lie in memory.
 
     Complex numbers come by their magnitude, truth values as uint8.
     """
     back = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
     array = array[back].transpose(np.argsort([-abs(stride) for stride in array.strides], kind="stable"))
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    for start in range(0, min(array.size, MAX_EXAMINED), CHUNK_VALUES):
-        chunk = flat[start : min(start + CHUNK_VALUES, MAX_EXAMINED)]
+    for start in range(0, min(array.size, MAX_EXAMINED), n):
+        chunk = flat[start : min(start + n, MAX_EXAMINED)]
         if chunk.dtype.kind == "c":
             chunk = np.abs(chunk)
         yield chunk.view(np.uint8) if chunk.dtype == np.bool_ else chunk

@@ -17,7 +17,7 @@ from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_p
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.errors import Changed, ObjectNotFound, PenstockError, Throttled, Transient
 from loader.foreign import format_named
-from loader.foreign.formats.mds_index import INDEX
+from loader.foreign.formats.indexed import INDEX
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import COMMON, groups_of
 from loader.foreign.parts import objects_of, put_parts, text_of

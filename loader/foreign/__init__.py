@@ -22,6 +22,7 @@ from .formats.sample import Found
 FORMATS = {
     "energon": ".formats.energon.archives",
     "files": ".formats.plain_files",
+    "litdata": ".formats.litdata.chunks",
     "mds": ".formats.mds",
     "megatron": ".formats.megatron.documents",
     "webdataset": ".formats.webdataset",

@@ -21,6 +21,7 @@ FORMATS = {
     "energon": ".exporters.to_energon",
     "files": ".exporters.to_files",
     "lerobot": ".exporters.to_lerobot",
+    "litdata": ".exporters.to_litdata",
     "mds": ".exporters.to_mds",
     "megatron": ".exporters.to_megatron",
     "parquet": ".exporters.to_parquet",

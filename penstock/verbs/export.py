@@ -12,7 +12,9 @@ from .verb import Answer, Verb
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("ref", help="e.g. photos@3")
-    parser.add_argument("format", help="energon, files, lerobot, mds, megatron, parquet or webdataset")
+    parser.add_argument(
+        "format", help="energon, files, lerobot, litdata, mds, megatron, parquet or webdataset"
+    )
     parser.add_argument("url", help="path or URL of the target: an empty place, or one of the same export")
     parser.add_argument("--where", metavar="SQL", help="export the samples for which it is true")
     parser.add_argument(

@@ -13,8 +13,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="one that can be registered (energon, files, hf, mds, megatron, parquet, webdataset), or arrow, csv, "
-        "jsonl, lerobot, robomimic",
+        help="one that can be registered (energon, files, hf, litdata, mds, megatron, parquet, webdataset), or arrow, "
+        "csv, jsonl, lerobot, robomimic",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

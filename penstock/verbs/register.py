@@ -12,8 +12,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; megatron: "
-        "indexed datasets; files: a sample each; parquet, hf: tables, each row a sample",
+        help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
+        "chunks of LitData; megatron: indexed datasets; files: a sample each; parquet, hf: tables, each row a sample",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

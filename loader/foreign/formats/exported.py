@@ -10,13 +10,17 @@ from typing import Any, NamedTuple
 from ...dataset.tables.columns import SOURCE_COLUMNS, check_metadata, check_source
 from ...errors import Corrupt, InvalidField
 from ...json_text import DamagedJson, parse_json_object
-from ...storage import ObjectInfo, Store
+from ...storage import ObjectInfo, Span, Store
+from .sample import NO_METADATA, ForeignSample
+from .window import Window
 
 NOTE = ".penstock/export.json"
 MEMBERS = ("json", "metadata.json")
 """Extensions of an archive's member with metadata: the first that no field has."""
 KEY, METADATA = "key", "metadata"
-"""Columns of MDS beside the fields."""
+"""Columns of MDS and LitData beside the fields."""
+TOLD_BYTES = 2**20
+"""Bytes of such a column that are read, at most."""
 Told = tuple[dict[str, Any], dict[str, str]]
 """Metadata and provenance of a sample."""
 _OF_THE_PLACE = ("raw_key", "raw_etag")
@@ -59,6 +63,27 @@ class Exported(NamedTuple):
                 f"{name}: metadata of sample {key!r} is not what the export wrote: {error}. Move what was added to the "
                 "export elsewhere"
             ) from error
+
+    def restored(self, sample: ForeignSample, told: Mapping[str, Span], window: Window) -> ForeignSample:
+        """Return a sample with its key and its columns. told: places of `KEY` and `METADATA`. Raises: Corrupt."""
+        key, metadata, source = sample.key, NO_METADATA, NO_METADATA
+        for at in told.values():
+            if at.nbytes > TOLD_BYTES:
+                raise Corrupt(
+                    f"{window.name}, byte {at.offset}: key or metadata has {at.nbytes:,} bytes; at most "
+                    f"{TOLD_BYTES:,} are read"
+                )
+        if KEY in told:
+            try:
+                key = window.read(*told[KEY]).decode()
+            except UnicodeDecodeError as error:
+                raise Corrupt(
+                    f"{window.name}, byte {told[KEY].offset}: the key is no UTF-8: {error}"
+                ) from error
+        if METADATA in told:
+            at = told[METADATA]
+            metadata, source = self.read(window.read(*at), f"{window.name}, byte {at.offset}", key)
+        return ForeignSample(key, sample.fields, metadata, source)
 
 
 def exported_at(store: Store, objects: Collection[ObjectInfo], *formats: str) -> Exported | None:

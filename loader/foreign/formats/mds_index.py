@@ -9,7 +9,6 @@ from ...errors import Corrupt, InvalidStore
 from ...json_text import DamagedJson, parse_json_object
 from ...storage import ObjectInfo
 
-INDEX = "index.json"
 SCALARS = {
     "int": "i8",
     **{f"{sign}int{8 * n}": f"{kind}{n}" for sign, kind in (("", "i"), ("u", "u")) for n in (1, 2, 4, 8)},

@@ -178,6 +178,35 @@ def of_mds(found):
     return out
 
 
+def of_litdata(found):
+    """The same of LitData's chunks, as the index says where they are and which leaves their samples have."""
+    out = {}
+    told = json.loads(found["index.json"]) if "index.json" in found else {"chunks": []}
+    for chunk in told["chunks"]:
+        data = found[chunk["filename"]]
+        assert len(data) == chunk["chunk_bytes"]
+        names = json.loads(json.loads(told["config"]["data_spec"])[1]["context"])
+        encodings = told["config"]["data_format"]
+        n, *offsets = np.frombuffer(data, "<u4", chunk["chunk_size"] + 2).tolist()
+        assert n == chunk["chunk_size"]
+        for begin, end in itertools.pairwise(offsets):
+            sizes = np.frombuffer(data, "<u4", len(names), begin).tolist()
+            cuts = np.cumsum([begin + 4 * len(names), *sizes])
+            assert cuts[-1] == end
+            values = {name: data[cuts[i] : cuts[i + 1]] for i, name in enumerate(names)}
+            for name, encoding in zip(names, encodings, strict=True):
+                if encoding == "json" and values[name] != b"\x0b":
+                    assert values[name][:5] == b"\0" + np.uint32(len(values[name]) - 5).tobytes()
+                    values[name] = values[name][5:]
+            columns = json.loads(values.pop("metadata", b"{}"))
+            key = values.pop("key").decode()
+            for name in json.loads(values.pop("absent", b"[]")):
+                assert values.pop(name) in (b"", b"\x0b")
+            assert key not in out
+            out[key] = (values, columns)
+    return out
+
+
 def of_parquet(found):
     """The same of Parquet with the features of Hugging Face datasets, as DuckDB reads it."""
     import duckdb
@@ -230,6 +259,7 @@ def readers():
     return {
         "energon": of_energon,
         "files": of_files,
+        "litdata": of_litdata,
         "mds": of_mds,
         "megatron": of_megatron,
         "parquet": of_parquet,

@@ -234,6 +234,47 @@ def test_mds_holds_flat_arrays_as_its_own_and_names_the_rest(tmp_path, monkeypat
         }
 
 
+def test_litdata_has_one_kind_of_samples_and_names_the_rest(tmp_path, monkeypatch, readers, objects):
+    monkeypatch.setattr("penstock.sources.exporters.to_litdata.CHUNK_BYTES", 100)
+    with loader.Root(tmp_path / "root") as root:
+        for first, more in ((0, {}), (5, {"json": b'{"a":1}'})):
+            groups = {"tokens.u2": "media", "txt": "media", "json": "more"}
+            with root.write(
+                "d", groups={name: groups[name] for name in ("tokens.u2", "txt", *more)}
+            ) as writer:
+                for i in range(first, first + 5):
+                    writer.add(
+                        f"k{i}", {"tokens.u2": bytes(2 * i), "txt": "\u00e9" * i, **more}, metadata={"w": i}
+                    )
+        done = export(root.open("d"), "litdata", open_store(tmp_path / "out"))
+        with root.write("e", groups={"key": "media", "absent": "media", "metadata": "media"}) as writer:
+            writer.add("a", {"key": b"1", "metadata": b"2", "absent": b"3"}, metadata={"w": 1})
+        with root.write(
+            "e", groups={"key": "media", "absent": "media", "metadata": "media", "x": "x"}
+        ) as writer:
+            writer.add("b", {"key": b"1", "metadata": b"2", "absent": b"3", "x": b"4"})
+        with pytest.raises(
+            LossyExport, match=r"keys: its leaf .* 'key'(?s:.*)metadata: (?s:.*)absence: .*'absent'"
+        ):
+            export(root.open("e"), "litdata", open_store(tmp_path / "e"))
+        for field, data in (("txt", b"\xff"), ("tokens.u2", b"abc")):
+            with root.write("f" + field[:2]) as writer:
+                writer.add("a", {field: data})
+            why = export(root.open("f" + field[:2]), "litdata", open_store(tmp_path / field)).failures
+            assert field in why[0]
+    found = objects(open_store(tmp_path / "out"))
+    told = json.loads(found["index.json"])
+    assert len(told["chunks"]) > 2
+    assert done.objects == len(told["chunks"]) + 1
+    assert told["config"]["data_format"] == ["str", "json", "json", "json", "no_header_numpy:5", "str"]
+    expected = {
+        f"k{i}": ({"tokens.u2": bytes(2 * i), "txt": ("\u00e9" * i).encode()}, {"w": i}) for i in range(10)
+    }
+    for i in range(5, 10):
+        expected[f"k{i}"][0]["json"] = b'{"a":1}'
+    assert readers["litdata"](found) == expected
+
+
 def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, cli, own):
     with loader.Root(own) as root:
         (address,) = root.open("d").address([0], ["x.npy"])
@@ -261,7 +302,8 @@ def test_a_damaged_sample_is_named_and_the_rest_is_exported(version, tmp_path, c
     [
         (
             ["tars"],
-            "format 'tars' is not known; accepted: energon, files, lerobot, mds, megatron, parquet, webdataset",
+            "format 'tars' is not known; accepted: energon, files, lerobot, litdata, mds, megatron, parquet, "
+            "webdataset",
         ),
         (
             ["files", "--without", "mood"],

@@ -10,8 +10,9 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
+from loader.foreign.formats.indexed import INDEX
 from loader.foreign.formats.mds import samples
-from loader.foreign.formats.mds_index import INDEX, MdsShard, shards_in
+from loader.foreign.formats.mds_index import MdsShard, shards_in
 from loader.foreign.formats.object_file import opened
 from loader.json_text import DamagedJson, parse_json_object
 from loader.storage import Blob, ObjectInfo, Store

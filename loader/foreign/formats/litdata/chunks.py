@@ -1,0 +1,111 @@
+"""LitData's optimized datasets, read where they lie: the index, and of each chunk its offsets, sizes and numbers.
+
+A sample's key is its number in the dataset, in decimal. Numbers become metadata, everything else fields, but for JSON.
+"""
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from ....errors import Corrupt, InvalidSample
+from ....json_text import DamagedJson, parse_json
+from ....storage import ObjectInfo, Span, Store
+from ..exported import KEY, METADATA, TOLD_BYTES, Exported, exported_at
+from ..indexed import INDEX, Int64s, corrupt, has_index, offsets_in
+from ..sample import RUN_SAMPLES, ForeignRun, ForeignSample, Found
+from ..window import Window
+from .arrow_rows import table_rows
+from .leaves import Values, put, size_of, values_at
+from .litdata_index import ABSENT, Chunk, LitDataIndex, index_of
+
+OBJECTS_PER_SHARD = 1
+
+
+def look(store: Store, infos: list[ObjectInfo]) -> Found:
+    """Return the chunks that the index of a place lists. Raises: as `index_of`; InvalidStore; StoreError."""
+    objects = {info.key: info for info in infos}
+    if not has_index(store, objects):
+        return Found([], partial(samples, store, LitDataIndex({}, (), False), None))
+    exported = exported_at(store, infos, "litdata")
+    index = index_of(store.get(INDEX).data, f"{store.url}/{INDEX}", objects, exported)
+    return Found(
+        [info for info in infos if info.key in index.chunks], partial(samples, store, index, exported)
+    )
+
+
+def samples(
+    store: Store, index: LitDataIndex, exported: Exported | None, info: ObjectInfo
+) -> Iterator[ForeignSample | ForeignRun]:
+    """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; Changed; StoreError; as `table_rows`."""
+    chunk, window = index.chunks[info.key], Window(store, info)
+    try:
+        offsets = offsets_in(window, chunk.n_samples, "chunk")
+        if index.is_tokens:
+            yield from _tokens(index, chunk, window, offsets)
+        else:
+            rows = _rows(index, chunk, window, offsets)
+            for number, row in enumerate(rows, chunk.first):
+                if not row.fields:
+                    raise InvalidSample(
+                        f"{window.name}: sample {number} has numbers and JSON alone, and nothing that could be a field"
+                    )
+                one = ForeignSample(str(number), *row)
+                yield _restored(one, window, exported) if exported else one
+    finally:
+        window.close()
+
+
+def _rows(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) -> Iterator[Values]:
+    """Yield the samples of a chunk of leaves, or of the table behind its offsets. Raises: Corrupt; as `table_rows`."""
+    if offsets[-1] != window.nbytes:  # a table is all of the samples, also where leaves stand in front of it
+        yield from table_rows(window, int(offsets[-1]), chunk.n_samples)
+        return
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        out = Values({}, {})
+        for leaf, place in values_at(index.leaves, window, begin, end):
+            put(leaf, window, place, out)
+        yield out
+
+
+def _restored(sample: ForeignSample, window: Window, exported: Exported) -> ForeignSample:
+    """Return a sample of an export of ours as it was. Raises: Corrupt."""
+    fields = dict(sample.fields)
+    own = {KEY, METADATA, ABSENT} - exported.fields
+    told = {name: fields.pop(name) for name in own if name in fields}
+    if ABSENT in told:
+        for name in _absent(window, told.pop(ABSENT)):
+            fields.pop(name, None)
+    return exported.restored(sample._replace(fields=fields), told, window)
+
+
+def _absent(window: Window, at: Span) -> list[str]:
+    """Return the fields that a sample of an export does not have. Raises: Corrupt."""
+    try:
+        names = parse_json(window.read(*at)) if at.nbytes <= TOLD_BYTES else None
+        if type(names) is list and all(type(name) is str for name in names):
+            return names
+        raise DamagedJson("it is no list of names")
+    except DamagedJson as error:
+        raise corrupt(window, at.offset, f"the fields that a sample lacks are not said: {error}") from error
+
+
+def _tokens(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) -> Iterator[ForeignRun]:
+    """Yield the documents of a chunk of tokens. Raises: Corrupt."""
+    (leaf,), sizes = index.leaves, np.diff(offsets)
+    width = size_of(leaf.word)
+    wrong = np.flatnonzero(sizes % width)
+    if len(wrong):
+        at = int(wrong[0])
+        raise corrupt(window, 4 * (at + 1), f"a sample has {sizes[at]} bytes, no whole values of {leaf.word}")
+    if offsets[-1] != window.nbytes or int(sizes.sum()) != width * (chunk.n_tokens or 0):
+        raise _of_others(window, chunk, int(sizes.sum()) // width)
+    places = np.stack([offsets[:-1], sizes], 1)[:, None]
+    for first in range(0, chunk.n_samples, RUN_SAMPLES):
+        some = places[first : first + RUN_SAMPLES]
+        yield ForeignRun("", chunk.first + first, (leaf.field,), some)
+
+
+def _of_others(window: Window, chunk: Chunk, n_tokens: int) -> Corrupt:
+    return corrupt(window, 0, f"the chunk has {n_tokens} tokens, and its index says {chunk.n_tokens}")

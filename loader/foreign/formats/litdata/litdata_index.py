@@ -1,0 +1,204 @@
+"""The index of a LitData dataset, `index.json`: its chunks in order, and the leaves of its samples.
+
+The leaves' names come from a tree of torch, which the index holds as JSON. It names classes; none is imported.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ....errors import Corrupt, InvalidStore, PenstockError
+from ....json_text import DamagedJson, parse_json, parse_json_object
+from ....storage import ObjectInfo
+from ..exported import KEY, METADATA, Exported
+from ..indexed import check_apart, column_name, field_name
+
+ABSENT = "absent"
+"""Leaf of an export of ours: the fields that a sample does not have, a JSON list."""
+JSON = "json"
+NUMBERS = {"int": "i8", "float": "f8", "bool": "bool"}
+"""Encoding of one number -> word of its dtype."""
+WORDS = {
+    "bytes": "",
+    "str": "txt",
+    "text": "txt",
+    "jpeg": "jpg",
+    "jpeg_array": "jpeg-array",
+    "png": "png",
+    "pil": "pil",
+    "tifffile": "tiff",
+    "tiff": "tiff",
+    "pdf": "pdf",
+    "graph": "graph.pickle",
+    "pickle": "pickle",
+}
+"""Encoding -> last word of the field. Graphs have pickles in them."""
+EXTENSIONS = {"file": "", "image": "jpg", "video": "mp4", "audio": "wav", "mesh": "glb", "nifti": "nii"}
+"""Encoding that has an extension behind it -> the word without one."""
+_TORCH = (
+    "f4", "f4", "f8", "f8", "c8", "c8", "c16", "c16", "f2", "f2", "bf16", "u1",
+    "i1", "i2", "i2", "i4", "i4", "i8", "i8", "bool", "u2",
+)  # fmt: skip
+_NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "bool")
+DTYPES = {"tensor": _TORCH, "numpy": _NUMPY}
+"""Encoding of an array -> word of the dtype with each number."""
+_FLAT = {f"no_header_{name}": words for name, words in DTYPES.items()}
+_TOKENS, _PLAIN = "TokensLoader", "PyTreeLoader"
+
+
+class Leaf(NamedTuple):
+    """A value of each sample."""
+
+    name: str
+    """Its place in the sample: keys and numbers, joined by dots."""
+    encoding: str
+    """Its encoding, without what stands behind a colon."""
+    field: str
+    """Its field, without the dtype where each value says it; "" of a number or JSON."""
+    column: str
+    """Its metadata column: of a number or JSON, or of an array's shape; "" without one."""
+    word: str
+    """Word of the dtype of a number or a flat array; "" otherwise."""
+
+
+class Chunk(NamedTuple):
+    """A chunk, as the index has it."""
+
+    n_samples: int
+    """Number of samples."""
+    first: int
+    """Number of its first sample in the dataset."""
+    n_tokens: int | None
+    """Number of tokens; None where samples are no tokens alone."""
+
+
+class LitDataIndex(NamedTuple):
+    """A dataset."""
+
+    chunks: Mapping[str, Chunk]
+    """Key of an object -> its chunk."""
+    leaves: tuple[Leaf, ...]
+    """Leaves, in the order of their values."""
+    is_tokens: bool
+    """True where a sample is its tokens, without the length in front."""
+
+
+def index_of(
+    data: bytes, name: str, objects: Mapping[str, ObjectInfo], exported: Exported | None
+) -> LitDataIndex:
+    """Return what an index says. name: of it, for errors. objects: of the place, by key.
+
+    Raises: Corrupt for an index that is damaged or lists what is not there; InvalidStore for chunks that are
+    compressed, encrypted or of another layout; InvalidSample for two leaves that would be one column.
+    """
+    try:
+        told = parse_json_object(data)
+        if "shards" in told and "chunks" not in told:
+            raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
+        listed, config = told["chunks"], told["config"]
+        _check_layout(name, config)
+        is_tokens = config.get("item_loader") == _TOKENS
+        leaves = _leaves(config, name, is_tokens, exported)
+        chunks, first = dict[str, Chunk](), 0
+        for number, one in enumerate(listed):
+            key, chunk, nbytes = _chunk(one, first, is_tokens)
+            if key in chunks or (info := objects.get(key)) is None or info.nbytes != nbytes:
+                there = "it comes twice" if key in chunks else "it is not there"
+                if key not in chunks and key in objects:
+                    there = f"the object has {objects[key].nbytes:,}"
+                raise Corrupt(f"{name}: chunks[{number}] is {key} of {nbytes:,} bytes, and {there}")
+            chunks[key] = chunk
+            first += chunk.n_samples
+    except PenstockError:
+        raise
+    except (DamagedJson, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
+    check_apart({leaf.name: leaf.column for leaf in leaves if leaf.column}, name)
+    return LitDataIndex(chunks, leaves, is_tokens)
+
+
+def _check_layout(name: str, config: dict[str, Any]) -> None:
+    """Raise InvalidStore for chunks whose values have no place of their own."""
+    again = "Write the dataset again with optimize(..., compression=None, encryption=None)"
+    for how in ("compression", "ipc_compression", "encryption"):
+        if config.get(how):
+            what = "encrypted" if how == "encryption" else f"compressed ({config[how]!r})"
+            raise InvalidStore(f"{name}: its chunks are {what}: no sample can be read by itself. {again}")
+    loader = config.get("item_loader") or _PLAIN
+    if loader not in (_TOKENS, _PLAIN):
+        hint = ". Its tables: penstock import parquet" if loader == "ParquetLoader" else ""
+        raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
+
+
+def _chunk(one: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, Chunk, int]:
+    """Return key, chunk and size of an entry. Raises: KeyError; ValueError."""
+    key, nbytes, n, dim = one["filename"], one["chunk_bytes"], one["chunk_size"], one.get("dim")
+    numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
+    if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
+        raise ValueError(f"a chunk is {one!r}")
+    return key, Chunk(n, first, dim if is_tokens else None), nbytes
+
+
+def _leaves(
+    config: dict[str, Any], where: str, is_tokens: bool, exported: Exported | None
+) -> tuple[Leaf, ...]:
+    """Return the leaves. Raises: KeyError; TypeError; ValueError; DamagedJson."""
+    encodings, spec = config["data_format"], config["data_spec"]
+    if type(encodings) is not list or not all(type(one) is str for one in encodings) or not encodings:
+        raise ValueError(f"data_format {encodings!r}")
+    protocol, tree = parse_json(spec)
+    if protocol != 1:
+        raise ValueError(f"data_spec has the protocol {protocol!r}")
+    names = [".".join(path) for path in _paths(tree, ())]
+    if names == [""]:
+        names = ["tokens" if is_tokens else "data"]
+    if len(set(names)) != len(encodings) or len(names) != len(encodings):
+        raise ValueError(f"data_spec has the leaves {names}, and data_format {encodings}")
+    leaves = tuple(
+        _leaf(name, encoding, where, exported) for name, encoding in zip(names, encodings, strict=True)
+    )
+    if is_tokens and (len(leaves) != 1 or leaves[0].encoding not in _FLAT):
+        raise ValueError(f"data_format {encodings!r} of tokens")
+    return leaves
+
+
+def _paths(tree: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the place of each leaf. Raises: KeyError; TypeError; ValueError; DamagedJson."""
+    kind, context, children = tree["type"], tree["context"], tree["children_spec"]
+    if kind is None:
+        if children:
+            raise ValueError("a leaf of data_spec has children")
+        yield path
+        return
+    context = parse_json(context) if type(context) is str else context
+    if type(context) is dict and "dict_context" in context:  # of a defaultdict
+        context = context["dict_context"]
+    names = context if type(context) is list and len(context) == len(children) else range(len(children))
+    for name, child in zip(names, children, strict=True):
+        yield from _paths(child, (*path, str(name)))
+
+
+def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Leaf:
+    """Return a leaf. Raises: InvalidStore for an unknown encoding; ValueError, IndexError for an unknown dtype."""
+    kind, _, detail = encoding.partition(":")
+    mine = exported is not None and (name in exported.fields or name in (KEY, METADATA, ABSENT))
+    field, column, word = "", "", ""
+    if kind in _FLAT:
+        word = _FLAT[kind][int(detail)]
+        field = name if mine else field_name(name, word)
+    elif kind in DTYPES:
+        field, column = name, column_name(f"{name}_shape", "litdata")
+    elif kind in NUMBERS or (kind == JSON and not mine):
+        word, column = NUMBERS.get(kind, ""), column_name(name, "litdata")
+    elif mine:
+        field = name
+    elif kind in EXTENSIONS:
+        field = field_name(name, detail or EXTENSIONS[kind])
+    elif kind in WORDS:
+        field = field_name(name, "graph.pickle" if detail == "pickle" else WORDS[kind])
+    else:
+        known = sorted({*NUMBERS, *_FLAT, *DTYPES, *WORDS, *EXTENSIONS, JSON})
+        raise InvalidStore(
+            f"{where}: the leaf {name!r} has the encoding {encoding!r}, of a serializer that somebody added; accepted: "
+            f"{', '.join(known)}"
+        )
+    return Leaf(name, kind, field, column, word)

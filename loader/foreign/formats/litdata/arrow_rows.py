@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ....errors import InvalidSample, InvalidStore
+from ....errors import InvalidSample, InvalidStore, PenstockError
 from ....storage import Span
 from ..indexed import check_apart, column_name, corrupt, field_name
 from ..window import Window
@@ -42,7 +42,9 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
             done += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except PenstockError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # a name may be no text
         raise corrupt(window, start, f"the table of its samples is damaged: {error}") from error
     if done != n_samples:
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
@@ -133,8 +135,10 @@ def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.
         width, values = inner.type.bit_width // 8, inner.buffers()[1]
     edges = np.zeros(len(array) + 1, np.int64)
     if len(array) and (offsets := array.buffers()[1]) is not None:
-        edges = np.frombuffer(offsets, "<i8" if wide else "<i4")[array.offset : array.offset + len(array) + 1]
-        edges = edges.astype(np.int64) * width
+        size = 8 if wide else 4
+        edges = (
+            np.frombuffer(offsets, f"<i{size}", len(array) + 1, size * array.offset).astype(np.int64) * width
+        )
     low = values.address - source.address if values is not None and values.size else 0
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
         raise InvalidStore(

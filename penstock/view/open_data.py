@@ -134,7 +134,7 @@ class OpenData:
         self.outage = Outage()
         # Trails and ledgers are the primary's: mirrors may answer for versions meanwhile.
         self._primary = self.outage if primary_of(root.store) is root.store else Outage()
-        self._process = RecipeProcess(root, recipe, quiet=quiet) if recipe else None
+        self._process = RecipeProcess(root, recipe, quiet=quiet, outage=self._primary) if recipe else None
         self.replayers = Replayers(plain=Replays(root, cut=True, outage=self._primary), recipe=self._process)
         self._plans = Replays(root, outage=self._primary)
         self._versions = Kept[_Version](MOST_OPEN)

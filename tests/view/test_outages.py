@@ -11,6 +11,9 @@ from loader.errors import Corrupt, Throttled, Transient
 from penstock.view import open_data, outage, raw_source
 from penstock.view.outage import Outage
 from penstock.view.replays import replays
+from penstock.view.replays.recipe_process import RecipeProcess
+from penstock.view.replays.replayed_values import slot_itself
+from penstock.view.replays.training import Training
 from tests.view.conftest import DOWN, train
 from tests.view.test_web import Served
 
@@ -201,3 +204,35 @@ def test_a_failure_is_told_for_a_few_seconds_and_not_longer(monkeypatch):
     assert one.is_known
     clock[0] = 111.0
     assert not one.is_known
+
+
+def test_a_recipe_tells_that_the_store_is_down_and_goes_on(bucket, monkeypatch):
+    """It has an answer before its own limit, which would end it, and would blame it."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "k")
+    monkeypatch.setattr(outage, "OUTAGE_S", 3600)
+    root = loader.Root(bucket.url, options=bucket.options(retry_deadline_s=1e6))
+    known = Outage()
+    recipe = RecipeProcess(root, "tests.view.recipes:recipe", limit_s=4, outage=known)
+    training = Training(root, "one")
+    try:
+        setting = training.setting(1, recipe=True)
+        assert recipe.slot(setting, 1, 0, slot_itself).trained
+        process = recipe._process
+        bucket.fail(500)
+        with pytest.raises(Transient, match="the store answered 500"):
+            recipe.slot(setting, 2, 0, slot_itself)
+        assert known.is_known
+        before = len(bucket.requests)
+        with pytest.raises(Transient, match="the store answered 500"):
+            recipe.slot(setting, 3, 0, slot_itself)
+        assert len(bucket.requests) == before
+        bucket.fail(None)
+        known._told = None  # its seconds are over
+        assert recipe.slot(setting, 2, 0, slot_itself).trained
+        assert recipe._process is process
+    finally:
+        bucket.fail(None)
+        recipe.close()
+        training.close()
+        root.close()

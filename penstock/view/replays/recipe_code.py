@@ -17,6 +17,7 @@ from typing import Any
 import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed
 from loader.run.workers.parent_watch import Watch
+from loader.storage.shared.requests import tried_while
 
 from .freed_memory import give_back
 from .replays import Replays
@@ -97,8 +98,13 @@ def _imported(module: str) -> Any:
     return made
 
 
-def serve_recipe(pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int) -> None:
-    """Answer questions until the other end is closed, or the viewer's process is gone."""
+def serve_recipe(
+    pipe: Connection, root: loader.Root, recipe: str, quiet: bool, viewer: int, patience_s: float
+) -> None:
+    """Answer questions until the other end is closed, or the viewer's process is gone.
+
+    patience_s: seconds in which a store that fails is asked again: its error is told before the viewer gives up.
+    """
     with suppress(OSError):
         os.setpgid(0, 0)  # with all that it starts one group, which is ended together
     # (Processes that it starts would inherit SIG_IGN.)
@@ -121,7 +127,8 @@ def serve_recipe(pipe: Connection, root: loader.Root, recipe: str, quiet: bool, 
         while True:
             verb, given = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of the viewer
             try:
-                answer = _packed(True, getattr(replays, verb)(*given))
+                with tried_while(lambda spent_s: spent_s < patience_s):
+                    answer = _packed(True, getattr(replays, verb)(*given))
             except PenstockError as error:
                 answer = _packed(False, error)
             except Exception as error:  # noqa: BLE001 - of the user's code, told where its value would be

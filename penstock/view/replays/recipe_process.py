@@ -20,6 +20,7 @@ import loader
 from loader.errors import InvalidRuntime, TransformFailed, WorkerFailed
 from loader.run.replay import Functions
 
+from ..outage import Outage
 from .recipe_code import FORM, serve_recipe
 from .replayed_values import BatchValues, PartValues, Setting, SlotValues, T, Take, Told
 
@@ -35,11 +36,18 @@ class RecipeProcess:
     """A `Replayer` through a recipe, in a process of its own. Thread-safe."""
 
     def __init__(
-        self, root: loader.Root, recipe: str, *, limit_s: float = LIMIT_S, quiet: bool = False
+        self,
+        root: loader.Root,
+        recipe: str,
+        *,
+        limit_s: float = LIMIT_S,
+        quiet: bool = False,
+        outage: Outage | None = None,
     ) -> None:
         """recipe: "module:function" or "file.py:function", of no arguments. Raises: InvalidRuntime for another form.
 
-        quiet: True drops the text that it prints; else it goes to stderr.
+        quiet: True drops the text that it prints; else it goes to stderr. outage: of the root's store, shared with
+        others that ask it.
         """
         module, _, function = recipe.rpartition(":")
         if not module or not function.isidentifier():
@@ -48,6 +56,7 @@ class RecipeProcess:
         self.n_answers = 0
         """Questions that were answered: a value that failed before may be had by now."""
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
+        self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
         self._functions: dict[Setting, Functions] = {}
         self._process: multiprocessing.process.BaseProcess | None = None
@@ -105,21 +114,24 @@ class RecipeProcess:
 
     def _ask(self, verb: str, *given: object) -> object:
         with self._lock:
-            try:
-                pipe = self._pipe if self._process is not None and self._process.is_alive() else None
-                pipe = pipe or self._start()
-                pipe.send_bytes(pickle.dumps((verb, given)))
-                answered, value = self._answer(pipe, self._limit_s)
-            except (EOFError, OSError) as error:
-                self._end()
-                raise WorkerFailed(
-                    f"the process of --recipe {self.recipe} died while it made a {verb}; the next question "
-                    "starts another"
-                ) from error
-            except BaseException:  # Ctrl-C, too: the answer would be taken for that of the next question
-                self._end()
-                raise
-            self.n_answers += answered
+            return self._outage.ask(lambda: self._asked(verb, given))
+
+    def _asked(self, verb: str, given: tuple[object, ...]) -> object:
+        try:
+            pipe = self._pipe if self._process is not None and self._process.is_alive() else None
+            pipe = pipe or self._start()
+            pipe.send_bytes(pickle.dumps((verb, given)))
+            answered, value = self._answer(pipe, self._limit_s)
+        except (EOFError, OSError) as error:
+            self._end()
+            raise WorkerFailed(
+                f"the process of --recipe {self.recipe} died while it made a {verb}; the next question "
+                "starts another"
+            ) from error
+        except BaseException:  # Ctrl-C, too: the answer would be taken for that of the next question
+            self._end()
+            raise
+        self.n_answers += answered
         if not answered:
             raise cast(BaseException, value)
         return value
@@ -132,7 +144,8 @@ class RecipeProcess:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         self._process = spawn.Process(
-            target=serve_recipe, args=(theirs, self._root, self.recipe, self._quiet, os.getpid())
+            target=serve_recipe,
+            args=(theirs, self._root, self.recipe, self._quiet, os.getpid(), self._limit_s / 2),
         )  # no daemon: those may start no processes. `stop` at exit ends it
         # Ctrl-C goes to every process of the terminal: this one hears it only once it can pass over it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -200,6 +200,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "follow",
         "image",
         "listed",
+        "open_foreign",
         "open_plan",
         "pack",
         "plan",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..dataset.shards.part import Part
     from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
+    from ..foreign.open_foreign import open_foreign
     from ..modalities.audio.request import audio
     from ..modalities.image.request import image
     from ..modalities.video.request import video
@@ -63,6 +64,7 @@ __all__ = [
     "follow",
     "image",
     "listed",
+    "open_foreign",
     "open_plan",
     "pack",
     "plan",
@@ -89,6 +91,7 @@ _LATER = {
     "follow": ".follow",
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
+    "open_foreign": "..foreign.open_foreign",
     "read_trail": "..run.trail.read_trail",
     "plan_of": ".plan_of",
     "report": ".report",

@@ -17,7 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset.shards.shard import PAGE_BYTES, hash_pages
+from loader.dataset.shards.shard import PAGE_BYTES, page_digests
 
 from .contest import ROOT
 from .data import Data, make
@@ -121,7 +121,7 @@ def hash_rate() -> float:
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
     hashing = mock.patch(
-        "loader.dataset.writing.part_writer.hash_pages", hash_pages if hashes else lambda path: b""
+        "loader.dataset.shards.shard.page_digests", page_digests if hashes else lambda data: b""
     )
     with tempfile.TemporaryDirectory(dir=folder) as made, hashing:
         return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))

@@ -24,7 +24,8 @@ from loader.foreign.parts import objects_of, put_parts, text_of
 from loader.foreign.shard_rows import Rows, Shard, key_of, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
-from penstock.sources.importing.span_units import read_rows, rows_in
+from penstock.sources.importing.span_blocks import read_rows
+from penstock.sources.importing.span_units import rows_in
 from penstock.stages import fingerprint
 
 from ..media.media_table import media_row

@@ -176,6 +176,31 @@ def disk_of(store: RangeReader) -> Disk | None:
     return cast(Disk, store).disk if hasattr(type(store), "disk") else None
 
 
+class NewObject(Protocol):
+    """An object that is not there yet. Raises leaves of StoreError."""
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes."""
+
+    def finish(self) -> None:
+        """Put the object at its key, in place of one that is there."""
+
+    def close(self) -> None:
+        """Leave nothing behind of an object that was not finished."""
+
+
+class WritesInPlace(Protocol):
+    """A store whose objects need no size in advance."""
+
+    def open_new(self, key: str) -> NewObject:
+        """Return an object that is not there yet."""
+
+
+def new_in_place(store: Store, key: str) -> NewObject | None:
+    """Return an object that is written where it stays; None where it is put whole: `scratch.OnScratch`."""
+    return cast(WritesInPlace, store).open_new(key) if hasattr(type(store), "open_new") else None
+
+
 def is_local(store: RangeReader) -> bool:
     """Return whether a store is a folder of this machine: its reads hardly wait, and need no cache."""
     if isinstance(known := getattr(store, "is_local", None), bool):  # of several stores

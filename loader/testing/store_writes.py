@@ -9,6 +9,8 @@ import pytest
 
 from ..errors import AlreadyExists, InvalidStore, ObjectNotFound, StoreError
 from ..storage import Span, Store
+from ..storage.disk.scratch import OnScratch
+from ..storage.store import new_in_place
 from .backend import Backend
 
 DATA = bytes(random.Random(1).randbytes(200_000))
@@ -91,6 +93,19 @@ class StoreWrites:
         with pytest.raises(InvalidStore, match="is a directory"):
             store.put_file("k", str(tmp_path))
         assert store.get("k").data == DATA
+
+    def test_objects_that_are_written_forward(self, store: Store) -> None:
+        store.put("k", b"before")
+        new, other = (new_in_place(store, key) or OnScratch(store, key) for key in ("k", "deep/er/other"))
+        for start in range(0, len(DATA), 1000):
+            new.write(memoryview(DATA)[start : start + 1000])
+            other.write(memoryview(b"x"))
+        assert store.get("k").data == b"before"
+        new.finish()
+        new.close()
+        other.close()
+        assert store.get("k").data == DATA
+        assert [info.key for info in store.list()] == ["k"]
 
     def test_delete_many(self, store: Store) -> None:
         for key in ("a", "b", "c/d", "c/e"):

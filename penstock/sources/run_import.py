@@ -17,6 +17,7 @@ from loader.dataset.changes import publish_registered
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
+from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime, PenstockError
 from loader.foreign import format_named
@@ -32,7 +33,8 @@ from ..progress import progress
 from . import importer_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
-from .importing.span_units import rows_in, samples_of, units_of
+from .importing.span_blocks import blocks_of
+from .importing.span_units import rows_in, units_of
 from .importing.spilled import SpilledUnit, spilled
 from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
 from .unit_threads import in_threads
@@ -184,7 +186,7 @@ class _Import:
         units = units_of(rows_in(walked, keys), self.chosen["shard_bytes"], self.chosen["shuffle"])
         txn = self._begin()
         with self.root.heartbeat(txn):
-            written = self._write(txn, units, partial(samples_of, self.store), group_of.__getitem__)
+            written = self._write(txn, units, partial(blocks_of, self.store), group_of.__getitem__)
             return self._publish(txn, written)
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
@@ -236,7 +238,7 @@ class _Import:
         self,
         txn: str,
         units: Sequence[Unit],
-        samples: Callable[[Unit], Iterator[Sample]],
+        samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
         group_of: Callable[[str], str],
     ) -> list[Written[Unit]]:
         """Return the parts of the units, in the units' order, without those that failed."""

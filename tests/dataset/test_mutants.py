@@ -72,9 +72,9 @@ def no_padding(patch):
 
 
 def fields_as_they_came(patch):
-    def layout(self, sample):
+    def layout(self, fields):
         groups = {}
-        for field in sample.fields:
+        for field in fields:
             groups.setdefault(self._group_of(field), []).append(field)
         return {group: tuple(fields) for group, fields in sorted(groups.items())}
 

@@ -8,9 +8,10 @@ The SHA-256 of a shard proves it as a whole; the hashes of its pages prove a par
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
+from zlib import adler32
 
 import numpy as np
 from google_crc32c import value as _crc32c
@@ -28,6 +29,24 @@ END_BYTES = 3 * BLOCK_BYTES
 """Bytes at the end of a shard that are of no sample, at most: padding of its last block, and two blocks that end it."""
 
 _END = bytes(2 * BLOCK_BYTES)
+_EMPTY = (
+    bytes(100)
+    + b"0000644\0"
+    + b"0000000\0" * 2
+    + b"00000000000\0" * 2
+    + b" " * 8
+    + bytes(101)
+    + b"ustar\x0000"
+    + bytes(247)
+)
+"""A header without name, size and kind, blanks in the place of its checksum."""
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+Fill = Callable[["np.ndarray[Any, np.dtype[np.uint8]]", Int64s], Int64s]
+"""(memory, int64 [n]) -> int64 [n]: puts each payload into memory from its place on, and gives its CRC-32C."""
+
+WRITE_BYTES = 2**20
+"""Bytes that are written and hashed at once: other threads run meanwhile. Of whole pages."""
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:
@@ -45,11 +64,13 @@ def check_field_bytes(key: str, field: str, nbytes: int) -> None:
 
 
 class ShardWriter:
-    """Writes members to a local file object and knows each payload's offset; the caller owns the file."""
+    """Writes members a block at a time, knows each payload's offset, and hashes the shard and its pages meanwhile."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
+    def __init__(self, write: Callable[[memoryview], object]) -> None:
+        """write: takes all bytes of a block, which is used over."""
+        self._out = write
+        self._block, self._filled = memoryview(bytearray(WRITE_BYTES)), 0
+        self._sha256, self._pages = hashlib.sha256(), list[bytes]()
         self.nbytes = 0
 
     def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
@@ -61,16 +82,63 @@ class ShardWriter:
         self._write(bytes(-nbytes % BLOCK_BYTES))
         return offset, nbytes, crc32c(data)
 
+    def add_many(self, names: Sequence[str], nbytes: Int64s, fill: Fill) -> Int64s:
+        """Append members whose payloads `fill` puts in place, and return int64 [n, 3] as `add` returns.
+
+        names: `member_name` of each. nbytes: int64 [n], of each payload. Memory: that of them all.
+        """
+        headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
+        ends = np.cumsum(np.fromiter(map(len, headers), np.int64) + nbytes + -nbytes % BLOCK_BYTES)
+        at = ends - nbytes - -nbytes % BLOCK_BYTES
+        block = self._room(int(ends[-1]))
+        for header, start, size in zip(headers, at.tolist(), nbytes.tolist(), strict=True):
+            block[start - len(header) : start] = header
+            block[start + size : start + size + -size % BLOCK_BYTES] = _END[: -size % BLOCK_BYTES]
+        crcs = fill(np.frombuffer(block, np.uint8), at)
+        spans = np.stack([at + self.nbytes, nbytes, crcs], axis=1)
+        self._filled += len(block)
+        self.nbytes += len(block)
+        return spans
+
     def finish(self) -> str:
         """Write the end of the archive, and return the SHA-256 of the whole file, hex."""
         self._write(_END)
-        self._file.flush()
+        self._flush(self._filled)
         return self._sha256.hexdigest()
 
+    @property
+    def pages(self) -> bytes:
+        """Digests of the pages, 32 bytes each, once it is finished."""
+        return b"".join(self._pages)
+
     def _write(self, data: bytes | bytearray | memoryview) -> None:
-        self._file.write(data)
+        rest = memoryview(data)
+        self.nbytes += len(rest)
+        while len(rest) > (room := len(self._block) - self._filled):
+            self._block[self._filled :] = rest[:room]
+            self._filled, rest = len(self._block), rest[room:]
+            self._flush(self._filled)
+        self._block[self._filled : self._filled + len(rest)] = rest
+        self._filled += len(rest)
+
+    def _room(self, nbytes: int) -> memoryview:
+        """Return so many bytes behind the filled ones."""
+        if self._filled + nbytes > len(self._block):
+            self._flush(self._filled - self._filled % PAGE_BYTES)
+        if (needed := self._filled + nbytes) > len(self._block):
+            larger = memoryview(bytearray(-(-needed // WRITE_BYTES) * WRITE_BYTES))
+            larger[: self._filled] = self._block[: self._filled]
+            self._block = larger
+        return self._block[self._filled : self._filled + nbytes]
+
+    def _flush(self, end: int) -> None:
+        """Write and hash the first `end` bytes of the block: whole pages, but at the end of the archive."""
+        data = self._block[:end].toreadonly()
+        self._out(data)
         self._sha256.update(data)
-        self.nbytes += memoryview(data).nbytes
+        self._pages.append(page_digests(data))
+        self._filled -= end
+        self._block[: self._filled] = self._block[end : end + self._filled]
 
 
 def member_header(name: str, nbytes: int) -> bytes:
@@ -104,18 +172,15 @@ def _pax_record(keyword: bytes, value: bytes) -> bytes:
 
 
 def _block(name: bytes, prefix: bytes, nbytes: int, kind: bytes) -> bytes:
-    block = bytearray(BLOCK_BYTES)
-    block[0 : len(name)] = name
-    block[100:108] = b"0000644\0"
-    block[108:116] = b"0000000\0"
-    block[116:124] = b"0000000\0"
-    block[124:136] = b"%011o\0" % nbytes
-    block[136:148] = b"%011o\0" % 0
-    block[148:156] = b"        "
+    block = bytearray(_EMPTY)
+    block[: len(name)] = name
+    block[124:135] = b"%011o" % nbytes
     block[156:157] = kind
-    block[257:265] = b"ustar\x0000"
     block[345 : 345 + len(prefix)] = prefix
-    block[148:156] = b"%06o\0 " % sum(block)
+    # Adler-32 counts a sum modulo 65,521, of at most 256 bytes, and is fast.
+    said = (adler32(block[:256], 0) & 0xFFFF) + (adler32(block[256:], 0) & 0xFFFF)
+    block[148:154] = b"%06o" % said
+    block[154:156] = b"\0 "
     return bytes(block)
 
 
@@ -164,15 +229,18 @@ class PageHashes:
 
 def hash_pages(path: str) -> bytes:
     """Return the digests of a local file's pages, 32 bytes each."""
+    block, digests = memoryview(bytearray(_BLOCK_BYTES)), []  # of whole pages
     with open(path, "rb", buffering=0) as file:
-        return b"".join(_digests(file))
+        while nbytes := _filled(file, block):
+            digests.append(page_digests(block[:nbytes]))
+    return b"".join(digests)
 
 
-def _digests(file: BinaryIO) -> Iterator[bytes]:
-    block = memoryview(bytearray(_BLOCK_BYTES))  # of whole pages
-    while nbytes := _filled(file, block):
-        for start in range(0, nbytes, PAGE_BYTES):
-            yield hashlib.sha256(block[start : min(start + PAGE_BYTES, nbytes)]).digest()
+def page_digests(data: memoryview) -> bytes:
+    """Return the digests of the pages of bytes that begin with one, 32 bytes each."""
+    return b"".join(
+        hashlib.sha256(data[start : start + PAGE_BYTES]).digest() for start in range(0, len(data), PAGE_BYTES)
+    )
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:

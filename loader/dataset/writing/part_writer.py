@@ -1,10 +1,8 @@
 """Writing of one part: a shard and its index per group, and the part's rows of the samples table."""
 
-import contextlib
-import os
 import secrets
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,16 +10,17 @@ import numpy as np
 from ...errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ...modalities import encode
 from ...storage import Store
-from ...storage.disk.scratch import default_place
-from ...storage.shared.threads import beside
+from ...storage.disk.scratch import OnScratch
+from ...storage.store import new_in_place
 from ..names import check_field, check_group, check_key, member_name
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
-from ..shards.shard import ShardWriter, check_field_bytes, hash_pages
+from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
 from ..tables import columns
 from ..tables.parquet import put_table
-from .spill import Sample, Spill, scratch_error
+from .spill import Sample, Spill
 
+Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
 Groups = Callable[[str], str]
 """Field -> the group that it belongs to."""
 
@@ -76,6 +75,31 @@ def check_case(fields: Iterable[str], whose: str) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBlock:
+    """Neighbours with the same fields, whose bytes come straight into a shard."""
+
+    keys: Sequence[str]
+    """Key of each, at least one."""
+    fields: Sequence[str]
+    """Names, sorted."""
+    sizes: Int64s
+    """int64 [samples, fields]: bytes."""
+    metadata: Sequence[Mapping[str, Any]]
+    """Metadata of each, checked."""
+    sources: Sequence[Mapping[str, str]]
+    """Provenance of each, checked."""
+    fill: Callable[[Sequence[int], Uint8s, Int64s], Int64s]
+    """(columns, memory, at) -> int64 [samples, columns], the CRC-32C of each field of these columns.
+
+    It puts their bytes into memory, those of sample i and column j from byte `at[i, j]` on."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields."""
+        return int(self.sizes.sum())
+
+
 class PartWriter:
     """Takes samples in their final order; `finish` uploads everything, an exception before it leaves nothing."""
 
@@ -101,17 +125,21 @@ class PartWriter:
 
     def add(self, sample: Sample) -> None:
         """Append one sample. Raises: FieldMismatch when its fields are not those of the samples before it."""
-        layout = self._layout_of(sample)
-        if self._layout is None:
-            self._layout = layout
-            self._shards = {group: _OpenShard(fields) for group, fields in layout.items()}
-        elif layout != self._layout:
-            raise mismatch(sample.key, layout, self._layout, f"sample {self._keys[0]!r}")
+        layout = self._opened(sample.key, sample.fields)
         for group, shard in self._shards.items():
             shard.add(sample.key, [(field, sample.fields[field]) for field in layout[group]])
         self._keys.append(sample.key)
         self._metadata.append(sample.metadata)
         self._sources.append(sample.source)
+
+    def add_block(self, block: SampleBlock) -> None:
+        """Append neighbours. Raises: as `add`; as the block's fields do."""
+        layout = self._opened(block.keys[0], block.fields)
+        for group, shard in self._shards.items():
+            shard.add_block(block, [block.fields.index(field) for field in layout[group]])
+        self._keys += block.keys
+        self._metadata += block.metadata
+        self._sources += block.sources
 
     def finish(self, with_samples: bool = True) -> Part:
         """Upload shards, indexes and (unless a group is added to existing samples) the samples table."""
@@ -131,29 +159,39 @@ class PartWriter:
         return Part(id=self.id, txn=self._txn, n_rows=self.n_rows, shards=shards, samples=samples)
 
     def close(self) -> None:
-        """Delete the local temporary files."""
+        """Delete what was not finished."""
         for shard in self._shards.values():
             shard.close()
 
-    def _layout_of(self, sample: Sample) -> dict[str, tuple[str, ...]]:
+    def _opened(self, key: str, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return the layout of fields, with the shards open. Raises: FieldMismatch where it is another."""
+        layout = self._layout_of(fields)
+        if self._layout is None:
+            self._layout = layout
+            self._shards = {
+                group: _OpenShard(self._store, f"{self._prefix}/{group}-{self._name}.tar", names)
+                for group, names in layout.items()
+            }
+        elif layout != self._layout:
+            raise mismatch(key, layout, self._layout, f"sample {self._keys[0]!r}")
+        return layout
+
+    def _layout_of(self, fields: Collection[str]) -> dict[str, tuple[str, ...]]:
         layout: dict[str, list[str]] = {}
-        for field in sorted(sample.fields):
+        for field in sorted(fields):
             layout.setdefault(self._group_of(field), []).append(field)
         return {group: tuple(fields) for group, fields in sorted(layout.items())}
 
     def _upload(self, group: str, shard: "_OpenShard") -> ShardFile:
         sha256 = shard.finish()
-        stem = f"{self._prefix}/{group}-{self._name}"
-        with beside(shard.hash_pages) as hashing:
-            self._store.put_file(f"{stem}.tar", shard.path)
-            pages = hashing.result()
-        index = index_bytes(self._keys, shard.spans(), pages)
-        place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
+        index = index_bytes(self._keys, shard.spans(), shard.tar.pages)
+        stem = shard.path.removesuffix(".tar")
+        place = IndexPlace.measure(f"{stem}.index.parquet", index, len(shard.tar.pages))
         self._store.put_if_absent(place.path, index)
         return ShardFile(
             part=self.id,
             group=group,
-            path=f"{stem}.tar",
+            path=shard.path,
             nbytes=shard.tar.nbytes,
             sha256=sha256,
             n_rows=self.n_rows,
@@ -163,52 +201,59 @@ class PartWriter:
 
 
 class _OpenShard:
-    """A shard being written to a local temporary file."""
+    """A shard that is not there yet."""
 
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        try:
-            descriptor, self.path = tempfile.mkstemp(prefix="penstock-shard-", suffix=".tar")
-        except OSError as error:
-            raise scratch_error("a shard was begun", default_place(), error) from error
-        self._file = os.fdopen(descriptor, "wb")
-        self.fields = fields
-        self.tar = ShardWriter(self._file)
-        self.field_nbytes = dict.fromkeys(fields, 0)
-        self._spans: list[list[tuple[int, int, int]]] = []
+    def __init__(self, store: Store, path: str, fields: Sequence[str]) -> None:
+        self.path, self.fields = path, fields
+        self._new = new_in_place(store, path) or OnScratch(store, path)
+        self.tar = ShardWriter(self._new.write)
+        self._spans: list[Int64s] = []
+        self._rows: list[list[tuple[int, int, int]]] = []
 
     def add(self, key: str, fields: Sequence[tuple[str, Any]]) -> None:
-        try:
-            row = [self.tar.add(key, field, data) for field, data in fields]
-        except OSError as error:
-            raise scratch_error(f"sample {key!r} was added to a shard", self.path, error) from error
-        for (field, _), (_, nbytes, _) in zip(fields, row, strict=True):
-            self.field_nbytes[field] += nbytes
-        self._spans.append(row)
+        """Append the fields of a sample."""
+        self._rows.append([self.tar.add(key, field, data) for field, data in fields])
+
+    def add_block(self, block: SampleBlock, columns: Sequence[int]) -> None:
+        """Append these fields of a block's samples."""
+        names, sizes = [block.fields[number] for number in columns], block.sizes[:, columns]
+        if int(sizes.max()) > MAX_FIELD_BYTES:
+            for key, row in zip(block.keys, sizes.tolist(), strict=True):
+                for name, nbytes in zip(names, row, strict=True):
+                    check_field_bytes(key, name, nbytes)
+        members = [member_name(key, name) for key in block.keys for name in names]
+
+        def fill(memory: Uint8s, at: Int64s) -> Int64s:
+            return block.fill(columns, memory, at.reshape(sizes.shape)).reshape(-1)
+
+        self._settle()
+        self._spans.append(self.tar.add_many(members, sizes.reshape(-1), fill).reshape(*sizes.shape, 3))
 
     def finish(self) -> str:
-        """End the archive, and return its SHA-256, hex."""
-        try:
-            return self.tar.finish()
-        except OSError as error:
-            raise scratch_error("a shard was finished", self.path, error) from error
+        """Put the shard, and return its SHA-256, hex."""
+        sha256 = self.tar.finish()
+        self._new.finish()
+        return sha256
 
-    def hash_pages(self) -> bytes:
-        """Return the digests as `shard.hash_pages`, once it is finished."""
-        try:
-            return hash_pages(self.path)
-        except OSError as error:
-            raise scratch_error("a shard was hashed", self.path, error) from error
-
-    def spans(self) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
+    def spans(self) -> dict[str, Int64s]:
         """Return field -> int64 [rows, 3] of offset, nbytes, crc32c."""
-        table = np.array(self._spans, np.int64).reshape(len(self._spans), len(self.fields), 3)
+        self._settle()
+        table = np.concatenate(self._spans)
         return {field: table[:, position] for position, field in enumerate(self.fields)}
 
+    @property
+    def field_nbytes(self) -> dict[str, int]:
+        """Field -> its bytes."""
+        return {field: int(spans[:, 1].sum()) for field, spans in self.spans().items()}
+
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()  # a full disk fails the last flush; the file is deleted just below
-        if os.path.exists(self.path):
-            os.unlink(self.path)
+        """Delete what was not finished."""
+        self._new.close()
+
+    def _settle(self) -> None:
+        if self._rows:
+            self._spans.append(np.array(self._rows, np.int64).reshape(len(self._rows), len(self.fields), 3))
+            self._rows = []
 
 
 def mismatch(

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -139,17 +139,17 @@ def _own_shard(
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
         tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
     ):
-        writer = ShardWriter(cast(BinaryIO, out))
+        writer = ShardWriter(out.write)
         for row, key in enumerate(keys):
             for field, table in sorted(places.items()):
                 offset, nbytes, crc = table[row].tolist()
                 data = bytes(nbytes) if row in rows else _adopted(placed, shard, offset, nbytes, crc)
                 table[row] = writer.add(rows.get(row, key), field, data)
         sha256 = writer.finish()
-        pages = hash_pages(out.name)
+        out.flush()
         store.put_file(f"{stem}.tar", out.name)
-    index = index_bytes([rows.get(row, key) for row, key in enumerate(keys)], places, pages)
-    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(pages))
+    index = index_bytes([rows.get(row, key) for row, key in enumerate(keys)], places, writer.pages)
+    place = IndexPlace.measure(f"{stem}.index.parquet", index, len(writer.pages))
     store.put_if_absent(place.path, index)
     return {**shard, "path": f"{stem}.tar", "nbytes": writer.nbytes, "sha256": sha256, **place.row()}
 

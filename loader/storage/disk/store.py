@@ -30,10 +30,9 @@ from ..store import (
     check_key,
     check_prefix,
     check_span,
-    unfinished_name,
 )
 from .buffer_reads import Run, cut, neighbours, runs_of
-from .errors import disk_error, fsync_directory, make_directories, no_links, upload_size, write_all
+from .errors import NewFile, disk_error, fsync_directory, no_links, upload_size, write_all
 from .unlink_in_place import unlink_in_place
 from .walk import walk
 
@@ -177,6 +176,10 @@ class LocalStore(Opened):
         upload_size(path, self._base + check_key(key))
         self._write(key, lambda out: _copy_all(out, path), os.replace)
 
+    def open_new(self, key: str) -> NewFile:
+        """Return a file that is not there yet: see `store.new_in_place`. Raises: as `put`."""
+        return NewFile(self._base + check_key(key))
+
     def head(self, key: str) -> ObjectInfo:
         descriptor, status = self._open(key)
         os.close(descriptor)
@@ -286,26 +289,12 @@ class LocalStore(Opened):
 
     def _write(self, key: str, fill: Callable[[int], None], publish: Callable[[str, str], None]) -> None:
         """Fill a temporary file beside the target, make it durable, then give it its name in one step."""
-        target = self._base + check_key(key)
-        folder = os.path.dirname(target)
-        temporary = f"{folder}/{unfinished_name()}"
+        new = self.open_new(key)
         try:
-            make_directories(folder)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                try:
-                    fill(descriptor)
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-                publish(temporary, target)
-            finally:
-                _unlink_if_there(temporary)
-            fsync_directory(folder)
-        except OSError as error:
-            if isinstance(error, AlreadyExists | InvalidStore):
-                raise
-            raise disk_error("write", target, error) from error
+            new.fill(fill)
+            new.finish(publish)
+        finally:
+            new.close()
 
 
 @contextmanager
@@ -361,10 +350,3 @@ def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes
         pieces.append(os.pread(descriptor, nbytes - count, offset + count))
         count += len(pieces[-1])
     return b"".join(pieces)
-
-
-def _unlink_if_there(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return  # os.replace moved it

@@ -8,6 +8,7 @@ from ...errors import InvalidStore, StoreError, Transient
 from ..shared.requests import doubted, tried_while
 from ..store import (
     Blob,
+    NewObject,
     ObjectInfo,
     Piece,
     ReadLimits,
@@ -18,6 +19,7 @@ from ..store import (
     disk_of,
     fill_pieces,
     list_from,
+    new_in_place,
 )
 from ..stream import fill_from, open_reader
 from .etags import Pins
@@ -176,6 +178,13 @@ class MirroredStore:
 
     def put_file(self, key: str, path: str) -> None:
         self.writable().put_file(key, path)
+
+    def open_new(self, key: str) -> NewObject:
+        """Return an object of the primary that is not there yet."""
+        from ..disk.scratch import OnScratch  # which reading does without
+
+        primary = self.writable()
+        return new_in_place(primary, key) or OnScratch(primary, key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         if not self.primary_is_up:

@@ -1,23 +1,14 @@
 """Work units of samples whose bytes are spans of objects: runs with the same fields, each of which becomes a part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from loader.dataset.names import key_hash
-from loader.dataset.writing.part_writer import make_sample
-from loader.dataset.writing.spill import Sample
-from loader.foreign.earlier import token_of
-from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import Rows, Shard
-from loader.storage import ObjectInfo, Store
-
-GAP_BYTES = 64 * 2**10
-"""Bytes between two fields that are read with them."""
-READ_BYTES = 8 * 2**20
-"""Bytes of neighbours that are read at once, unless one sample has more."""
+from loader.storage import ObjectInfo
 
 
 class Row(NamedTuple):
@@ -99,58 +90,3 @@ def units_of(runs: Sequence[Sequence[Row]], shard_bytes: int, shuffle: bool) -> 
         if some:
             units.append(Unit(len(units), some))
     return units
-
-
-def samples_of(store: Store, unit: Unit) -> Iterator[Sample]:
-    """Yield the samples of a unit with their bytes. Raises: as `read_rows`; InvalidSample."""
-    for row, fields in read_rows(store, unit.rows):
-        source = {**row.source, "raw_key": row.info.key, "raw_etag": token_of(store, row.info)}
-        if row.source_key != row.key:
-            source["source_key"] = text_of(row.source_key)
-        yield make_sample(row.key, fields, row.metadata, source)
-
-
-def read_rows(store: Store, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, bytes]]]:
-    """Yield each sample with its fields; neighbours share a request.
-
-    Raises: Changed where an object was written since it was listed; ObjectNotFound; Corrupt.
-    """
-    at = 0
-    while at < len(rows):
-        info = rows[at].info
-        low, high = _extent(rows[at])
-        stop = at + 1
-        while stop < len(rows) and rows[stop].info is info:
-            start, end = _extent(rows[stop])
-            if not (high <= start <= high + GAP_BYTES and end - low <= READ_BYTES):
-                break
-            high, stop = end, stop + 1
-        if high - low > READ_BYTES + 2 * sum(row.nbytes for row in rows[at:stop]):
-            for row in rows[at:stop]:  # members of one sample that lie far apart
-                yield (
-                    row,
-                    {
-                        name: _read(store, info, *span)
-                        for name, span in zip(row.fields, row.spans, strict=True)
-                    },
-                )
-        else:
-            data = _read(store, info, low, high - low)
-            for row in rows[at:stop]:
-                yield (
-                    row,
-                    {
-                        name: data[offset - low : offset - low + nbytes]
-                        for name, (offset, nbytes) in zip(row.fields, row.spans, strict=True)
-                    },
-                )
-        at = stop
-
-
-def _read(store: Store, info: ObjectInfo, offset: int, nbytes: int) -> bytes:
-    return bytes(store.get_range(info.key, offset, nbytes, info.etag or None).data) if nbytes else b""
-
-
-def _extent(row: Row) -> tuple[int, int]:
-    """Return first byte and end of a sample's fields in the object."""
-    return min(offset for offset, _ in row.spans), max(offset + nbytes for offset, nbytes in row.spans)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.shards.part import Part
-from loader.dataset.writing.part_writer import PartWriter
+from loader.dataset.writing.part_writer import PartWriter, SampleBlock
 from loader.dataset.writing.spill import Sample
 from loader.errors import InvalidSample, ObjectNotFound
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
@@ -55,7 +55,7 @@ class UnitWriter(Generic[Unit]):
         self,
         root: Store,
         txn: str,
-        samples: Callable[[Unit], Iterator[Sample]],
+        samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
         group_of: Callable[[str], str],
         shard_bytes: int,
     ) -> None:
@@ -109,10 +109,14 @@ class _OpenPart:
         self.was_there = self._part is not None
         self._writer = PartWriter(root, txn=txn, attempt=FOLDER, name=name, group_of=group_of)
 
-    def add(self, sample: Sample) -> None:
-        self.nbytes += sample.nbytes
-        if not self.was_there:
-            self._writer.add(sample)
+    def add(self, one: Sample | SampleBlock) -> None:
+        self.nbytes += one.nbytes
+        if self.was_there:
+            return
+        if isinstance(one, SampleBlock):
+            self._writer.add_block(one)
+        else:
+            self._writer.add(one)
 
     def finish(self, noted: bool = False) -> Part:
         if self._part is None:

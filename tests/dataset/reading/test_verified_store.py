@@ -15,11 +15,11 @@ from google_crc32c import value
 import loader
 from loader.dataset.reading.read_fields import FieldPart, PartsOfField, read_parts
 from loader.dataset.reading.sha256_store import VerifiedStore
-from loader.dataset.shards import index
+from loader.dataset.shards import index, shard
 from loader.dataset.shards.address import FieldAddress, SampleAddress
 from loader.dataset.shards.shard import PAGE_BYTES, PageHashes
 from loader.dataset.tables.parquet import table_bytes
-from loader.dataset.writing import part_writer, run_tables
+from loader.dataset.writing import run_tables
 from loader.dataset.writing.redact import redact_shard
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.storage import Span, open_store
@@ -320,8 +320,8 @@ def test_a_run_of_packets_is_verified(origin):
 
 def test_verify_full_finds_an_index_with_other_hashes_of_pages(url, monkeypatch):
     """As a release with a bug might write it: the index itself is what the shards table says."""
-    real = part_writer.hash_pages
-    monkeypatch.setattr(part_writer, "hash_pages", lambda path: real(path)[:-1] + b"?")
+    real = shard.ShardWriter.pages.fget
+    monkeypatch.setattr(shard.ShardWriter, "pages", property(lambda writer: real(writer)[:-1] + b"?"))
     write(url)
     root = loader.Root(url)
     assert not verify(root, "d").problems

@@ -1,18 +1,23 @@
 """A shard is a tar that tarfile and webdataset read; the same samples give the same bytes."""
 
+import hashlib
 import io
 import json
 import string
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
+import google_crc32c
+import numpy as np
 import pytest
 import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader.dataset.names import check_field, check_key, member_name
+from loader.dataset.shards import shard
 from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
 
@@ -53,6 +58,37 @@ def test_the_order_of_adding_changes_no_byte(properties, made, random):
     order = list(made)
     random.shuffle(order)
     properties.same_bytes_in_any_order(made, [order, order[::-1]])
+
+
+@CI
+@given(samples(), st.data(), st.integers(0, 200_000))
+def test_members_in_blocks_are_those_that_come_one_by_one(made, data, larger):
+    """The same bytes and places, and digests as of the file, however many are taken at once."""
+    members = [(key, name, body) for key, row in made.items() for name, body in row.items()]
+    members.append(("larger", "bin", bytes(larger)))
+    one_by_one, in_blocks = [], []
+    with patch.object(shard, "WRITE_BYTES", shard.PAGE_BYTES):
+        writer = shard.ShardWriter(lambda block: one_by_one.append(bytes(block)))
+        places = [writer.add(*member) for member in members]
+        hashed = writer.finish(), writer.pages
+        writer, found = shard.ShardWriter(lambda block: in_blocks.append(bytes(block))), []
+        while len(found) < len(members):
+            some = members[len(found) : len(found) + data.draw(st.integers(1, 4))]
+
+            def fill(memory, at, some=some):
+                for start, (_, _, body) in zip(at.tolist(), some, strict=True):
+                    memory[start : start + len(body)] = np.frombuffer(body, np.uint8)
+                return np.array([google_crc32c.value(body) for _, _, body in some])
+
+            sizes = np.array([len(body) for _, _, body in some])
+            names = [member_name(key, name) for key, name, _ in some]
+            found += map(tuple, writer.add_many(names, sizes, fill).tolist())
+    assert (found, writer.finish(), writer.pages) == (places, *hashed)
+    file = b"".join(in_blocks)
+    assert file == b"".join(one_by_one)
+    assert hashed[0] == hashlib.sha256(file).hexdigest()
+    pages = [file[at : at + shard.PAGE_BYTES] for at in range(0, len(file), shard.PAGE_BYTES)]
+    assert hashed[1] == b"".join(hashlib.sha256(page).digest() for page in pages)
 
 
 @CI

@@ -130,15 +130,19 @@ print(sorted(root.state.datasets), [t.status for t in root.state.txns.values()])
 """
 
 
-@pytest.mark.parametrize("spill_bytes", [20_000, 2**28], ids=["the spill", "a shard"])
-def test_a_full_temporary_disk_is_a_clear_error(tmp_path, spill_bytes):
+@pytest.mark.parametrize(
+    ("spill_bytes", "limit", "in_place"),
+    [(20_000, 5_000, True), (2**28, 30_000, False), (2**28, 30_000, True)],
+    ids=["the spill", "a shard on scratch", "a shard in its place"],
+)
+def test_a_full_disk_is_a_clear_error(tmp_path, spill_bytes, limit, in_place):
     """The file size limit stands for a full disk: every write beyond it fails, in a process of its own."""
-    scratch = tmp_path / "scratch"
+    scratch, root = tmp_path / "scratch", tmp_path / "root"
     scratch.mkdir()
     # One bucket file of the spill holds one or two of the 60 samples; the shard holds them all.
-    limit = 5_000 if spill_bytes < 2**20 else 30_000
+    url = str(root) if in_place else "memory://full"
     run = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "root"), str(limit), str(spill_bytes)],
+        [sys.executable, "-c", FULL, url, str(limit), str(spill_bytes)],
         env={**os.environ, "TMPDIR": str(scratch)},
         capture_output=True,
         text=True,
@@ -146,10 +150,16 @@ def test_a_full_temporary_disk_is_a_clear_error(tmp_path, spill_bytes):
     )
     assert run.returncode == 0, run.stderr
     said, state = run.stdout.splitlines()
-    assert said.startswith(f"StoreError temporary space {scratch}")
     assert "File too large" in said
-    assert "Set TMPDIR" in said
-    assert "nothing was published" in said
+    if limit == 30_000 and in_place:
+        assert said.startswith(f"StoreError cannot write {root}/data/")
+        assert not [
+            path for path in root.rglob("*") if path.suffix == ".tar" or path.name.startswith(".tmp-")
+        ]
+    else:
+        assert said.startswith(f"StoreError temporary space {scratch}")
+        assert "Set TMPDIR" in said
+        assert "nothing was published" in said
     assert state == "[] ['aborted']"
     assert list(scratch.iterdir()) == []
 

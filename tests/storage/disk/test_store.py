@@ -291,7 +291,9 @@ def test_a_name_that_was_not_made_durable_is_when_the_create_is_repeated(tmp_pat
         if len(synced) == 1:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("loader.storage.disk.store.fsync_directory", fail)
+    (tmp_path / "folder").mkdir()
+    for module in ("errors", "store"):
+        monkeypatch.setattr(f"loader.storage.disk.{module}.fsync_directory", fail)
     with pytest.raises(Transient):
         store.put_if_absent("folder/k", b"x")
     store.put_if_absent("folder/k", b"x")

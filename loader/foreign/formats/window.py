@@ -19,6 +19,9 @@ MOST_BYTES = 8 * 2**20
 JUMP_BYTES = 2**20
 """A gap that is jumped over: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
 
+SMALL_MEMBERS = 4
+"""Reads that one request served, of an object whose members are small: all of it is read, in the largest requests."""
+
 
 class Window:
     """Reads an object pinned to what its listing said; not thread-safe, closed by its user."""
@@ -27,7 +30,7 @@ class Window:
         """Open the object. Raises: ObjectNotFound; Changed."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
-        self._start, self._data, self._size = 0, b"", 0
+        self._start, self._data, self._size, self._served = 0, b"", 0, 0
         self._file: int | None = None
         if (disk := disk_of(store)) is not None:
             self._file = disk.open_same(info.key, info.etag)
@@ -38,6 +41,7 @@ class Window:
         """Return at most `nbytes` bytes from `offset`, fewer at the end of the object alone. Raises: Changed."""
         low = offset - self._start
         if low >= 0 and low + nbytes <= len(self._data):
+            self._served += 1
             return self._data[low : low + nbytes]
         nbytes = max(0, min(nbytes, self.nbytes - offset))
         if not (low >= 0 and low + nbytes <= len(self._data)):
@@ -56,7 +60,13 @@ class Window:
         if self._file is not None:
             first, most, jump = LOCAL_BYTES, LOCAL_MOST_BYTES, LOCAL_JUMP_BYTES
         gap = offset - self._start - len(self._data)
-        self._size = min(2 * self._size, most) if self._data and gap < jump else first
+        if not self._data or gap >= jump:
+            self._size = first
+        elif self._served >= SMALL_MEMBERS:
+            self._size = most
+        else:
+            self._size = min(2 * self._size, most)
+        self._served = 0
         size = min(max(nbytes, self._size), self.nbytes - offset)
         if size <= 0:
             data = b""  # behind the end of an object that is cut

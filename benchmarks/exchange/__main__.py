@@ -15,7 +15,7 @@ from pathlib import Path
 from ..contest import ROOT
 from ..throughput import say
 from ..view.rows import Row
-from . import rows
+from . import formats, rows
 
 PAGE = ROOT / "docs" / "benchmarks-exchange.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
@@ -25,6 +25,7 @@ MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "load": rows.loading,
     "import": rows.imports,
     "export": rows.exports,
+    "formats": formats.formats,
 }
 """Name -> function that measures its rows: another row is a line here."""
 

@@ -261,6 +261,26 @@ def test_members_far_apart_are_read_alone(tmp_path, contents):
     assert held == {"a": {"txt": b"1", "jpg": b"2"}, "b": {"txt": b"3", "jpg": far}}
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_place_that_is_no_folder_gives_the_same_shards(place, tmp_path, shuffle):
+    """Bytes come by requests there, and from open files in a folder."""
+    far = np.random.default_rng(0).bytes(9 * 2**20)
+    apart = [("z/a.txt", b"1"), ("z/b.jpg", far), ("z/a.jpg", b"2"), ("z/b.txt", b"3")]
+    if place[0] == "webdataset":
+        archive(place[1] / "z.tar", apart)
+    bucket = open_store(f"memory://{tmp_path.name}/place")
+    for info in (folder := open_store(place[1])).list():
+        bucket.put(info.key, folder.get(info.key).data)
+    shards = []
+    for number, store in enumerate((folder, bucket)):
+        root = loader.Root(tmp_path / f"root-{number}")
+        done = import_place(root, place[0], store, "d", shuffle=shuffle, shard_bytes=700)
+        assert (done.failures, done.samples) == ([], 62 if place[0] == "webdataset" else 60)
+        shards.append({path.read_bytes() for path in (tmp_path / f"root-{number}").rglob("imported/*.tar")})
+    assert shards[0] == shards[1]
+    assert len(shards[0]) > 3
+
+
 def test_mistakes_are_told(place, tmp_path, cli):
     root = loader.Root(tmp_path / "root")
     with root.write("own") as writer:

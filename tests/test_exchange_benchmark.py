@@ -3,7 +3,10 @@
 import tarfile
 from pathlib import Path
 
-from benchmarks.exchange import rows, tars
+import pyarrow.parquet as pq
+
+from benchmarks.data import Data, make
+from benchmarks.exchange import rows, tables, tars
 from benchmarks.exchange.__main__ import page_of
 
 
@@ -14,6 +17,15 @@ def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:
         found = [(member.name, member.size) for member in archive]
     assert found[:2] == [("000000020.jpg", 700), ("000000020.cls", 2)]
     assert len(found) == 10
+
+
+def test_a_table_has_row_groups_of_1_mib(tmp_path: Path) -> None:
+    make("latents", tmp_path / "data", 400)
+    data = Data("latents", tmp_path / "data")
+    place = tables.make(data, tmp_path / "table")
+    metadata = [pq.read_metadata(path) for path in sorted(place.iterdir())]
+    assert (len(metadata), sum(one.num_rows for one in metadata)) == (tables.FILES, 400)
+    assert 0.9 * 2**20 < metadata[0].row_group(0).total_byte_size < 1.1 * 2**20
 
 
 def test_registration_is_measured_end_to_end(tmp_path: Path) -> None:

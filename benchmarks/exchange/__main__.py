@@ -1,8 +1,8 @@
 """`python -m benchmarks.exchange`: other people's formats, registered, trained on, imported and exported.
 
 Minutes, and some 5 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` registers as
-many as the design's row has. webdataset and streaming themselves take part where `python -m benchmarks.peers webdataset
-streaming` has installed them.
+many as the design's row has. webdataset, streaming and datasets themselves take part where `python -m benchmarks.peers
+webdataset streaming hf_datasets` has installed them.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from ..contest import ROOT
 from ..throughput import say
 from ..view.rows import Row
-from . import formats, rows
+from . import formats, rows, tables
 
 PAGE = ROOT / "docs" / "benchmarks-exchange.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
@@ -23,6 +23,7 @@ MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "small": rows.small_members,
     "large": rows.large_members,
     "load": rows.loading,
+    "parquet": tables.measured,
     "import": rows.imports,
     "export": rows.exports,
     "formats": formats.formats,

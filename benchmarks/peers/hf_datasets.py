@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from ..contestant import Task
 from ..data import SIDE_PX, Data, arrays
+from ..exchange import tables
 
 VERSION = version("datasets")
 
@@ -66,6 +67,25 @@ def serve(task: Task, workers: int) -> Iterator[Any]:
         yield from loader
 
 
+def streamed(task: Task) -> Iterator[Any]:
+    """A table of Parquet, streamed: its files in a random order, and a buffer of 1,000 rows that it shuffles."""
+    place = tables.make(task.data, task.folder.with_name(f"{task.folder.name}-table"))
+    files = sorted(map(str, place.iterdir()))
+    given = {"data_files": files, "split": "train", "streaming": True, "cache_dir": str(task.scratch)}
+    data = datasets.load_dataset("parquet", **given).shuffle(seed=1, buffer_size=1000)
+    loader = DataLoader(
+        data,
+        task.batch,
+        drop_last=True,
+        num_workers=task.workers,
+        persistent_workers=True,
+        collate_fn=lambda rows: [row[tables.COLUMN] for row in rows],
+    )
+    while True:
+        yield from loader
+
+
 WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
 ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+ROWS["parquet"] = {"streaming": streamed}

@@ -15,6 +15,7 @@ import loader
 
 from ..contestant import Task
 from ..data import Data
+from ..exchange import tables
 from ..latency_server import BUCKET, CREDENTIALS
 
 VERSION = ""
@@ -99,6 +100,22 @@ def registered(format: str, task: Task) -> Iterator[Any]:
     return serve(replace(task, folder=folder), workers=task.workers)
 
 
+def over_parquet(share: int, task: Task) -> Iterator[Any]:
+    """A registered table. share: the cache holds one such part of it, as of a table that is larger."""
+    from loader.dataset.columnar.chunk_cache import CHUNKS
+    from loader.foreign.register import register
+    from loader.order.random import lanes
+
+    place = tables.make(task.data, task.folder.with_name(f"{task.folder.name}-table"))
+    folder = task.folder.with_name(f"{task.folder.name}-over-table")
+    if not folder.exists():
+        register(loader.Root(folder), "parquet", place, "bench")
+    if share > 1:
+        lanes.LIVE_CHUNK_BYTES = int(task.data.offsets[-1]) // (2 * share)
+        CHUNKS.capacity_bytes = 2 * lanes.LIVE_CHUNK_BYTES
+    return serve(replace(task, folder=folder), workers=task.workers)
+
+
 def default(task: Task) -> Iterator[Any]:
     """As `Loader` chooses by itself."""
     return serve(task)
@@ -119,5 +136,10 @@ ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS) | dict.fromke
 ROWS["raw"] = WAYS | {"in process, made into bytes": made_into_bytes}
 ROWS["exchange"] = {"native": threads} | {
     f"registered {format}": partial(registered, format) for format in ("webdataset", "mds")
+}
+ROWS["parquet"] = {
+    "native": threads,
+    "Parquet": partial(over_parquet, 1),
+    "Parquet (cache: an eighth)": partial(over_parquet, 8),
 }
 ROWS["mixture"] = {"1 source": threads, f"{SOURCES} sources": mixture}

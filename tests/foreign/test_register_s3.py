@@ -4,9 +4,12 @@ import itertools
 import tarfile
 from io import BytesIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.columnar.chunk_cache import CHUNKS
 from loader.errors import Changed
 from loader.foreign.register import register
 from loader.storage import open_store
@@ -60,6 +63,41 @@ def test_a_training_reads_archives_in_a_bucket(root, place, tars, tmp_path):
     assert texts(plan, 3, workers=0) == found
     assert verify(root, "photos", full=True).problems == []
     assert register(loader.Root(tmp_path / "other"), "webdataset", url, "photos").version.id == version.id
+
+
+def test_a_training_reads_a_table_in_a_bucket(root, place, tmp_path):
+    url, store = place
+    for k in range(2):
+        out = BytesIO()
+        rows = range(60 * k, 60 * k + 60)
+        table = pa.table({"id": [f"k{n}" for n in rows], "text": [f"text {n}" for n in rows]})
+        pq.write_table(table, out, row_group_size=20)
+        store.put(f"{k}.parquet", out.getvalue())
+    version = register(root, "parquet", url, "texts", key="id", fields={"text": "txt"}).version
+    plan = loader.plan({"p": version.select("text.txt")}, seed=1, global_batch=40)
+
+    def read(**how):
+        CHUNKS.begin_anew()
+        with loader.Loader(plan, **how) as batches:
+            some = [batch for _, batch in zip(range(3), batches, strict=False)]
+        return [(one.digest, list(map(str, one["text.txt"]))) for one in some]
+
+    found = read(workers=0)
+    assert {text for _, batch in found for text in batch} == {f"text {n}" for n in range(120)}
+    cached = [read(cache=loader.NodeCache(path=tmp_path / "cache")) for _ in range(2)]
+    assert [read(cache=2**20), *cached] == [found] * 3
+    traffic = Traffic()
+    CHUNKS.begin_anew()
+    with counted(traffic):
+        view = loader.Root(root.url).open("texts").select("text.txt")
+        with loader.Loader(loader.plan({"p": view}, seed=1, global_batch=120), workers=0) as batches:
+            next(iter(batches))
+    assert traffic.requests < 20  # chunks that lie together share one
+    out = BytesIO()
+    pq.write_table(pa.table({"id": ["k0"], "text": ["other"]}), out)
+    store.put("1.parquet", out.getvalue())
+    with pytest.raises(Changed, match=r"1\.parquet"):
+        read(workers=0)
 
 
 def test_an_object_that_is_replaced_in_a_bucket_is_named(root, place, tars):

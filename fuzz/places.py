@@ -153,6 +153,19 @@ def _shards() -> Iterator[tuple[str, bytes]]:
     yield "index.json", json.dumps({"version": 2, "shards": [shard]}).encode()
 
 
+def _chunk() -> Iterator[tuple[str, bytes]]:
+    """Yield one chunk of LitData with a leaf of text, compressed as a whole, and its index."""
+    rows = [f"row {i}".encode() for i in range(_N)]
+    items = [struct.pack("<I", len(row)) + row for row in rows]
+    ends = np.cumsum([4 * (_N + 2), *map(len, items)])
+    raw = np.array([_N, *ends], "<u4").tobytes() + b"".join(items)
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+    config = {"compression": "zstd", "data_format": ["str"], "data_spec": json.dumps([1, leaf])}
+    chunk = {"filename": "a.zstd.bin", "chunk_bytes": len(raw), "chunk_size": _N, "dim": None}
+    yield "a.zstd.bin", _zstd(raw)
+    yield "index.json", json.dumps({"chunks": [chunk], "config": config}).encode()
+
+
 def _example(number: int) -> bytes:
     """Return a tf.train.Example with a name and two integers."""
     integers = _message(3, _message(1, bytes([number, 127])))
@@ -204,6 +217,7 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "csv": _csv,
     "jsonl": _jsonl,
     "lance": _fragment,
+    "litdata-compressed": _chunk,
     "mds-compressed": _shards,
     "robomimic": _demonstrations,
     "tfrecord": _records,

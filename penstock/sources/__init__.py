@@ -36,6 +36,7 @@ IMPORTERS = {
     "jsonl": ".importers.jsonl",
     "lance": ".importers.lance",
     "lerobot": ".importers.episodes.lerobot",
+    "litdata-compressed": ".importers.streamed.litdata_chunks",
     "mds-compressed": ".importers.streamed.mds_shards",
     "parquet": ".importers.parquet",
     "robomimic": ".importers.episodes.robomimic",

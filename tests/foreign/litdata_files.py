@@ -120,3 +120,31 @@ def records(rows):
 def text(value):
     data = value.encode()
     return struct.pack("<I", len(data)) + data
+
+
+def zstd(data):
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def framed(data, each=2):
+    """A chunk whose samples are compressed some together."""
+    n, *offsets = np.frombuffer(data, "<u4", struct.unpack_from("<I", data)[0] + 2).tolist()
+    starts = range(0, n, each)
+    frames, table, at = [], b"", 24 + 4 * (n + 1) + 24 * len(starts)
+    for first in starts:
+        end = min(n, first + each)
+        raw = data[offsets[first] : offsets[end]]
+        frames.append(zstd(raw))
+        table += struct.pack("<IIQII", first, end - first, at, len(frames[-1]), len(raw))
+        at += len(frames[-1])
+    head = struct.pack("<8sHHIII", b"LDFZ01\0\0", 1, 0, n, each, len(starts))
+    return head + (np.array(offsets, "<u4") - offsets[0]).tobytes() + table + b"".join(frames)
+
+
+def by_sample(data):
+    """A chunk whose samples are compressed one by one."""
+    n, *offsets = np.frombuffer(data, "<u4", struct.unpack_from("<I", data)[0] + 2).tolist()
+    return chunk([zstd(data[offsets[i] : offsets[i + 1]]) for i in range(n)])

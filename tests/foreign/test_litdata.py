@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -289,6 +289,7 @@ JSON = st.recursive(
     ),
     value=JSON,
 )
+@example(name="chunks", value="")
 def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("litdata")
     index = files.samples(folder, {"n": "int", "text": "str"}, [[bytes(8), b"x"]] * 2)

@@ -92,6 +92,10 @@ def write(folder):
         optimize(make, inputs, target, chunk_bytes=4000, num_workers=1, start_method="fork", **how)
         for i in inputs:
             show(of=name, sample=plain(make(i)))
+    for name in ("chunk", "batch", "sample"):
+        how = {"compression": "zstd", "compression_level": name, "num_workers": 1, "start_method": "fork"}
+        optimize(kinds["leaves"], inputs, f"{folder}/leaves-{name}", chunk_bytes=4000, **how)
+    optimize(table, inputs, f"{folder}/table-zstd", chunk_bytes=4000, compression="zstd", num_workers=1)
 
 
 def read(folder):

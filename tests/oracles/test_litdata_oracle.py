@@ -121,6 +121,19 @@ def test_its_tokens_and_texts_are_samples(theirs, peer, tmp_path, how):
     assert [fields for fields, _ in texts] == [{"data.txt": one.encode()} for one in written["texts"]]
 
 
+@pytest.mark.parametrize("name", ["leaves-chunk", "leaves-batch", "leaves-sample", "table-zstd"])
+def test_its_compressed_chunks_are_imported(name, theirs, tmp_path):
+    folder, _ = theirs
+    with loader.Root(tmp_path / "root") as root:
+        done = import_place(root, "litdata-compressed", open_store(folder / name), "d")
+        assert done.failures == []
+        packed = read(root.open("d"))
+    plain = taken(folder / name.partition("-")[0], tmp_path / "plain", "imported")
+    assert [(packed[str(i)][0], columns(packed[str(i)][1])) for i in range(100)] == [
+        (fields, columns(row)) for fields, row in plain
+    ]
+
+
 def test_it_reads_our_export(tmp_path, peer, monkeypatch):
     monkeypatch.setattr("penstock.sources.exporters.to_litdata.CHUNK_BYTES", 400)
     samples = {

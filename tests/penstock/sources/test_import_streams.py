@@ -14,9 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
-from loader.errors import PenstockError
+from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.storage import open_store
 from penstock.sources import importer_named
+from penstock.sources.importers.streamed import litdata_chunks
 from penstock.sources.importers.streamed.example_wire import Wire, features_of
 from penstock.sources.importers.streamed.tfrecord import masked_crc32c
 from penstock.sources.importing.importer import NO_OPTIONS, Options
@@ -288,6 +289,96 @@ def test_a_damaged_object_is_read_or_refused_with_its_name(place, bits, cut, for
     except PenstockError as error:
         told = str(error)
     assert name in told
+
+
+def litdata_compressed(files, folder, level):
+    """Two chunks, compressed as LitData does; and the same without compression beside them."""
+    tree = {"n": "int", "text": "str"}
+    if level == "table":
+        rows = [{"n": i, "text": "t" * i, "ids": [i] * i} for i in range(8)]
+        parts = [(5, files.table_chunk(rows[:5])), (3, files.table_chunk(rows[5:]))]
+        packed = [files.table_chunk(some, compression="zstd") for some in (rows[:5], rows[5:])]
+    else:
+        rows = [files.item([np.int64(i).tobytes(), b"t" * i]) for i in range(8)]
+        parts = [(5, files.chunk(rows[:5])), (3, files.chunk(rows[5:]))]
+        pack = {"chunk": files.zstd, "batch": files.framed, "sample": files.by_sample}[level]
+        packed = [pack(data) for _, data in parts]
+    files.fill(folder.with_name("plain"), tree, *parts)
+    index = files.fill(folder, tree, *((n, data) for (n, _), data in zip(parts, packed, strict=True)))
+    how = (
+        {"ipc_compression": "zstd"}
+        if level == "table"
+        else {"compression": "zstd", "compression_level": level}
+    )
+    index["config"] |= how
+    if level == "chunk":
+        for one, (_, data) in zip(index["chunks"], parts, strict=True):
+            one["chunk_bytes"] = len(data)
+    files.put_index(folder, index)
+    return index
+
+
+@pytest.mark.parametrize("level", ["chunk", "batch", "sample", "table"])
+def test_compressed_litdata_is_read_as_a_plain_one(level, shared, tmp_path, contents):
+    litdata_compressed(shared("foreign/litdata_files"), tmp_path / "in", level)
+    assert imported("litdata-compressed", tmp_path / "in", tmp_path / "a").failures == []
+    assert imported("litdata", tmp_path / "plain", tmp_path / "b").failures == []
+    found, wanted = (
+        {
+            key: (fields, {name: one for name, one in columns.items() if name not in ("raw_key", "raw_etag")})
+            for key, (fields, columns) in contents(loader.Root(tmp_path / name).open("d")).items()
+        }
+        for name in ("a", "b")
+    )
+    assert found == wanted
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    ("level", "change", "said"),
+    [
+        ("chunk", {"compression": "lz4"}, "the compression lz4 (level 'chunk'); accepted: zstd"),
+        ("chunk", {"compression": None}, "Chunks without one: penstock import litdata"),
+        ("batch", {"compression_level": "all"}, "(level 'all'); accepted: zstd by chunk, batch or sample"),
+        ("batch", {"encryption": {}, "compression_level": "chunk"}, "it cannot be decompressed"),
+        ("batch", {"encryption": {"level": "chunk"}}, "its chunks are encrypted"),
+        ("chunk", {"compression_level": "batch"}, "chunk-0-0.bin"),
+    ],
+)
+def test_compressed_litdata_that_is_wrong_is_told(level, change, said, shared, tmp_path):
+    files = shared("foreign/litdata_files")
+    index = litdata_compressed(files, tmp_path / "in", level)
+    index["config"] |= change
+    files.put_index(tmp_path / "in", index)
+    try:
+        told = "; ".join(failures("litdata-compressed", tmp_path / "in", tmp_path / "root"))
+    except PenstockError as error:
+        told = str(error)
+    assert said in told
+    assert "chunk-0-" in told or "index.json" in told
+
+
+@given(data=st.data(), level=st.sampled_from(["chunk", "batch", "sample", "table"]))
+@settings(max_examples=40, deadline=None)
+def test_damaged_compressed_litdata_is_read_or_told(data, level, shared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("litdata") / "in"
+    litdata_compressed(shared("foreign/litdata_files"), folder, level)
+    path = folder / "chunk-0-1.bin"
+    good = bytearray(path.read_bytes())
+    for at, byte in data.draw(
+        st.lists(st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)), min_size=1, max_size=3)
+    ):
+        good[at] = byte
+    path.write_bytes(good)
+    store = open_store(folder)
+    readable = litdata_chunks.look(store, list(store.list()), Options())
+    (info,) = (info for info in readable.infos if info.key == "chunk-0-1.bin")
+    said, found = "", []
+    try:
+        found = [one for run in readable.runs(info) for one in readable.samples(run)]
+    except (Corrupt, InvalidSample) as error:
+        said = str(error)
+    assert "chunk-0-1.bin" in said or len(found) == 3
 
 
 def mds_compressed(mds, folder, codec, pack):

@@ -95,6 +95,8 @@ def index_of(
         if "shards" in told and "chunks" not in told:
             raise InvalidStore(f"{name} lists shards of MDS, and no chunks: penstock register mds")
         listed, config = told["chunks"], told["config"]
+        if type(listed) is not list:
+            raise TypeError(f"chunks is a {type(listed).__name__}, no list")
         _check_layout(name, config)
         is_tokens = config.get("item_loader") == _TOKENS
         leaves = _leaves(config, name, is_tokens, exported)
@@ -118,11 +120,15 @@ def index_of(
 
 def _check_layout(name: str, config: dict[str, Any]) -> None:
     """Raise InvalidStore for chunks whose values have no place of their own."""
-    again = "Write the dataset again with optimize(..., compression=None, encryption=None)"
-    for how in ("compression", "ipc_compression", "encryption"):
-        if config.get(how):
-            what = "encrypted" if how == "encryption" else f"compressed ({config[how]!r})"
-            raise InvalidStore(f"{name}: its chunks are {what}: no sample can be read by itself. {again}")
+    if config.get("encryption"):
+        raise InvalidStore(
+            f"{name}: its chunks are encrypted. Write the dataset again with optimize(..., encryption=None)"
+        )
+    if codec := config.get("compression") or config.get("ipc_compression"):
+        raise InvalidStore(
+            f"{name}: its chunks are compressed ({codec!r}): no sample can be read by itself. Copy its samples "
+            "(penstock import litdata-compressed), or write the dataset again with optimize(..., compression=None)"
+        )
     loader = config.get("item_loader") or _PLAIN
     if loader not in (_TOKENS, _PLAIN):
         hint = ". Its tables: penstock import parquet" if loader == "ParquetLoader" else ""

@@ -15,9 +15,10 @@ from loader.foreign.formats.mds import samples
 from loader.foreign.formats.mds_index import MdsShard, shards_in
 from loader.foreign.formats.object_file import opened
 from loader.json_text import DamagedJson, parse_json_object
-from loader.storage import Blob, ObjectInfo, Store
+from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
+from .unpacked import Unpacked
 
 OPTIONS = frozenset[str]()
 SHARD_BYTES = 2**30
@@ -93,7 +94,7 @@ def _samples(store: Store, told: _Compressed, info: ObjectInfo) -> Iterator[Read
             f"{store.url}/{info.key} becomes {len(data):,} bytes or more; its index says {shard.nbytes:,}"
         )
     plain = ObjectInfo(key=info.key, nbytes=shard.nbytes, etag="")
-    for one in samples(cast(Store, _Bytes(store.url, data)), {info.key: shard}, None, plain):
+    for one in samples(cast(Store, Unpacked(store.url, data)), {info.key: shard}, None, plain):
         fields = {name: data[at.offset : at.offset + at.nbytes] for name, at in one.fields.items()}
         yield ReadSample(one.key, fields, one.metadata, one.source)
 
@@ -104,13 +105,3 @@ def _decompressed(data: bytes, codec: str, nbytes: int) -> bytes:
         return bytes(pa.Codec(codec).decompress(data, nbytes))
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
         return bytes(stream.read(nbytes + 1))
-
-
-class _Bytes:
-    """A decompressed shard, as far as `mds` reads a store."""
-
-    def __init__(self, url: str, data: bytes) -> None:
-        self.url, self._data = url, data
-
-    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
-        return Blob(self._data[offset : offset + nbytes], "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,14 +142,39 @@ def token_of(store: Store, info: ObjectInfo) -> str:
     return etag_to_keep(store, info) or f"{info.nbytes}-{info.modified_us or 0}"
 
 
+class LiveSample(NamedTuple):
+    """A sample of a version."""
+
+    part: str
+    """Id of its part."""
+    row: int
+    """Row in it."""
+    key: str
+    """Key."""
+    told: str
+    """Its value of the column that was asked for; "" for none."""
+
+
+def live_samples(version: Version, column: str) -> Iterator[LiveSample]:
+    """Yield the live samples with a column of the provenance. Costs the version's tables of keys."""
+    for one in _rows(version, (column,)):
+        if one["live"]:
+            yield LiveSample(one["part"], one["row"], one["key"], one.get(column) or "")
+
+
 def _samples(version: Version) -> Iterator[tuple[str, int, str, str, str, bool]]:
     """Yield part, row, key, object, change token of the object, and whether it is live, of each sample."""
+    for one in _rows(version, ("raw_key", "raw_etag")):
+        of, token = one.get("raw_key") or "", one.get("raw_etag") or ""
+        yield one["part"], one["row"], one["key"], of, token, one["live"]
+
+
+def _rows(version: Version, more: Sequence[str]) -> Iterator[dict[str, Any]]:
     files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
     members: dict[str, Any] = {}
-    for table in get_tables(version.store, files, ["part", "row", "key", "raw_key", "raw_etag"]):
-        for at in table.to_pylist():
-            part, row = at["part"], at["row"]
+    for table in get_tables(version.store, files, ["part", "row", "key", *more]):
+        for one in table.to_pylist():
+            part = one["part"]
             if part not in members:
                 members[part] = np.asarray(version.parts.live_members(version.parts.position(part)))
-            of, token = at.get("raw_key") or "", at.get("raw_etag") or ""
-            yield part, row, at["key"], of, token, bool(members[part][row])
+            yield {**one, "live": bool(members[part][one["row"]])}

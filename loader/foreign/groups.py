@@ -23,7 +23,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
         if name in common:
             group_of[name] = COMMON
         elif name not in group_of:
-            group_of[name] = _free(name, {COMMON, *group_of.values()})
+            group_of[name] = group_name(name, {COMMON, *group_of.values()})
     members: dict[str, set[str]] = {}
     for name, group in group_of.items():
         members.setdefault(group, set()).add(name)
@@ -38,7 +38,7 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
     return group_of
 
 
-def _free(field: str, taken: set[str]) -> str:
+def group_name(field: str, taken: set[str]) -> str:
     """Return a name for the group of one field."""
     name = re.sub("[^a-z0-9_]", "_", field.lower()).lstrip("_")[:48] or "field"
     found, n = name, 1

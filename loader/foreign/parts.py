@@ -16,7 +16,7 @@ from ..storage import Store
 from ..storage.placed import FOREIGN
 from .formats.sample import NO_METADATA
 from .numbered_keys import key_array
-from .shard_rows import Rows, Shard
+from .shard_rows import Int64s, Rows, Shard
 
 AT_ONCE = 16
 """Indexes that are put together."""
@@ -43,7 +43,16 @@ def put_parts(
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
         shards = [
-            _put_index(store, f"{prefix}/{group}-{number:05d}", part, group, names, shard, place, rows, own)
+            put_index(
+                store,
+                f"{prefix}/{group}-{number:05d}",
+                part,
+                group,
+                path_of(place, shard),
+                shard.nbytes,
+                own,
+                {name: _places(rows, name) for name in names},
+            )
             for group, names in sorted(groups.items())
         ]
         made = Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
@@ -60,7 +69,7 @@ def objects_of(
     """Return the objects of these shards, as the table has them. chunks: as `Found.chunks`."""
     return [
         ForeignObject(
-            shard=_path(place, shard),
+            shard=path_of(place, shard),
             offset=offset,
             path=f"{FOREIGN}{place}/{info.key}",
             nbytes=info.nbytes,
@@ -73,34 +82,40 @@ def objects_of(
     ]
 
 
-def _path(place: str, shard: Shard) -> str:
+def path_of(place: str, shard: Shard) -> str:
+    """Return the path of a shard in a place."""
     return f"{FOREIGN}{place}/{shard.name}"
 
 
-def _put_index(
+def _places(rows: Rows, name: str) -> Int64s:
+    """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C, which may not be known."""
+    column = rows.fields.index(name)
+    crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.places), UNKNOWN_CRC, np.int64)
+    return np.concatenate([rows.places[:, column], crcs[:, None]], axis=1)
+
+
+def put_index(
     store: Store,
     stem: str,
     part: str,
     group: str,
-    names: Sequence[str],
-    shard: Shard,
-    place: str,
-    rows: Rows,
+    path: str,
+    nbytes: int,
     keys: pa.Array,
+    fields: dict[str, Int64s],
 ) -> ShardFile:
-    fields = {}
-    for name in names:
-        column = rows.fields.index(name)
-        crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(keys), UNKNOWN_CRC, np.int64)
-        fields[name] = np.concatenate([rows.places[:, column], crcs[:, None]], axis=1)
+    """Put the index of a group of a registered shard, and return its row of the shards table.
+
+    path, nbytes: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C.
+    """
     index = index_bytes(keys, fields)
     at = IndexPlace.measure(f"{stem}.index.parquet", index)
     store.put_if_absent(at.path, index)
     return ShardFile(
         part=part,
         group=group,
-        path=_path(place, shard),
-        nbytes=shard.nbytes,
+        path=path,
+        nbytes=nbytes,
         sha256="",
         n_rows=len(keys),
         field_nbytes={name: int(table[:, 1].sum()) for name, table in fields.items()},

@@ -51,6 +51,9 @@ DECODERS = {
     "cls": "text:decode_cls",
 }
 
+# The same of bytes that nothing is known of without another field of the sample.
+WITH_TABLES = {"run": "video.request:RUN"}
+
 # last word of the field -> "module:attribute" of `encode(field, value) -> bytes`, and what it takes.
 ENCODERS = {
     "npy": ("array:encode", "numpy.ndarray (no object dtype)"),
@@ -71,7 +74,7 @@ def decoder_for(field: str) -> Decoder:
 
     They return, by word:
 
-    - image words: uint8 [H, W, C]; video words: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
+    - image words: uint8 [H, W, C]; video words, and run: uint8 [T, H, W, 3]; audio words: float32 [channels, samples];
     - npy: an array; u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8: a flat one, [n];
     - txt: str; json: an object; jsonl: a list; cls: int;
     - a word that is not in `known_extensions()` (`x.packets`, `x.bin`): bytes.
@@ -79,7 +82,8 @@ def decoder_for(field: str) -> Decoder:
     Raises: InvalidField (a name the format refuses); MissingDependency (the package that decodes it).
     """
     check_field(field)
-    target = DECODERS.get(last_word(field))
+    word = last_word(field)
+    target = DECODERS.get(word) or WITH_TABLES.get(word)
     if target is None:
         return decode_bytes
     decoder: Decoder = load(target)

@@ -11,6 +11,8 @@ from loader import Version
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress
 from loader.errors import Corrupt, DecodeFailed
+from loader.modalities.video.packet_table import SUFFIX
+from loader.modalities.video.request import is_run
 from loader.storage import RangeReader
 
 from ..progress import progress
@@ -65,7 +67,9 @@ def _example(
     version: Version, name: str, kind: KindScan, place: tuple[int, int], told: dict[str, Any]
 ) -> Example:
     fields = part_fields(version, place[0])
-    return example_of(version.store, name, kind.modality, fields, partial(address_at, version, place), told)
+    return example_of(
+        version.shard_store, name, kind.modality, fields, partial(address_at, version, place), told
+    )
 
 
 def example_of(
@@ -86,14 +90,15 @@ def example_of(
     caption = next((field for field in _CAPTIONS if field in fields and field != media), None)
     picture, text, trouble = Picture(data=b"", media_type="", width_px=0, height_px=0, alt=""), "", ""
     try:
-        address = find([field for field in (media, caption) if field])
+        packets = f"{media}{SUFFIX}" if media and is_run(media) and f"{media}{SUFFIX}" in fields else None
+        address = find([field for field in (media, packets, caption) if field])
         read = _read(store, address)
         if caption in read:
             text = read[caption].decode("utf-8", "replace")
         if media in read and modality == "text":
             text = read[media][: 8 * MAX_CAPTION].decode("utf-8", "replace")
         elif media in read:
-            picture = picture_of(modality, media, read[media])
+            picture = picture_of(modality, media, read[media], read[packets] if packets else None)
         elif media is not None:
             trouble = f"{media} has {address.fields[media].nbytes} bytes: too large to be drawn here"
     except (DecodeFailed, Corrupt) as error:

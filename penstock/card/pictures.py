@@ -4,8 +4,9 @@ JPEG for photographs, PNG for spectrograms; the same bytes in give the same byte
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 import loader
 from loader.errors import DecodeFailed, MissingDependency
 from loader.modalities import decoder_for
+from loader.modalities.video.packet_table import read_packets
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,9 +56,13 @@ class Picture:
     """Its content in words."""
 
 
-def picture_of(modality: str, field: str, data: bytes) -> Picture:
-    """Return a picture of one field. Raises: DecodeFailed; MissingDependency."""
-    drawers = {"image": image_picture, "video": video_picture, "audio": audio_picture}
+def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = None) -> Picture:
+    """Return a picture of one field. packets: packet table of a run. Raises: DecodeFailed; MissingDependency."""
+    drawers: dict[str, Callable[[str, bytes], Picture]] = {
+        "image": image_picture,
+        "video": partial(video_picture, packets=packets),
+        "audio": audio_picture,
+    }
     try:
         return drawers[modality](field, data)
     except MissingDependency:
@@ -78,14 +84,14 @@ def image_picture(field: str, data: bytes) -> Picture:
     return _jpeg(small, alt)
 
 
-def video_picture(field: str, data: bytes) -> Picture:
-    """Return frames from the beginning to the end, in rows. Raises: DecodeFailed."""
-    n_frames = _n_frames(field, data)
+def video_picture(field: str, data: bytes, packets: bytes | None = None) -> Picture:
+    """Return frames from the beginning to the end, in rows. packets: packet table of a run. Raises: DecodeFailed."""
+    n_frames = _n_frames(field, data) if packets is None else _n_frames_of_run(field, packets)
     taken = min(CLIP_FRAMES, n_frames)
     stride = (n_frames - 1) // (taken - 1) if taken > 1 else 1
     start = (n_frames - 1 - stride * (taken - 1)) // 2
     decode = loader.video(frames=taken, stride=stride, start=start)
-    frames: Any = decode(data)
+    frames: Any = decode(data) if packets is None else decode.of_run(data, packets)
     height, width = frames.shape[1:3]
     tiles = [_shrunk(_flat(frame), CLIP_FRAME_PX) for frame in frames]
     alt = f"{taken} of {n_frames} frames, {width} x {height} px"
@@ -203,6 +209,18 @@ def _n_frames(field: str, data: bytes) -> int:
     if not n:
         raise DecodeFailed(f"{field}: no frames")
     return n
+
+
+def _n_frames_of_run(field: str, packets: bytes) -> int:
+    """Return the number of frames that are shown, by a packet table. Raises: DecodeFailed."""
+    table = read_packets(packets)
+    if table.facts.width_px * table.facts.height_px > MAX_FRAME_PX:
+        raise DecodeFailed(
+            f"{field}: frames of {table.facts.width_px} x {table.facts.height_px} px are not drawn"
+        )
+    if table.discard.all():
+        raise DecodeFailed(f"{field}: no frames")
+    return int((~table.discard).sum())
 
 
 def _rate_hz(field: str, data: bytes) -> int:

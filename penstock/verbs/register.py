@@ -3,9 +3,14 @@
 from argparse import ArgumentParser, Namespace
 
 import loader
+from loader.errors import InvalidRuntime, InvalidStore
+from loader.storage import open_store
 
 from .table_arguments import fields_of, table_arguments
 from .verb import Answer, Verb
+
+LEROBOT = "lerobot"
+"""The format whose numbers and texts are copied, and whose videos stay."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -13,7 +18,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
-        "chunks of LitData; megatron: indexed datasets; files: a sample each; parquet, hf: tables, each row a sample",
+        "chunks of LitData; megatron: indexed datasets; files: a sample each; parquet, hf: tables, each row a sample; "
+        "lerobot: episodes, whose videos stay and whose numbers are copied",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
@@ -31,20 +37,26 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Register a place."""
+    from loader.foreign import FORMATS
     from loader.foreign.register import register
 
     from ..registered.chunks import chunks_of
 
-    root = loader.Root(arguments.root)
-    done = register(
-        root,
-        arguments.format,
-        arguments.url,
-        arguments.name,
-        without=arguments.without,
-        key=arguments.key,
-        fields=fields_of(arguments),
-    )
+    root, format, without = loader.Root(arguments.root), arguments.format, arguments.without
+    if format == LEROBOT:
+        from ..registered.lerobot_videos import register_lerobot
+
+        if arguments.key or arguments.field:
+            raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
+        done = register_lerobot(root, open_store(arguments.url), arguments.name, without=without)
+    elif format in FORMATS:
+        fields = fields_of(arguments)
+        done = register(
+            root, format, arguments.url, arguments.name, without=without, key=arguments.key, fields=fields
+        )
+    else:
+        accepted = ", ".join(sorted([LEROBOT, *FORMATS]))
+        raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
     version = done.version
     counts = {name: getattr(done, name) for name in ("new", "replaced", "gone", "same", "others")}
     body = {
@@ -54,10 +66,11 @@ def run(arguments: Namespace) -> Answer:
         "fields": version.fields,
         **counts,
     }
+    what, stay = ("episodes", "videos") if format == LEROBOT else ("objects", "bytes")
     lines = [
         f"{version.name}  {version.id}",
-        f"{len(version)} samples with {', '.join(version.fields)}, whose bytes stay at {arguments.url}",
-        f"objects: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
+        f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
+        f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
         f"{done.others} others were left alone",
     ]
     if told := chunks_of(version):

@@ -8,6 +8,8 @@ import numpy as np
 
 from ...errors import Conflict, FieldMismatch, FieldNotFound, InvalidField, PenstockError, TransformFailed
 from ...modalities import decoder_for
+from ...modalities.video.packet_table import SUFFIX
+from ...modalities.video.request import RunDecoder
 from ..names import check_field, check_group
 from ..reading.read_fields import read_fields
 from ..shards.address import SampleAddress
@@ -32,7 +34,10 @@ class LazySample(Mapping[str, Any]):
     def __getitem__(self, field: str) -> Any:
         if field == "__key__":
             return self._block.addresses[self._row].key
-        return decoder_for(field)(self._block.bytes_of(field)[self._row], None)
+        decoder, data = decoder_for(field), self._block.bytes_of(field)[self._row]
+        if isinstance(decoder, RunDecoder):
+            return decoder.of_run(data, self._block.bytes_of(field + SUFFIX)[self._row])
+        return decoder(data, None)
 
     def bytes_of(self, field: str) -> bytes:
         """Return the field's bytes as they are stored, as packet tables need them."""

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 
 import numpy as np
 from av.error import FFmpegError
+from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
 from ..fields import Buffer
@@ -79,8 +80,29 @@ def read_bare(
         return None
 
 
+def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choice) -> np.ndarray:
+    """Return uint8 [T, H, W, 3] of a run, from all of its bytes; frames are decoded from as far back as they need.
+
+    Raises: DecodeFailed (bytes that are not those of the table, a run that cannot be decoded, too large).
+    """
+    whole, facts = memoryview(data), table.facts
+    if len(whole) != facts.nbytes or crc32c(bytes(whole)) != facts.crc32c or facts.whole_because:
+        raise DecodeFailed(
+            f"video: its packet table is of {facts.nbytes} bytes with the CRC-32C {facts.crc32c:08x}, and this run has "
+            f"{len(whole)} with {crc32c(bytes(whole)):08x}{facts.whole_because and ', or ' + facts.whole_because}"
+        )
+    places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
+    bodies = {number: whole[pos : pos + size] for number, (pos, size) in enumerate(places)}
+    try:
+        return decoded(BarePackets(table, timeline, bodies), choice.frames, choice.framing)
+    except DecodeFailed:
+        raise
+    except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(whole)} bytes)") from error
+
+
 def decoded(source: Source, frames: Sequence[int], framing: Framing) -> np.ndarray:
-    """Return uint8 [T, H, W, 3] of these frames of an open file.
+    """Return uint8 [T, H, W, 3] of these frames of an open file, or of all packets of a run.
 
     Each run is decoded from further and further back while frames are missing or damaged. The mark "keyframe" is
     the container's word, and some have it on frames that build on others.

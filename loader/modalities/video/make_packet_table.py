@@ -1,26 +1,46 @@
 """Making a packet table: every packet's place and checksum, and whether single packets do for decoding."""
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import av
 import numpy as np
 from av.error import FFmpegError
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
 from ..fields import Buffer
-from .demux import Codec, VideoPacket, WholeFile, whole_file
+from .demux import Codec, VideoPacket, prepare, whole_file
 from .display_matrix import matrix_of
 from .packet_decode import open_codec, packet_of
 from .packet_table import NO_TIME, PacketTable, StreamFacts
+from .timeline import Timeline
 
 # What was compared, packet by packet, with decodes of whole files; other codecs are read whole.
 BARE_CODECS = frozenset({"h264", "hevc", "libdav1d", "vp9", "vp8", "mpeg4", "mjpeg"})
 
 # Packet side data that changes nothing about pixels (captions, reference times, rates).
-_HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpegts_stream_id"})
+HARMLESS = frozenset({"a53_cc", "cpb_properties", "prft", "s12m_timecode", "mpegts_stream_id"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPackets:
+    """Packets that lie one behind the other, in decode order."""
+
+    bodies: Sequence[bytes]
+    """Their bytes."""
+    pts: Sequence[int]
+    """Ticks at which their frames are shown."""
+    dts: Sequence[int]
+    """Ticks at which they are decoded."""
+    key: Sequence[bool]
+    """True for keyframes."""
+    end: int
+    """Tick at which the last frame ends."""
 
 
 def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
@@ -38,9 +58,47 @@ def packet_table(data: Buffer, tried: StreamFacts | None = None) -> PacketTable:
             key=file.key,
             discard=file.discard,
             crc32c=np.array([crc32c(body) for body in bodies], np.uint32),
-            facts=_facts(file, whole, _obstacle(file.packets, bodies, whole, file.codec().codec.name)),
+            facts=_facts(
+                file.codec(),
+                file.timeline,
+                file.reorder_frames,
+                len(whole),
+                int(crc32c(np.frombuffer(whole, np.uint8))),
+                _obstacle(file.packets, bodies, whole, file.codec().codec.name),
+            ),
         )
-        return _checked(table, file, whole, tried)
+        return _checked(table, file.codec, bodies.__getitem__, tried)
+
+
+def table_of_run(codec: Codec, packets: RunPackets, time_base: Fraction) -> PacketTable:
+    """Return the table of packets that lie one behind the other, the first at byte 0.
+
+    codec: of their container, which has decoded nothing. `whole_because` is set where they do not do without it.
+    Raises: DecodeFailed.
+    """
+    prepare(codec)
+    bodies, size = packets.bodies, np.array([len(body) for body in packets.bodies], np.int32)
+    n, pts, key = len(bodies), np.array(packets.pts, np.int64), np.array(packets.key, np.bool_)
+    timeline = Timeline.of(pts, key, np.zeros(n, np.bool_), time_base, packets.end)
+    name = codec.codec.name
+    table = PacketTable(
+        pts=pts,
+        dts=np.array(packets.dts, np.int64),
+        pos=np.cumsum(size, dtype=np.int64) - size,
+        size=size,
+        key=key,
+        discard=np.zeros(n, np.bool_),
+        crc32c=np.array([crc32c(body) for body in bodies], np.uint32),
+        facts=_facts(
+            codec,
+            timeline,
+            codec.reorder_depth,
+            int(size.sum()),
+            reduce(extend, bodies, 0),
+            "" if name in BARE_CODECS else f"codec {name} was not tried",
+        ),
+    )
+    return _checked(table, lambda: codec, bodies.__getitem__, None)
 
 
 def _same_decoder(facts: StreamFacts, tried: StreamFacts) -> bool:
@@ -59,20 +117,20 @@ def _obstacle(packets: list[VideoPacket], bodies: list[bytes], whole: memoryview
         if pos is None or pos < end or bytes(whole[pos : pos + len(body)]) != body:
             return f"packet {number} does not lie in the file as the decoder gets it"
         end = pos + len(body)
-        beside = {side.data_type for side in packet.iter_sidedata()} - _HARMLESS
+        beside = {side.data_type for side in packet.iter_sidedata()} - HARMLESS
         if beside:
             return f"packet {number} comes with {', '.join(sorted(beside))}"
     return ""
 
 
-def _facts(file: WholeFile, whole: memoryview, obstacle: str) -> StreamFacts:
-    codec = file.codec()
-    assert file.stream.time_base is not None  # the timeline was made with it
+def _facts(
+    codec: Codec, timeline: Timeline, reorder_frames: int, nbytes: int, crc: int, obstacle: str
+) -> StreamFacts:
     return StreamFacts(
         codec=codec.codec.name,
         codec_tag=_tag(codec),
         extradata=codec.extradata or b"",
-        time_base=file.stream.time_base,
+        time_base=timeline.time_base,
         width_px=codec.width,
         height_px=codec.height,
         pix_fmt=codec.pix_fmt or "",
@@ -82,10 +140,10 @@ def _facts(file: WholeFile, whole: memoryview, obstacle: str) -> StreamFacts:
         colorspace=int(codec.colorspace),
         sar=codec.sample_aspect_ratio or Fraction(0),
         display_matrix=(),
-        reorder_frames=file.reorder_frames,
-        end_pts=file.timeline.end_pts,
-        nbytes=len(whole),
-        crc32c=int(crc32c(np.frombuffer(whole, np.uint8))),
+        reorder_frames=reorder_frames,
+        end_pts=timeline.end_pts,
+        nbytes=nbytes,
+        crc32c=crc,
         whole_because=obstacle,
     )
 
@@ -99,7 +157,10 @@ def _tag(codec: Any) -> str:
 
 
 def _checked(
-    table: PacketTable, file: WholeFile, whole: memoryview, tried: StreamFacts | None
+    table: PacketTable,
+    codec: Callable[[], Codec],
+    body_of: Callable[[int], bytes],
+    tried: StreamFacts | None,
 ) -> PacketTable:
     """Return the table with its display matrix, and with a reason to read the file whole where there is one.
 
@@ -107,13 +168,12 @@ def _checked(
     """
     if table.facts.whole_because:
         return table
-    if not len(file.timeline.keys):
+    if not table.key.any():
         return replace(table, facts=replace(table.facts, whole_because="no packet is marked as a keyframe"))
     if tried is not None and _same_decoder(table.facts, tried):
         return replace(table, facts=replace(table.facts, display_matrix=tried.display_matrix))
-    number = int(file.timeline.keys[0])
-    body = bytes(whole[int(table.pos[number]) :][: int(table.size[number])])
-    theirs = _first_picture(file.codec(), body)
+    body = body_of(int(np.flatnonzero(table.key)[0]))
+    theirs = _first_picture(codec(), body)
     ours = _first_picture(open_codec(table.facts), body)  # the codec's name is this FFmpeg's own
     matrix = matrix_of(theirs) if theirs is not None else None
     because = ""

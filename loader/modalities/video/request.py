@@ -1,4 +1,7 @@
-"""Video: the words mp4, mov, mkv and webm. Which frames of a clip are wanted, and how large; `decode` reads them."""
+"""Video: the words mp4, mov, mkv, webm and run. Which frames of a clip are wanted, and how large; `decode` reads them.
+
+A `run` is packets one behind the other, without a container: its packet table says the rest.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from ...errors import DecodeFailed, InvalidRuntime
-from ..fields import Buffer, load
+from ..fields import Buffer, last_word, load
 from ..image.crop import Box, Framing, Size
 from ..image.request import GivenSize, frames_of, size_of
+from .packet_table import SUFFIX, read_packets
 from .timeline import Time, Timeline
 
 DEFAULT_FRAMES = 16
@@ -82,6 +86,14 @@ class VideoDecoder:
         )
         return read[""]
 
+    def of_run(self, data: Buffer, packets: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Return the clip, from a whole run and its packet table. Raises: as a call."""
+        table = read_packets(packets)
+        timeline = Timeline.of_table(table)
+        choice = choose({"": self}, {"": timeline}, {"": rng})[""]
+        clip: np.ndarray = load("video.decode:read_run")(table, timeline, data, choice)
+        return clip
+
     @property
     def leader(self) -> str | None:
         """The field whose instants this one shows."""
@@ -134,6 +146,22 @@ class VideoDecoder:
             )
         elif crop is not None and self.size is None:
             raise InvalidRuntime(f"video(crop={crop!r}) needs size=(height, width): what to cut to")
+
+
+class RunDecoder(VideoDecoder):
+    """The decoder of a run whose packet table is not at hand."""
+
+    def __call__(self, data: Buffer, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Raise DecodeFailed."""
+        raise DecodeFailed(
+            f"video: a run ({len(data)} bytes) has no container, and nothing is known of its packets without the field "
+            f"<field>{SUFFIX} of its sample: select it too, or decode with VideoDecoder.of_run"
+        )
+
+
+def is_run(field: str) -> bool:
+    """Return whether a field holds packets without a container."""
+    return last_word(field) == "run"
 
 
 def choose(
@@ -272,3 +300,4 @@ def _crop(given: Any) -> str | Box | None:
 
 
 DEFAULT = video()
+RUN = RunDecoder()

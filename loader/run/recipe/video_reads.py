@@ -21,7 +21,7 @@ from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
 from ...modalities.fields import load
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
-from ...modalities.video.request import Choice, VideoDecoder, choose
+from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
 from ...modalities.video.timeline import Timeline
 
 Group = tuple[str, ...]
@@ -45,6 +45,8 @@ class BareClip:
     """Packet number -> its bytes."""
     whole: Callable[[], bytes]
     """Function that reads all of the field's bytes."""
+    is_run: bool = False
+    """True for packets without a container."""
 
     def decoded(self) -> np.ndarray:
         """Return uint8 [T, H, W, 3]. The whole field is read where packets alone do not do (a keyframe that is none).
@@ -55,6 +57,8 @@ class BareClip:
         clip: np.ndarray | None = load("video.decode:read_bare")(
             self.table, self.timeline, self.bodies, frames, framing
         )
+        if clip is None and self.is_run:
+            clip = load("video.decode:read_run")(self.table, self.timeline, self.whole(), self.choice)
         if clip is None:
             read: dict[str, np.ndarray] = load("video.decode:read_whole")(
                 {"": self.whole()}, lambda timelines: {"": self.choice}
@@ -97,6 +101,11 @@ def groups_of(view: View, decoders: Mapping[str, Decoder]) -> list[Group]:
         if isinstance(decoder, VideoDecoder) and decoder.times and times_field(field) in view.fields:
             raise InvalidRuntime(
                 f"decode[{field!r}] = video(times=True) makes {times_field(field)!r}, a field that the view selects"
+            )
+        if isinstance(decoder, VideoDecoder) and is_run(field) and field + SUFFIX not in view.version.fields:
+            raise InvalidRuntime(
+                f"{field!r} has packets without a container, which are found by {field + SUFFIX!r}, and "
+                f"{view.version.name} has no such field: read its bytes with decode={{{field!r}: bytes}}"
             )
         leader = leader_of(decoder)
         if leader is None:
@@ -300,6 +309,7 @@ def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt)
             choice=clip.choice,
             bodies=dict(zip(chain(*runs), bodies, strict=True)) if bodies else {},
             whole=partial(_whole, clip, readers),
+            is_run=is_run(clip.field),
         )
         for clip, runs, bodies in zip(
             clips, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True

@@ -42,7 +42,7 @@ _HALFWAYS = np.sqrt(_RATIOS[1:] * _RATIOS[:-1])
 
 # Last words of field names, by what they hold. A part with several is what comes first here.
 MODALITIES = {
-    "video": ("mp4", "mkv", "webm", "mov", "avi", "ts"),
+    "video": ("mp4", "mkv", "webm", "mov", "avi", "ts", "run"),
     "image": ("jpg", "jpeg", "png", "webp", "avif", "heic", "tif", "tiff", "gif", "bmp"),
     "audio": ("flac", "wav", "mp3", "ogg", "opus", "m4a", "aac"),
     "text": ("txt",),

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 
 from loader.errors import Corrupt
 from loader.json_text import parse_json
+from loader.modalities.video.packet_table import SUFFIX
 
 from ..exporter import Loss
 from ..lerobot.metadata import Meta, put_metadata
 from ..lerobot.packets import Mp4Writer, Span, opened, read_span
+from ..lerobot.runs import opened_run
 from ..lerobot.statistics import statistics
 from ..lerobot.survey import Planned, Survey, array_of, survey_of
 from ..outbox import Outbox
@@ -46,7 +49,8 @@ def units(selection: Selection) -> list[WorkUnit]:
     survey = survey_of(selection)
     names = (
         *(f"{one}.npy" for one in survey.streams),
-        *(f"{one}.mp4" for one in survey.cameras),
+        *survey.cameras.values(),
+        *(f"{one}{SUFFIX}" for one in survey.cameras.values() if one.endswith(".run")),
         *(f"{one}.json" for one in survey.texts),
     )
     out: list[WorkUnit] = []
@@ -73,7 +77,7 @@ def write(selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any
     """Put a file of rows, and each camera's videos. Raises: InvalidSample; Corrupt; StoreError."""
     assert isinstance(unit, EpisodeUnit)
     survey, tables, told = unit.survey, list[Any](), list[dict[str, Any]]()
-    videos = {camera: _Videos(camera, unit.number, outbox) for camera in survey.cameras}
+    videos = {camera: _Videos(camera, field, unit.number, outbox) for camera, field in survey.cameras.items()}
     features: dict[str, Any] = {}
     try:
         for episode, sample in zip(unit.episodes, selection.samples(unit), strict=True):
@@ -116,8 +120,8 @@ def finish(selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox
 class _Videos:
     """The videos of a camera in a unit: episodes one behind the other, a file for each kind of packets."""
 
-    def __init__(self, camera: str, chunk: int, outbox: Outbox) -> None:
-        self._camera, self._chunk, self._outbox = camera, chunk, outbox
+    def __init__(self, camera: str, field: str, chunk: int, outbox: Outbox) -> None:
+        self._camera, self._field, self._chunk, self._outbox = camera, field, chunk, outbox
         self._writer: Mp4Writer | None = None
         self._kind: tuple[Any, ...] = ()
         self._n = 0
@@ -125,9 +129,7 @@ class _Videos:
 
     def add(self, sample: Sample, episode: Planned) -> dict[str, Any]:
         """Append an episode's packets, and return where it is shown. Raises: Corrupt."""
-        what = f"sample {sample.key!r}, {self._camera}.mp4"
-        with opened(io.BytesIO(sample.fields[f"{self._camera}.mp4"]), what) as video:
-            span: Span = read_span(video, what, episode.length)
+        with self._packets(sample, episode) as (video, span):
             if self._writer is None or span.kind != self._kind:
                 self.finish()
                 self._writer, self._kind = Mp4Writer(video[1]), span.kind
@@ -137,6 +139,19 @@ class _Videos:
         self._writer.add(span)
         times = {"from": _text(begin), "to": _text(self._writer.end * span.time_base)}
         return {"chunk": self._chunk, "file": self._n, **times}
+
+    @contextmanager
+    def _packets(self, sample: Sample, episode: Planned) -> Iterator[tuple[Any, Span]]:
+        """Yield an open file with a stream of the packets' kind, and the packets. Raises: Corrupt; DecodeFailed."""
+        what, data = f"sample {sample.key!r}, {self._field}", sample.fields[self._field]
+        if not self._field.endswith(".run"):
+            with opened(io.BytesIO(data), what) as video:
+                yield video, read_span(video, what, episode.length)
+            return
+        with opened_run(data, sample.fields[self._field + SUFFIX], what) as (video, span):
+            if len(span.pts) != episode.length:
+                raise Corrupt(f"{what}: {len(span.pts)} frames, and {episode.length} rows")
+            yield video, span
 
     def finish(self) -> None:
         """Put the file that is being written."""

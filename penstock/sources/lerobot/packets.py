@@ -36,6 +36,8 @@ class Span:
     """True for keyframes."""
     durations: Sequence[int]
     """Ticks."""
+    places: Sequence[int]
+    """First byte of each in its file; -1 where the container does not say."""
     time_base: Fraction
     """Seconds per tick."""
     kind: tuple[Any, ...]
@@ -45,6 +47,16 @@ class Span:
     def shown(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Ticks of the frames in display order, int64 [frames]."""
         return np.sort(np.asarray(self.pts, np.int64))
+
+    @property
+    def decoded(self) -> list[int]:
+        """Ticks at which packets go to a decoder, at ever later times, none later than its frame is shown.
+
+        They are the times of the frames in order, moved back as far as reordering needs.
+        """
+        shown = self.shown.tolist()
+        back = max(at - pts for at, pts in zip(shown, self.pts, strict=True))
+        return [at - back for at in shown]
 
     @property
     def end(self) -> int:
@@ -109,21 +121,29 @@ def read_span(
         raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
     if len(set(pts)) < frames:
         raise Corrupt(f"{what}: two frames are shown at one moment")
-    codec = stream.codec_context
     return Span(
         bodies=[bytes(packet) for packet in taken],
         pts=[at - pts[0] for at in pts],
         key=[packet.is_keyframe for packet in taken],
         durations=[max(1, packet.duration or 1) for packet in taken],
+        places=[-1 if packet.pos is None else packet.pos for packet in taken],
         time_base=base,
-        kind=(codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, base),
+        kind=kind_of(stream),
     )
+
+
+def kind_of(stream: "VideoStream") -> tuple[Any, ...]:
+    """Return the facts that all packets of a stream share."""
+    codec = stream.codec_context
+    return codec.name, codec.extradata or b"", codec.width, codec.height, codec.pix_fmt, stream.time_base
 
 
 def _taken(
     container: "InputContainer", stream: "VideoStream", what: str, frames: int, from_s: float | None
 ) -> tuple[list[Any], int | None]:
     """Return at most `frames` packets from the episode's first on, and the tick of the packet behind them."""
+    from loader.modalities.video.make_packet_table import HARMLESS
+
     taken: list[Any] = []
     assert stream.time_base is not None
     for packet in container.demux(stream):
@@ -131,6 +151,8 @@ def _taken(
             continue
         if packet.pts is None or packet.is_corrupt or packet.is_discard:
             raise Corrupt(f"{what}: a packet without a time, cut short, or hidden by an edit list")
+        if only := {side.data_type for side in packet.iter_sidedata()} - HARMLESS:
+            raise Corrupt(f"{what}: a packet comes with {', '.join(sorted(only))}, which only its file has")
         if len(taken) == frames:
             return taken, packet.pts
         if not taken and from_s is not None:
@@ -173,14 +195,11 @@ class Mp4Writer:
         """Append an episode."""
         import av
 
-        # A decoder takes packets at ever later times, none later than its frame is shown: times of the frames in
-        # order, moved back as far as reordering needs.
-        shown = span.shown.tolist()
-        back = max(at - pts for at, pts in zip(shown, span.pts, strict=True))
+        shown, decoded = span.shown.tolist(), span.decoded
         for number, body in enumerate(span.bodies):
             packet: Any = av.Packet(body)
             packet.pts = self.end + span.pts[number]
-            packet.dts = self.end + shown[number] - back
+            packet.dts = self.end + decoded[number]
             packet.is_keyframe = span.key[number]
             packet.time_base = self._base
             packet.duration = span.durations[number]

@@ -52,8 +52,8 @@ class Survey:
 
     streams: list[str]
     """Features with numbers."""
-    cameras: list[str]
-    """Features with videos."""
+    cameras: dict[str, str]
+    """Feature with a video -> its field: an mp4 file, or a run."""
     texts: list[str]
     """Features with texts."""
     fps: Fraction = Fraction(0)
@@ -127,17 +127,27 @@ def _fields(selection: Selection) -> Survey:
     streams = {
         n.removesuffix(CLOCK) for n in names if n.endswith(CLOCK) and n.removesuffix(CLOCK) + ".npy" in names
     }
-    cameras = {name.removesuffix(".mp4") for name in names if name.endswith(".mp4")}
+    videos = {name.rpartition(".")[0]: name for name in sorted(names) if name.endswith((".mp4", ".run"))}
     texts = {name.removesuffix(".json") for name in names if name.endswith(".json") and name != EPISODE}
     used = {EPISODE, *(f"{n}{end}" for n in streams for end in (".npy", CLOCK))}
-    used |= {f"{n}{end}" for n in cameras for end in (".mp4", f".mp4{SUFFIX}")} | {f"{n}.json" for n in texts}
+    used |= {f"{name}{end}" for name in videos.values() for end in ("", SUFFIX)} | {
+        f"{n}.json" for n in texts
+    }
     losses = [
         Loss(f"field {n!r}", "it is neither a stream with a clock nor a video") for n in sorted(names - used)
     ]
     losses += [Loss(f"field {n!r}", "not all episodes have it") for n in sorted(partial) if n in used]
-    lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".json")}
-    of = [sorted(name for name in one - lacking if "/" not in name) for one in (streams, cameras, texts)]
-    return Survey(streams=of[0], cameras=of[1], texts=of[2], losses=losses)
+    lacking = {one.removesuffix(end) for one in partial for end in (CLOCK, ".npy", ".mp4", ".run", ".json")}
+    runs = [
+        name
+        for name in videos.values()
+        if name.endswith(".run") and name + SUFFIX not in names - set(partial)
+    ]
+    losses += [Loss(f"field {name!r}", f"not all episodes have {name}{SUFFIX}") for name in runs]
+    lacking |= {name.removesuffix(".run") for name in runs}
+    of = [sorted(name for name in {*one} - lacking if "/" not in name) for one in (streams, videos, texts)]
+    cameras = {name: videos[name] for name in of[1]}
+    return Survey(streams=of[0], cameras=cameras, texts=of[2], losses=losses)
 
 
 def _of_columns(selection: Selection, found: Survey) -> list[Loss]:

@@ -11,10 +11,12 @@ from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress, crc_text
 from loader.dataset.versions.samples_table import live_row
 from loader.errors import Corrupt, InvalidRuntime, PenstockError
+from loader.modalities.video.packet_table import SUFFIX
+from loader.modalities.video.request import is_run
 from penstock.card.rendering.escape import clean
 
 from ..kinds.lengths import length_marks
-from ..kinds.stored_bytes import Read, read_bounded
+from ..kinds.stored_bytes import Read, mp4_of, read_bounded
 from ..replays.training import Training
 from .json_record import Record
 from .marks import StepMark
@@ -104,8 +106,27 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
 
 def decoded(version: "loader.Version", ordinal: int, field: str) -> Read:
     """Return a field as the loader decodes it, of a long one a part. Raises: as `stored` and `read_bounded`."""
-    data = stored(version, ordinal, field)
-    return read_bounded(data, facts_of({field: data}, field, version))
+    data = stored_sample(version, ordinal, field)
+    return read_bounded(data[field], facts_of(data, field, version))
+
+
+def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
+    """Return a field's bytes, and those of the field without which it cannot be read. Raises: as `stored`."""
+    found = {field: stored(version, ordinal, field)}
+    if is_run(field) and field + SUFFIX in fields_of(version, [ordinal])[0]:
+        found[field + SUFFIX] = stored(version, ordinal, field + SUFFIX)
+    return found
+
+
+def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes, str]:
+    """Return a field's bytes and the word that they are of: of a run of packets, an mp4 file made of it.
+
+    Raises: as `stored`; DecodeFailed for a run without its packet table.
+    """
+    data = stored_sample(version, ordinal, field)
+    if is_run(field):
+        return mp4_of(data[field], facts_of(data, field, version)), "mp4"
+    return data[field], field
 
 
 def sample_record(

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from loader.errors import DecodeFailed, MissingDependency
-from loader.modalities import DECODERS, decoder_for
+from loader.errors import DecodeFailed, MissingDependency, PenstockError
+from loader.modalities import DECODERS, WITH_TABLES, decoder_for
 from loader.modalities.fields import as_buffer, load
+from loader.modalities.video.packet_table import SUFFIX
 from penstock.card.pictures import MAX_FRAME_PX
 from penstock.units import length, size
 
@@ -69,7 +70,9 @@ def stored_of(kind_of: KindOf) -> Kind:
 
 def fits(value: Any, facts: Facts) -> bool:
     """Return whether a value is the bytes of a field that the loader decodes."""
-    return isinstance(value, bytes | bytearray | memoryview) and facts.word in DECODERS
+    return isinstance(value, bytes | bytearray | memoryview) and (
+        facts.word in DECODERS or facts.word in WITH_TABLES
+    )
 
 
 def read_bounded(data: bytes, facts: Facts) -> Read:
@@ -131,6 +134,8 @@ def _tried(data: bytes, facts: Facts, edge: int | None = None) -> Read | str:
 
 def _read(data: bytes, facts: Facts, edge: int | None) -> Read:
     """Return the decoded value. Raises: DecodeFailed; MissingDependency."""
+    if facts.word in WITH_TABLES:
+        return _film(mp4_of(data, facts), facts, 1 if edge else CLIP_FRAMES)
     modality, word = DECODERS[facts.word].partition(".")[0], facts.word
     if modality == "image":
         return _picture(data, facts, edge)
@@ -189,6 +194,24 @@ def _sound(data: bytes, facts: Facts) -> Read:
     cut = () if whole else (f"the first {length(samples.shape[1] / rate_hz)} are shown",)
     seconds = samples.shape[1] / rate_hz if whole else None
     return Read(samples, replace(facts, rate=float(rate_hz)), cut, seconds=seconds)
+
+
+def mp4_of(data: bytes, facts: Facts) -> bytes:
+    """Return a run of packets as an mp4 file: its packet table is another field of the sample.
+
+    Raises: DecodeFailed without it, and where the two do not fit.
+    """
+    from penstock.sources.lerobot.runs import mp4_of_run
+
+    packets = as_buffer(facts.sample.get(facts.field + SUFFIX))
+    if packets is None:
+        raise DecodeFailed(f"a run of packets is shown by its sample's field {facts.field + SUFFIX!r}")
+    try:
+        return mp4_of_run(data, packets, facts.field)
+    except (DecodeFailed, MissingDependency):
+        raise
+    except PenstockError as error:
+        raise DecodeFailed(str(error)) from error
 
 
 def _film(data: bytes, facts: Facts, most: int) -> Read:

@@ -13,7 +13,7 @@ from penstock.units import number, size
 from ..inspect.difference import Difference, difference
 from ..inspect.plain_text import facet_line
 from ..inspect.root_record import RootRecord, root_record
-from ..inspect.sample_record import SampleRecord, sample_record, stored
+from ..inspect.sample_record import SampleRecord, sample_record, stored_sample
 from ..inspect.shown.shown_values import facts_of
 from ..inspect.version_record import GridRow, VersionRecord, version_record
 from ..kinds.kind import Media
@@ -40,6 +40,7 @@ PICTURE_WORDS = (
     "mov",
     "webm",
     "mkv",
+    "run",
     "wav",
     "flac",
     "mp3",
@@ -126,10 +127,10 @@ class VersionScreen(RecordScreen):
     def _thumbnail(self, version: Any, ordinal: int, field: str) -> Media | None:
         """Return a picture of stored bytes; None for those that cannot be read, which the sample's page tells."""
         try:
-            data = stored(version, ordinal, field)
+            data = stored_sample(version, ordinal, field)
         except (Corrupt, InvalidRuntime, MissingDependency):
             return None
-        return self.thumbnail(data, facts_of({field: data}, field, version), CARD_COLUMNS - 1, PICTURE_ROWS)
+        return self.thumbnail(data[field], facts_of(data, field, version), CARD_COLUMNS - 1, PICTURE_ROWS)
 
     def title_of(self, found: _Version) -> str:
         """Return the version and its number of samples."""
@@ -245,9 +246,9 @@ class SampleScreen(RecordScreen):
         pictures = {}
         for one in record.fields:
             if one.decoded is not None:
-                data = stored(version, record.ordinal, one.field)
-                facts = facts_of({one.field: data}, one.field, version)
-                pictures[one.field] = self.thumbnail(data, facts, self.app.size.width, SAMPLE_ROWS)
+                data = stored_sample(version, record.ordinal, one.field)
+                facts = facts_of(data, one.field, version)
+                pictures[one.field] = self.thumbnail(data[one.field], facts, self.app.size.width, SAMPLE_ROWS)
         return _Sample(record, pictures, raw_of(self, record, SAMPLE_ROWS))
 
     def title_of(self, found: _Sample) -> str:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 
-from ..inspect.sample_record import decoded, stored
+from ..inspect.sample_record import decoded, playable, stored_sample
 from ..inspect.samples.phash_neighbours import Neighbour
 from ..inspect.shown.shown_values import facts_of, version_of
 from ..inspect.version_record import fields_of
@@ -39,6 +39,8 @@ STORED_TYPES = {
     "webm": "video/webm",
 }
 """Last word of a field -> media type of its stored bytes. Any other field is a download."""
+FIELD_TYPES = {**STORED_TYPES, "run": STORED_TYPES["mp4"]}
+"""The same with a run of packets, of which an mp4 file is made."""
 
 MOST_TOLD_BYTES = 2**20
 """A larger raw object that a browser does not show is not told in lines."""
@@ -139,9 +141,9 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
     """Return a thumbnail of a field of a version's sample, made of its stored bytes."""
 
     def make() -> Media | None:
-        data = stored(version, ordinal, field)
-        facts = facts_of({field: data}, field, version)
-        return kind_of(data, facts).thumbnail(data, facts)
+        data = stored_sample(version, ordinal, field)
+        facts = facts_of(data, field, version)
+        return kind_of(data[field], facts).thumbnail(data[field], facts)
 
     found: Media | None = site.opened.media.get(
         ("thumb", version.id, ordinal, field), lambda: site.opened.outage.ask(make)
@@ -150,8 +152,8 @@ def sample_thumbnail(site: Site, version: loader.Version, ordinal: int, field: s
 
 
 def stored_response(version: loader.Version, ordinal: int, field: str, request: Request) -> Response:
-    """Return a field's stored bytes, verified whole; a Range of them where one is asked for."""
-    return bytes_response(stored(version, ordinal, field), field, f"{ordinal}.bin", request)
+    """Return a field's stored bytes, verified whole; a Range of them where one is asked for. A run is an mp4 file."""
+    return bytes_response(*playable(version, ordinal, field), f"{ordinal}.bin", request)
 
 
 def bytes_response(data: bytes, name: str, saved_as: str, request: Request) -> Response:
@@ -198,7 +200,7 @@ def thumbnail_field(fields: tuple[str, ...]) -> str:
     """Return the field of a sample that its thumbnail is made of: a picture, a film, a sound; "" for none."""
     for types in ("image/", "video/", "audio/"):
         for field in fields:
-            if STORED_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
+            if FIELD_TYPES.get(field.rpartition(".")[2].lower(), "").startswith(types):
                 return field
     return ""
 

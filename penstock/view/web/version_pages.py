@@ -14,7 +14,7 @@ from ..inspect.root_record import root_record
 from ..inspect.sample_record import sample_record
 from ..inspect.version_record import PAGE, version_record
 from .media import (
-    STORED_TYPES,
+    FIELD_TYPES,
     media_response,
     media_route,
     neighbours_field,
@@ -68,7 +68,7 @@ def _sample(site: Site, request: Request) -> Page:
         for one in record.fields
         if one.decoded is not None
     }
-    plays = {one.field: STORED_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
+    plays = {one.field: FIELD_TYPES.get(one.field.rpartition(".")[2].lower(), "") for one in record.fields}
     more = {"pictures": pictures, "plays": plays, "thumb": neighbours_field(version, record.neighbours)}
     more["raw"] = raw_shown(site, record.provenance.get("raw_uri", ""))
     return Page(template="sample", record=record, title=f"{version.name} sample {record.ordinal}", more=more)

@@ -166,3 +166,11 @@ def lines(path, told):
 def table(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path)
+
+
+def change_meta(folder, change):
+    """Replace the rows of meta/episodes of a v3.0 dataset by `change(rows)`; return a function that puts them back."""
+    path = folder / "meta/episodes/chunk-000/file-000.parquet"
+    before = pq.read_table(path)
+    table(path, pa.Table.from_pylist(change(before.to_pylist())))
+    return lambda: table(path, before)

@@ -5,8 +5,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,15 @@ _LEAST_TICK_S = 1e-6
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the objects of episodes' rows: each with its episodes. Raises: InvalidStore; StoreError."""
+    dataset = dataset_in(store, infos, options)
+    facts = {field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()}
+    return Readable(
+        [one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples, facts=facts
+    )
+
+
+def dataset_in(store: Store, infos: list[ObjectInfo], options: Options) -> "Dataset":
+    """Return the dataset of a place, less the features that are left out. Raises: InvalidStore; StoreError."""
     layout = read_layout(store, infos)
     features = {name: told for name, told in layout.features.items() if not _left_out(name, told, options)}
     for name, told in features.items():
@@ -38,17 +46,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
                 f"{store.url}: {name} is a feature of single pictures in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
-    dataset = _Dataset(store, {one.key: one for one in infos}, layout, features)
-    facts = {field_of(name, told): _facts_of(told, layout.fps) for name, told in features.items()}
-    return Readable(
-        [one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples, facts=facts
-    )
-
-
-def _facts_of(told: Mapping[str, Any], fps: Fraction) -> dict[str, Any]:
-    """Return the rate of a feature, and the names of its dimensions where it has numbers."""
-    names = list(_texts_in(told.get("names"))) if told["dtype"] not in ("video", "string") else []
-    return {"fps": str(fps), **({"dims": names} if names else {})}
+    return Dataset(store, {one.key: one for one in infos}, layout, features)
 
 
 def _texts_in(names: Any) -> Iterator[str]:
@@ -71,7 +69,20 @@ def field_of(name: str, told: Mapping[str, Any]) -> str:
     return f"{name}.{ {'video': 'mp4', 'string': 'json'}.get(told['dtype'], 'npy') }"
 
 
-class _Dataset:
+class Shown(NamedTuple):
+    """The packets of an episode, while their file is open."""
+
+    what: str
+    """Name of the file and the episode, for errors."""
+    file: ObjectFile
+    """The file."""
+    video: tuple[Any, Any]
+    """The container, and its video stream."""
+    span: Span
+    """The packets."""
+
+
+class Dataset:
     """The samples of a dataset; used by many threads."""
 
     def __init__(
@@ -81,7 +92,8 @@ class _Dataset:
         layout: Layout,
         features: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        self._store, self._infos, self._layout, self._features = store, infos, layout, features
+        self._store = store
+        self.infos, self.layout, self.features = infos, layout, features
         self._lock = threading.Lock()
         self._held: tuple[str, Any] | None = None  # rows of the object that was read last
         self._sharing = Counter(
@@ -91,24 +103,40 @@ class _Dataset:
         for episode in layout.episodes.values():
             self.of.setdefault(episode.data, []).append(episode)
 
+    def facts_of(self, feature: str) -> dict[str, Any]:
+        """Return the rate of a feature, and the names of its dimensions where it has numbers."""
+        told = self.features[feature]
+        names = list(_texts_in(told.get("names"))) if told["dtype"] not in ("video", "string") else []
+        return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
+
     def runs(self, info: ObjectInfo) -> Iterator[Run]:
         """Yield a run for each episode."""
         for episode in self.of[info.key]:
             nbytes = info.nbytes // len(self.of[info.key])
             for place in episode.videos.values():
-                nbytes += self._infos[place.key].nbytes // self._sharing[place.key]
+                nbytes += self.infos[place.key].nbytes // self._sharing[place.key]
             yield Run(info, episode.number, episode.number + 1, nbytes)
 
     def samples(self, run: Run) -> Iterator[ReadSample]:
         """Yield the one sample of a run. Raises: Corrupt; Changed; StoreError."""
-        episode, layout = self._layout.episodes[run.first], self._layout
-        what = f"{run.info.key}, episode {episode.number}"
-        spans, fields = self._videos(episode)
-        tick_s = max([_LEAST_TICK_S, *(float(span.time_base) for span in spans.values())])
-        streams = {name: told for name, told in self._features.items() if told["dtype"] != "video"}
-        table = self._table(run.info, episode.number, what)
+        episode = self.layout.episodes[run.first]
+        fields: dict[str, bytes] = {}
+        ticks = [_LEAST_TICK_S]
+        for camera, (what, _, video, span) in self.videos(episode):
+            fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
+            fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
+            ticks.append(float(span.time_base))
+        rest = self.rows(episode, max(ticks))
+        yield rest._replace(fields={**fields, **rest.fields})
+
+    def rows(self, episode: Episode, tick_s: float = _LEAST_TICK_S) -> ReadSample:
+        """Return an episode without its videos. tick_s: of their clocks. Raises: Corrupt; Changed; StoreError."""
+        layout, info = self.layout, self.infos[episode.data]
+        what = f"{info.key}, episode {episode.number}"
+        streams = {name: told for name, told in self.features.items() if told["dtype"] != "video"}
+        table = self._table(info, episode.number, what)
         rows = read_rows(table, what, episode.length, layout.fps, streams, layout.tasks, tick_s)
-        fields.update(_stream_fields(rows))
+        fields = _stream_fields(rows)
         fields[EPISODE] = self._facts(episode, rows)
         metadata = {
             **episode.columns,
@@ -120,24 +148,19 @@ class _Dataset:
         if layout.robot is not None:
             metadata["robot"] = layout.robot
         source = {"split": episode.split} if episode.split else {}
-        yield ReadSample(f"episode_{episode.number:06d}", fields, metadata, source)
+        return ReadSample(f"episode_{episode.number:06d}", fields, metadata, source)
 
-    def _videos(self, episode: Episode) -> tuple[dict[str, Span], dict[str, bytes]]:
-        """Return each camera's packets, and its fields."""
-        spans: dict[str, Span] = {}
-        fields: dict[str, bytes] = {}
+    def videos(self, episode: Episode) -> Iterator[tuple[str, Shown]]:
+        """Yield each camera and its packets of an episode. Raises: Corrupt; Changed; StoreError."""
         for camera, (key, from_s, to_s) in episode.videos.items():
-            if camera not in self._features:
+            if camera not in self.features:
                 continue
             what = f"{key}, episode {episode.number}"
-            with ObjectFile(self._store, self._infos[key]) as file, opened(file, what) as video:
+            with ObjectFile(self._store, self.infos[key]) as file, opened(file, what) as video:
                 span = read_span(video, what, episode.length, from_s, to_s)
-                fields[f"{camera}.mp4"] = data = mp4_of(video, span, what)
-            times = span.shown * float(span.time_base)
-            check_times(times, np.arange(episode.length), self._layout.fps, float(span.time_base), what)
-            fields[f"{camera}.mp4{SUFFIX}"] = index_packets(data)
-            spans[camera] = span
-        return spans, fields
+                times = span.shown * float(span.time_base)
+                check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)
+                yield camera, Shown(what, file, video, span)
 
     def _table(self, info: ObjectInfo, index: int, what: str) -> Any:
         """Return an episode's rows of an object. Raises: Corrupt; Changed; StoreError."""
@@ -160,14 +183,14 @@ class _Dataset:
         told = {
             name: stats
             for name, stats in (episode.stats or {}).items()
-            if name in self._features and isinstance(stats, dict)
+            if name in self.features and isinstance(stats, dict)
         }
         stats = {**statistics(rows.streams), **told}
         try:
             return json_of(
                 {
-                    "fps": str(self._layout.fps),
-                    "features": self._features,
+                    "fps": str(self.layout.fps),
+                    "features": self.features,
                     "stats": stats,
                     "tasks": rows.tasks,
                 }

@@ -169,7 +169,7 @@ def _fetched(store: Store, requests: Sequence[_Request]) -> list[bytes]:
     pool = DaemonPool(AT_ONCE, "penstock-spans")
     try:
         coming = [pool.submit(copy_context().run, _get, store, one) for one in requests]
-        return [one.result() for one in coming]
+        return [future.result() for future in coming]
     finally:
         pool.dismiss()
 

@@ -39,8 +39,9 @@ def thumbnail_of(pixels: Pixels, edge: int, height: int, width: int) -> Media:
 
     channels = pixels.shape[2]
     plane = pixels[:, :, 0] if channels == 1 else interleaved(pixels)
+    # Means of whole squares come first: a level off on average, as the JPEG's own loss, for two thirds of the time.
     picture = Image.fromarray(np.ascontiguousarray(plane)).resize(
-        wanted[::-1], Image.Resampling.BILINEAR, reducing_gap=2.0
+        wanted[::-1], Image.Resampling.BILINEAR, reducing_gap=1.0
     )
     small = np.asarray(picture).reshape(*wanted, channels)
     return png(small) if channels == 4 else jpeg(small)

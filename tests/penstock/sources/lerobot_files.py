@@ -96,7 +96,7 @@ def stats(episode):
                                   "std": [0.5] * 3, "count": [LENGTHS[episode]]}}  # fmt: skip
 
 
-def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0):
+def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0, gop=3):
     """Write a dataset with a file for each episode."""
     put(folder / "meta/info.json", info("v2.1", cameras, fps,
         "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
@@ -110,7 +110,7 @@ def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0):
         table(folder / f"data/chunk-000/episode_{n:06d}.parquet", rows(n, length, sum(LENGTHS[:n]), fps))
         for k, camera in enumerate(cameras):
             path = folder / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4"
-            video(str(path), range(20 * n + 100 * k, 20 * n + 100 * k + length), b_frames=b_frames, fps=fps)
+            video(str(path), range(20 * n + 100 * k, 20 * n + 100 * k + length), gop, b_frames, fps)
     return folder
 
 

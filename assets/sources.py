@@ -24,10 +24,11 @@ from .media.segments.read import TABLES
 ORIGINS = "_origins.json"
 """Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
-WALKED = ("files", "mds", "webdataset")
+WALKED = ("files", "litdata", "mds", "webdataset")
 """Formats whose objects may be raw objects: samples are walked, not cut."""
-MDS_INDEX = "index.json"
-"""Tells of the samples of all MDS shards beside it, and has none."""
+INDEXED = ("litdata", "mds")
+"""Formats with one object, `INDEX`, that tells of the samples of all others beside it, and has none."""
+INDEX = "index.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
 """Function that returns why an object is not taken, "" for one that is."""
@@ -109,8 +110,8 @@ class Source:
     feed: Feed | None = None
     """Notices of arrivals; None for none."""
     format: str = ""
-    """Format of the objects, "webdataset", "mds" or "files" (each a sample): their samples are taken as they are. ""
-    for media, which are cut. All sources of a dataset have the same."""
+    """Format of the objects, "webdataset", "mds", "litdata" or "files" (each a sample): their samples are taken as they
+    are. "" for media, which are cut. All sources of a dataset have the same."""
     keep: Literal["copy", "in place"] = "copy"
     """"copy" writes the samples of a format into the dataset; "in place" leaves the bytes where they landed, and a
     version is an index of them. All sources of a dataset have the same."""
@@ -159,7 +160,7 @@ class Source:
             excluded = GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
         except ValueError as error:
             raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
-        index = MDS_INDEX if self.format == "mds" else None
+        index = INDEX if self.format in INDEXED else None
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
 
         def why(info: ObjectInfo) -> str:

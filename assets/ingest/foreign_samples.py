@@ -17,7 +17,6 @@ from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_p
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.errors import Changed, ObjectNotFound, PenstockError, Throttled, Transient
 from loader.foreign import format_named
-from loader.foreign.formats.indexed import INDEX
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import COMMON, groups_of
 from loader.foreign.parts import objects_of, put_parts, text_of
@@ -31,6 +30,7 @@ from penstock.stages import fingerprint
 from ..media.media_table import media_row
 from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
+from ..sources import INDEX, INDEXED
 from ..spec import DatasetSpec
 
 _AT_ONCE = 8
@@ -50,7 +50,7 @@ class Place:
         self.landing = landing
         self._format = format_named(format)
         self._all: Found | PenstockError | None = None
-        if format == "mds":
+        if format in INDEXED:
             try:
                 self._all = self._format.look(landing, list(landing.list()))
             except _NOT_THE_OBJECTS_FAULT:

@@ -26,7 +26,7 @@ from loader.storage import open_store
 from penstock.stages import current_record
 from penstock.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import mds_files
+from tests.foreign import litdata_files, mds_files
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
@@ -160,14 +160,18 @@ def test_an_archive_that_lands_again_is_new_samples(
 
 
 @KEEPS
-def test_mds_shards_and_plain_files_are_walked(
-    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+@pytest.mark.parametrize("format", ["litdata", "mds"])
+def test_shards_with_an_index_and_plain_files_are_walked(
+    format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
-    shards, files = tmp_path / "mds", tmp_path / "files"
-    mds_files.fill(shards, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
+    shards, files = tmp_path / "shards", tmp_path / "files"
+    if format == "mds":
+        mds_files.fill(shards, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
+    else:
+        litdata_files.samples(shards, {"text": "str"}, [[b"a"], [b"b"]])
     files.mkdir()
     (files / "x.txt").write_bytes(b"x")
-    demo = spec(keep, "mds")
+    demo = spec(keep, format)
     assert run("ingest", demo, arrive(shards), shards).success
     assert run("release", demo, place=shards).success
     assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}

@@ -25,6 +25,7 @@ from penstock.sources import FORMATS as WRITTEN
 from penstock.sources import IMPORTERS
 from penstock.sources.run_export import export
 
+from .log_places import bags, mcap_files
 from .seeds import small_video
 
 PLACE_FORMATS = tuple(sorted({*REGISTERED, *IMPORTERS}))
@@ -218,8 +219,10 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "jsonl": _jsonl,
     "lance": _fragment,
     "litdata-compressed": _chunk,
+    "mcap": mcap_files,
     "mds-compressed": _shards,
     "robomimic": _demonstrations,
+    "rosbag": bags,
     "tfrecord": _records,
     "webdataset-compressed": _archives,
 }

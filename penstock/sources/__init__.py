@@ -37,9 +37,11 @@ IMPORTERS = {
     "lance": ".importers.lance",
     "lerobot": ".importers.episodes.lerobot",
     "litdata-compressed": ".importers.streamed.litdata_chunks",
+    "mcap": ".importers.episodes.mcap_file",
     "mds-compressed": ".importers.streamed.mds_shards",
     "parquet": ".importers.parquet",
     "robomimic": ".importers.episodes.robomimic",
+    "rosbag": ".importers.episodes.rosbag",
     "tfrecord": ".importers.streamed.tfrecord",
     "webdataset-compressed": ".importers.streamed.tar_streams",
 }

@@ -14,7 +14,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="one that can be registered (energon, files, hf, litdata, mds, megatron, parquet, webdataset), or arrow, "
-        "csv, jsonl, lerobot, robomimic",
+        "csv, jsonl, lerobot, mcap, robomimic, rosbag",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

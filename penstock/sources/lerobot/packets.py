@@ -66,15 +66,17 @@ class Span:
 
 
 @contextlib.contextmanager
-def opened(file: io.RawIOBase | BinaryIO, what: str) -> Iterator[tuple["InputContainer", "VideoStream"]]:
-    """Yield an mp4 file and its first video stream. what: its name in errors. Raises: Corrupt; MissingDependency."""
+def opened(
+    file: io.RawIOBase | BinaryIO, what: str, format: str = "mp4"
+) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+    """Yield a video file and its first video stream. what: its name in errors. Raises: Corrupt; MissingDependency."""
     try:
         import av
     except ImportError as error:
         raise MissingDependency("videos of robots need PyAV: pip install 'penstock[video]'") from error
     try:
         # No other demuxer is tried, and none opens a second file.
-        with av.open(file, mode="r", format="mp4", options={"protocol_whitelist": ""}) as container:
+        with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:
             if not container.streams.video or not container.streams.video[0].time_base:
                 raise Corrupt(f"{what}: no video stream with a clock")
             if not container.streams.video[0].codec_context:
@@ -171,14 +173,14 @@ def _taken(
 class Mp4Writer:
     """An mp4 file of spans, one behind the other, in a scratch file; equal spans give equal bytes."""
 
-    def __init__(self, template: "VideoStream") -> None:
-        """Begin. template: a stream of the same kind as the spans."""
+    def __init__(self, template: "VideoStream", time_base: Fraction | None = None) -> None:
+        """Begin. template: a stream of the same kind as the spans. time_base: of the spans, if not of the template."""
         import av
 
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-lerobot-")
         self._path = Path(self._folder.name) / "video.mp4"
         assert template.time_base is not None
-        self._base = template.time_base
+        self._base = time_base or template.time_base
         options = {
             "movflags": "+faststart+write_colr",
             "video_track_timescale": str(self._base.denominator),
@@ -221,12 +223,20 @@ class Mp4Writer:
         self._folder.cleanup()
 
 
-def mp4_of(opened_file: tuple["InputContainer", "VideoStream"], span: Span, what: str) -> bytes:
-    """Return an mp4 file of one episode's packets. Raises: StoreError where scratch is full."""
+def mp4_of(
+    opened_file: tuple["InputContainer", "VideoStream"],
+    span: Span,
+    what: str,
+    time_base: Fraction | None = None,
+) -> bytes:
+    """Return an mp4 file of one episode's packets. Raises: StoreError where scratch is full.
+
+    time_base: of the span, if not that of the file.
+    """
     with on_scratch(
         None, f"when {what} was cut", room_for="an episode's video", again="run the same command again"
     ):
-        writer = Mp4Writer(opened_file[1])
+        writer = Mp4Writer(opened_file[1], time_base)
         try:
             writer.add(span)
             return writer.finish()

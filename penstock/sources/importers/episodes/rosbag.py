@@ -1,0 +1,110 @@
+"""Bags of ROS: a sample for each file of ROS 1, and for each folder of ROS 2, which has `metadata.yaml`."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from loader.errors import Corrupt, InvalidSample, MissingDependency
+from loader.foreign.formats.object_file import ObjectFile
+from loader.storage import ObjectInfo, Store
+from loader.storage.disk.scratch import on_scratch
+
+from ...importing.importer import Options, Readable, ReadSample, Run
+from ...robot_logs.bag_messages import ros1_messages, ros2_database_messages
+from ...robot_logs.episode import Episode
+from ...robot_logs.log_message import LogMessage, damage_named
+from ...robot_logs.mcap_messages import mcap_messages
+
+OPTIONS = frozenset[str]()
+_ENDING, _METADATA = ".bag", "metadata.yaml"
+_MOST_METADATA_BYTES = 2**22
+
+
+def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return the bags of ROS 1, and the metadata of those of ROS 2. Raises: MissingDependency without rosbags."""
+    if find_spec("rosbags") is None:
+        raise MissingDependency("bags are read by rosbags: pip install 'penstock[rosbag]'")
+    mine = [one for one in infos if one.key.lower().endswith(_ENDING) or _is_metadata(one)]
+    bags = _Bags(store, {one.key: one for one in infos}, options)
+    return Readable(mine, bags.runs, bags.samples)
+
+
+def _is_metadata(info: ObjectInfo) -> bool:
+    return info.key.rpartition("/")[2] == _METADATA
+
+
+class _Bags:
+    """The bags of a place; used by many threads."""
+
+    def __init__(self, store: Store, infos: Mapping[str, ObjectInfo], options: Options) -> None:
+        self._store, self._infos, self._options = store, infos, options
+
+    def runs(self, info: ObjectInfo) -> list[Run]:
+        """Return the one run of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+        parts = self._parts(info) if _is_metadata(info) else [info]
+        return [Run(info, 0, 1, sum(one.nbytes for one in parts))]
+
+    def samples(self, run: Run) -> Iterator[ReadSample]:
+        """Yield the one sample of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+        info = run.info
+        with ObjectFile(self._store, info) as file:
+            episode = Episode(file.path, self._options.without)
+            if not _is_metadata(info):
+                for message in ros1_messages(file, file.path):
+                    episode.add(message)
+        if not _is_metadata(info):
+            yield episode.sample(info.key.rpartition(".")[0])
+            return
+        for part in self._parts(info):
+            for message in self._messages(part):
+                episode.add(message)
+        yield episode.sample(info.key.rpartition("/")[0] or "bag")
+
+    def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
+        """Return the files of a bag of ROS 2, in order. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+        if info.nbytes > _MOST_METADATA_BYTES:
+            raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
+        with ObjectFile(self._store, info) as file:
+            where, data = file.path, file.read()
+        with damage_named(where):
+            from ruamel.yaml import YAML
+
+            told: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
+            packed = str(told.get("compression_mode") or "none").lower()
+            names = [str(name).rpartition("/")[2] for name in told["relative_file_paths"]]
+        if packed != "none":
+            raise InvalidSample(
+                f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
+                "ros2 bag convert"
+            )
+        folder = info.key.removesuffix(_METADATA)
+        lacking = [name for name in names if folder + name not in self._infos]
+        if lacking or not names:
+            raise Corrupt(f"{where} names files that are not beside it: {lacking}")
+        return [self._infos[folder + name] for name in names]
+
+    def _messages(self, part: ObjectInfo) -> Iterator[LogMessage]:
+        with ObjectFile(self._store, part) as file:
+            if part.key.endswith(".mcap"):
+                yield from mcap_messages(file, file.path)
+                return
+            if not part.key.endswith(".db3"):
+                raise InvalidSample(
+                    f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
+                )
+            with tempfile.TemporaryDirectory(prefix="penstock-rosbag-") as folder:
+                path = Path(folder) / "bag.db3"
+                with (
+                    on_scratch(
+                        None,
+                        f"when {file.path} was copied",
+                        room_for="a bag's database",
+                        again="run the same command again",
+                    ),
+                    path.open("wb") as out,
+                ):
+                    shutil.copyfileobj(file, out, 2**22)
+                yield from ros2_database_messages(path, file.path)

@@ -1,0 +1,112 @@
+"""Columns of a topic: an array where all its values are numbers of one shape, else a list in JSON."""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+_EXACT = 2**53
+"""Whole numbers up to it are float64 too."""
+
+
+def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each value that is no mapping."""
+    for name, value in message.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{front}{name}.")
+        else:
+            yield f"{front}{name}", value
+
+
+class Column:
+    """Values of one path, a row for each message."""
+
+    def __init__(self) -> None:
+        self._dtype: np.dtype[Any] | None = None
+        self._data = bytearray()
+        self._shapes: list[tuple[int, ...] | None] = []  # None: the message has no such value
+        self._texts: list[bytes] | None = None  # JSON of each row, once a value is no number
+
+    def add(self, row: int, value: Any) -> int:
+        """Add the value of a row, and nothing for rows that were left out. Return its bytes."""
+        before = len(self._data)
+        if self._texts is None and self._takes(value):
+            self._shapes += [None] * (row - len(self._shapes))
+            self._shapes.append(value.shape)
+            self._data += value.astype(self._dtype).tobytes()
+            return 8 + len(self._data) - before
+        if self._texts is None:
+            self._texts = list(self._as_texts())
+            self._data.clear()
+        self._texts += [b"null"] * (row - len(self._texts))
+        self._texts.append(json_of(value))
+        return 40 + len(self._texts[-1])
+
+    def _takes(self, value: Any) -> bool:
+        """Say whether a value is of the column's dtype; JSON's whole numbers become float64 where one is none."""
+        if not isinstance(value, np.generic | np.ndarray):
+            return False
+        if self._dtype is None:
+            self._dtype = value.dtype
+        if value.dtype == self._dtype:
+            return True
+        if {value.dtype, self._dtype} != {np.dtype(np.int64), np.dtype(np.float64)}:
+            return False
+        if self._dtype == np.float64:
+            return _exact(value)
+        numbers = np.frombuffer(bytes(self._data), np.int64)
+        if not _exact(numbers):
+            return False
+        self._dtype, self._data = value.dtype, bytearray(numbers.astype(np.float64).tobytes())
+        return True
+
+    def _as_texts(self) -> Iterator[bytes]:
+        at = 0
+        for shape in self._shapes:
+            if shape is None:
+                yield b"null"
+                continue
+            count = math.prod(shape)
+            assert self._dtype is not None
+            numbers = np.frombuffer(self._data, self._dtype, count, at).reshape(shape).copy()
+            at += count * self._dtype.itemsize
+            yield json_of(numbers)
+
+    def finish(self, rows: int) -> tuple[str, bytes]:
+        """Return the extension and the bytes of the field."""
+        if self._texts is None and len(self._shapes) == rows and len(set(self._shapes)) == 1:
+            shape = self._shapes[0]
+            assert shape is not None
+            return "npy", npy_of(np.frombuffer(self._data, self._dtype).reshape(rows, *shape))
+        texts = list(self._as_texts()) if self._texts is None else self._texts
+        return "json", b"[" + b",".join(texts + [b"null"] * (rows - len(texts))) + b"]"
+
+
+def _exact(numbers: Any) -> bool:
+    """Say whether whole numbers are float64 too."""
+    return bool(((numbers >= -_EXACT) & (numbers <= _EXACT)).all())
+
+
+def npy_of(values: Any) -> bytes:
+    """Return an array as the bytes of an .npy file."""
+    out = io.BytesIO()
+    np.save(out, np.ascontiguousarray(values), allow_pickle=False)
+    return out.getvalue()
+
+
+def json_of(value: Any) -> bytes:
+    """Return values as JSON; numbers that JSON lacks are the texts "nan", "inf", "-inf"."""
+    return json.dumps(_plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value

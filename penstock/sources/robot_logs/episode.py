@@ -1,0 +1,221 @@
+"""A log as a sample: its messages are given one by one, in the order of the file; its fields follow."""
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loader.errors import Corrupt, FieldTooLarge, InvalidSample
+from loader.modalities.video.packet_table import SUFFIX, index_packets
+
+from ..importing.importer import ReadSample
+from .columns import Column, json_of, leaves, npy_of
+from .log_message import MAX_EPISODE_BYTES, MAX_FIELD_BYTES, MAX_LEAVES, LogMessage, damage_named
+from .message_decoders import decoder_of
+from .message_pictures import encoded_frame, kind_of, mp4_of_frames, raw_image
+
+FACTS = "episode.json"
+_LOG_TIME = "log_time"
+
+
+class Episode:
+    """The topics of a log."""
+
+    def __init__(self, where: str, without: frozenset[str]) -> None:
+        """Begin. where: name of the log in errors. without: topics that are left out, by either of their names."""
+        self._where, self._without = where, without
+        self._topics: dict[str, _Topic] = {}
+        self._nbytes = 0
+
+    def add(self, message: LogMessage) -> None:
+        """Add a message. Raises: Corrupt; InvalidSample; FieldTooLarge; MissingDependency."""
+        channel = message.channel
+        name = channel.topic.strip("/").replace("/", ".") or "topic"
+        if {channel.topic, name} & self._without:
+            return
+        where = f"{self._where}, topic {channel.topic}"
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(message, name, where)
+        if topic.channel != channel:
+            raise InvalidSample(
+                f"{where} has messages of two types, or of two topics with one name; leave it out "
+                f"(--without {channel.topic})"
+            )
+        self._nbytes += topic.add(message)
+        if self._nbytes > MAX_EPISODE_BYTES:
+            raise FieldTooLarge(
+                f"{self._where} has more than {MAX_EPISODE_BYTES:,} bytes of values; cut the log, or leave topics out "
+                "(--without)"
+            )
+
+    def sample(self, key: str) -> ReadSample:
+        """Return the sample. Raises: InvalidSample; Corrupt; StoreError."""
+        if not self._topics:
+            raise InvalidSample(f"{self._where} has no messages of topics that are read; move it elsewhere")
+        clocks = {name: topic.clock() for name, topic in self._topics.items()}
+        zero = min(int(times[0]) for _, times in clocks.values())
+        last = max(int(times[-1]) for _, times in clocks.values())
+        fields: dict[str, bytes] = {}
+        told = {}
+        for name, topic in self._topics.items():
+            clock, times = clocks[name]
+            for field, data in topic.fields(times - zero).items():
+                if field in fields:
+                    raise InvalidSample(
+                        f"{self._where}: two values would be the field {field}; leave a topic out (--without "
+                        f"{topic.channel.topic})"
+                    )
+                fields[field] = data
+            told[name] = {
+                "topic": topic.channel.topic,
+                "type": topic.channel.type_name,
+                "encoding": topic.channel.encoding,
+                "clock": clock,
+                "n_messages": len(times),
+            }
+        fields[FACTS] = json_of({"topics": told})
+        metadata = {
+            "clock_zero_ns": zero,
+            "duration_ns": last - zero,
+            "n_messages": sum(len(times) for _, times in clocks.values()),
+        }
+        kept = {column: value for column, value in metadata.items() if column not in self._without}
+        return ReadSample(key, fields, kept)
+
+
+class _Topic:
+    """The messages of one topic."""
+
+    def __init__(self, message: LogMessage, name: str, where: str) -> None:
+        self.channel, self._name, self._where = message.channel, name, where
+        self._leave_out = f"leave the topic out (--without {self.channel.topic})"
+        with damage_named(f"{where}: its definition"), self._refused("it"):
+            self._decode = decoder_of(self.channel)
+        self._kind = kind_of(self.channel.type_name)
+        self._columns: dict[str, Column] = {}
+        self._sizes: dict[str, int] = {}
+        self._codec, self._frames = "", list[bytes]()
+        self._log_times, self._stamps = array("q"), array("q")
+        self._stamp_name: str | None = ""  # None once a message has no stamp
+
+    def _refused(self, what: str) -> "_Refused":
+        return _Refused(f"{self._where}, {what}", self._leave_out)
+
+    def add(self, message: LogMessage) -> int:
+        """Add a message. Return the bytes that it takes."""
+        row = len(self._log_times)
+        with damage_named(f"{self._where}, row {row}"), self._refused(f"row {row}"):
+            values = dict(self._decode(message.data))
+            self._log_times.append(message.log_time)
+            self._stamp(values)
+            taken = 0
+            if self._kind == "encoded":
+                codec, frame = encoded_frame(values)
+                if self._codec not in ("", codec):
+                    raise InvalidSample(f"its pictures are {codec}, and {self._codec} before")
+                self._codec = codec
+                self._frames.append(frame)
+                taken += self._counted("mp4", len(frame))
+                del values["data"]
+            elif self._kind == "raw":
+                values[""] = raw_image(values)
+                del values["data"]
+            for path, value in leaves(values):
+                if path not in self._columns:
+                    if len(self._columns) == MAX_LEAVES:
+                        raise InvalidSample(
+                            f"its messages have more than {MAX_LEAVES:,} values of different names"
+                        )
+                    self._columns[path] = Column()
+                taken += self._counted(path, self._columns[path].add(row, value))
+        return taken
+
+    def _counted(self, path: str, nbytes: int) -> int:
+        self._sizes[path] = self._sizes.get(path, 0) + nbytes
+        if self._sizes[path] > MAX_FIELD_BYTES:
+            raise FieldTooLarge(
+                f"its values {path!r} have more than {MAX_FIELD_BYTES:,} bytes; cut the log, or else"
+            )
+        return nbytes
+
+    def _stamp(self, values: Mapping[str, Any]) -> None:
+        """Keep the time that a message has in itself: `header.stamp`, or `timestamp`."""
+        if self._stamp_name is None:
+            return
+        header = values.get("header")
+        for name, stamp in (
+            ("header.stamp", header.get("stamp") if isinstance(header, dict) else None),
+            ("timestamp", values.get("timestamp")),
+        ):
+            ns = _ns_of(stamp)
+            if ns and self._stamp_name in ("", name):
+                self._stamp_name = name
+                self._stamps.append(ns)
+                return
+        self._stamp_name = None
+
+    def clock(self) -> tuple[str, Any]:
+        """Return the clock's name, and int64 [T] of Unix nanoseconds. Raises: Corrupt where none ascends strictly."""
+        if self._stamp_name:
+            stamps = np.frombuffer(self._stamps, np.int64)
+            if (stamps[1:] > stamps[:-1]).all():
+                return self._stamp_name, stamps
+        times = np.frombuffer(self._log_times, np.int64)
+        back = np.flatnonzero(times[1:] <= times[:-1])
+        if len(back):
+            row = int(back[0]) + 1
+            raise Corrupt(
+                f"{self._where}, row {row}: its {_LOG_TIME} {times[row]} is not behind {times[row - 1]}, and the "
+                f"messages have no stamp that ascends strictly; {self._leave_out}"
+            )
+        return _LOG_TIME, times
+
+    def fields(self, ns: Any) -> dict[str, bytes]:
+        """Return the topic's fields. ns: int64 [T], nanoseconds of its messages."""
+        found = {f"{self._name}.ns.npy": npy_of(ns)}
+        for path, column in self._columns.items():
+            word, data = column.finish(len(ns))
+            field = f"{self._name}.{path}.{word}" if path else f"{self._name}.{word}"
+            if field in found:
+                raise InvalidSample(
+                    f"{self._where} has a value {path!r}, the name of its clock; {self._leave_out}"
+                )
+            if not path and word != "npy":
+                raise InvalidSample(f"{self._where} has pictures of different sizes; {self._leave_out}")
+            found[field] = data
+        if self._frames:
+            with self._refused("its pictures"):
+                data = mp4_of_frames(self._codec, self._frames, ns, "as a video")
+                found[f"{self._name}.mp4"] = data
+                found[f"{self._name}.mp4{SUFFIX}"] = index_packets(data)
+        return found
+
+
+class _Refused:
+    """Puts the topic's name, and the way to go on without it, around what is said against a message."""
+
+    def __init__(self, where: str, leave_out: str) -> None:
+        self._where, self._leave_out = where, leave_out
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InvalidSample | Corrupt):
+            raise type(error)(f"{self._where}: {error}; {self._leave_out}") from error
+
+
+def _ns_of(stamp: Any) -> int | None:
+    """Return the nanoseconds of a stamp; None for anything else."""
+    if not isinstance(stamp, dict):
+        return None
+    for seconds, rest in (("sec", "nanosec"), ("sec", "nsec"), ("seconds", "nanos")):
+        if seconds in stamp and rest in stamp:
+            parts = stamp[seconds], stamp[rest]
+            if not all(isinstance(one, np.integer | int) for one in parts):
+                return None
+            ns = int(parts[0]) * 10**9 + int(parts[1])
+            return ns if 0 < ns < 2**63 else None
+    return None

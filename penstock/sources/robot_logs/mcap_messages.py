@@ -1,0 +1,71 @@
+"""Messages of an MCAP file, in the order of the file: read once, from the beginning, with its checksums."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from loader.errors import InvalidSample
+
+from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, Channel, LogMessage, damage_named
+
+
+def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
+    """Yield the messages of a file. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
+    with damage_named(where):
+        from mcap.records import Channel as ChannelRecord
+        from mcap.records import Message, Schema
+
+        schemas, channels = dict[int, Any](), dict[int, Channel]()
+        for record in _records(file):
+            if isinstance(record, Schema):
+                schemas[record.id] = record
+            elif isinstance(record, ChannelRecord):
+                schema = schemas[record.schema_id] if record.schema_id else None
+                channels[record.id] = Channel(
+                    record.topic,
+                    record.message_encoding,
+                    schema.name if schema else "",
+                    schema.encoding if schema else "",
+                    schema.data if schema else b"",
+                )
+            elif isinstance(record, Message):
+                yield LogMessage(channels[record.channel_id], record.log_time, record.data)
+
+
+def _records(file: io.RawIOBase) -> Iterator[Any]:
+    """Yield the records, those within chunks too."""
+    from mcap.records import Chunk
+    from mcap.stream_reader import StreamReader, breakup_chunk
+
+    buffered: Any = io.BufferedReader(file, 2**16)
+    reader = StreamReader(buffered, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_FIELD_BYTES)
+    for record in reader.records:
+        if isinstance(record, Chunk):
+            plain = replace(record, compression="", data=_unpacked(record))
+            yield from breakup_chunk(plain, validate_crc=True)
+        else:
+            yield record
+
+
+def _unpacked(chunk: Any) -> bytes:
+    """Return the bytes of a chunk. Raises: InvalidSample for a large one; errors of the codecs."""
+    size = chunk.uncompressed_size
+    if size > MAX_CHUNK_BYTES:
+        raise InvalidSample(f"it has a chunk of {size:,} bytes; at most {MAX_CHUNK_BYTES:,} are read")
+    if chunk.compression == "":
+        data = chunk.data
+    elif chunk.compression == "zstd":
+        import zstandard
+
+        with zstandard.ZstdDecompressor(max_window_size=MAX_CHUNK_BYTES).stream_reader(chunk.data) as packed:
+            data = packed.read(size + 1)
+    elif chunk.compression == "lz4":
+        import lz4.frame
+
+        data = lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=size + 1)
+    else:
+        raise InvalidSample(f"its chunks are packed with {chunk.compression!r}; read are zstd and lz4")
+    if len(data) != size:
+        raise ValueError(f"a chunk of {size:,} bytes has others")
+    return bytes(data)

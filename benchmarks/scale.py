@@ -23,13 +23,15 @@ import numpy as np
 import pyarrow as pa
 
 import loader
+from loader.dataset.names import hashes_of
 from loader.dataset.publishing.commit import NewKeys, Pending, commit
-from loader.dataset.shards.key_hashes import hashes_of, put_hashes
+from loader.dataset.shards.key_hashes import put_hashes
 from loader.dataset.shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA
 from loader.dataset.tables.columns import KEYS_SCHEMA
 from loader.dataset.tables.manifest import Change, GroupExtent, SamplesFile
 from loader.dataset.tables.parquet import put_table
 from loader.dataset.tables.stats import column_stats
+from loader.dataset.writing.run_samples import RunKeys
 
 DATASET, ADDED = "d", 10
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks-scale.md"
@@ -148,7 +150,7 @@ def publish(root: loader.Root, first: int, n: int) -> str:
         n_rows=n,
     )
     pending = Pending(dataset=DATASET, txn=txn, prefix=prefix, change=change, producer={})
-    commit(root.store, root.log, pending, NewKeys(root.store, keys))
+    commit(root.store, root.log, pending, NewKeys(root.store, RunKeys.of(keys)))
     return str(txn)
 
 

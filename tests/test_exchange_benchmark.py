@@ -32,6 +32,8 @@ def test_registration_is_measured_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "roots").mkdir()
     found = list(rows.registration(tmp_path, rows.Sizes(samples=1000, rounds=1)))
     assert found[0].goal == 0.03
+    found += rows.megatron(tmp_path, rows.Sizes(documents=300, rounds=1))
     text = page_of(found, "python -m benchmarks.exchange", "a machine", "Busy.")
     assert "Made by `python -m benchmarks.exchange` on a machine. Busy." in text
     assert text.count("\n| register 1,000 samples x 3 members, 1 tars") == 1
+    assert "\n| register 300 documents of Megatron" in text

@@ -189,7 +189,7 @@ def _samples(
     kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
     for source_key, of, told, spans in zip(
-        rows.source_keys, rows.objects, rows.metadata, rows.places, strict=True
+        rows.source_keys, rows.objects, rows.each_metadata(), rows.spans(), strict=True
     ):
         raw = raws[of]
         identity = raw["label"] if spec.split_by == "subject" else raw["sha256"]
@@ -253,7 +253,7 @@ def _put_in_place(
     place = place_id(landing, [info for shard in shards for info in shard.infos])
     put_place(store, place, landing.url)
     keys = [[one.key for one in some] for some in samples]
-    bare, _ = put_parts(store, txn, prefix, place, walked, keys, group_of)
+    bare = put_parts(store, txn, prefix, place, walked, keys, group_of)
     parts = []
     for part, own, some in zip(bare, keys, samples, strict=True):
         table = columns.keys_table(own, [one.source for one in some], part.id)

@@ -1,8 +1,8 @@
 """`python -m benchmarks.exchange`: other people's formats, registered, trained on, imported and exported.
 
-Minutes, and some 5 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` registers as
-many as the design's row has. webdataset, streaming and datasets themselves take part where `python -m benchmarks.peers
-webdataset streaming hf_datasets` has installed them.
+Minutes, and some 5 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` and
+`--documents 100000000` register as many as the design's rows have. webdataset, streaming and datasets themselves take
+part where `python -m benchmarks.peers webdataset streaming hf_datasets` has installed them.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from . import formats, rows, tables
 
 PAGE = ROOT / "docs" / "benchmarks-exchange.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
+    "megatron": rows.megatron,
     "register": rows.registration,
     "small": rows.small_members,
     "large": rows.large_members,
@@ -45,6 +46,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.exchange", description=__doc__)
     options.add_argument("--rows", default=",".join(MEASURED), help="of: %(default)s")
     options.add_argument("--samples", type=int, default=rows.Sizes.samples, help="to register")
+    options.add_argument("--documents", type=int, default=rows.Sizes.documents, help="to register")
     options.add_argument("--photos", type=int, default=rows.Sizes.photos, help="to load, import and export")
     options.add_argument("--rounds", type=int, default=rows.Sizes.rounds)
     options.add_argument("--folder", type=Path, help="keep the data here")
@@ -53,10 +55,12 @@ def main() -> int:
         "--out", type=Path, help="write the page here (default: docs/benchmarks-exchange.md)"
     )
     given = options.parse_args()
-    sizes = rows.Sizes(samples=given.samples, photos=given.photos, rounds=given.rounds)
+    sizes = rows.Sizes(
+        samples=given.samples, documents=given.documents, photos=given.photos, rounds=given.rounds
+    )
     changed = [
         f"--{name} {getattr(given, name)}"
-        for name in ("rows", "samples", "photos", "rounds")
+        for name in ("rows", "samples", "documents", "photos", "rounds")
         if getattr(given, name) != options.get_default(name)
     ]
     found: list[Row] = []

@@ -23,7 +23,7 @@ from ..rows import Aim
 from ..rows import Row as Contest
 from ..throughput import Bench, measure, say
 from ..view.rows import Row
-from . import tars
+from . import documents, tars
 
 SMALL = {"jpg": 300, "json": 100, "cls": 2}
 """Members of a sample whose headers are counted."""
@@ -48,19 +48,44 @@ class Sizes:
 
     samples: int = 100_000
     """Samples of three small members, 1,000 an archive."""
+    documents: int = 1_000_000
+    """Documents of a Megatron dataset."""
     photos: int = 20_000
     """Samples of 30 KB that are imported and exported."""
     rounds: int = 3
     """Rounds of each contest."""
 
 
+def megatron(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Documents by their index, on a disk."""
+    n = sizes.documents
+    place = documents.make(folder / f"documents-{n}", n)
+    taken, busy, peak = [], [], []
+    for number in range(sizes.rounds):
+        before = time.process_time()
+        taken.append(_seconds(partial(_registered, folder, str(place), f"documents-{number}", "megatron")))
+        busy.append(time.process_time() - before)
+        peak.append(_peak_mib())
+    yield Row(
+        what=f"register {n:,} documents of Megatron, of a disk",
+        values=taken,
+        unit="s",
+        goal=120 * n / 1e8,
+        digits=1,
+    )
+    yield Row(what="- processor time", values=busy, unit="s", digits=1)
+    yield Row(what="- memory of the process", values=peak, unit="MiB", digits=0)
+
+
 def registration(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """Archives on a disk, by their headers."""
     place = tars.make(folder / f"tars-{sizes.samples}", sizes.samples, 1000, SMALL)
-    taken, bare, peak = [], [], []
+    taken, busy, bare, peak = [], [], [], []
     for number in range(sizes.rounds):
         bare.append(_seconds(lambda: _read_all(open_store(str(place)))))
+        before = time.process_time()
         taken.append(_seconds(partial(_registered, folder, str(place), f"disk-{number}")))
+        busy.append(time.process_time() - before)
         peak.append(_peak_mib())
     yield Row(
         what=f"register {sizes.samples:,} samples x {len(SMALL)} members, {sizes.samples // 1000:,} tars, of a disk",
@@ -69,6 +94,7 @@ def registration(folder: Path, sizes: Sizes) -> Iterator[Row]:
         goal=30 * sizes.samples / 1e6,
         digits=1,
     )
+    yield Row(what="- processor time", values=busy, unit="s", digits=1)
     yield Row(what="- a bare read of these archives", values=bare, unit="s", digits=1)
     yield Row(what="- memory of the process", values=peak, unit="MiB", digits=0)
 
@@ -184,10 +210,10 @@ def exports(folder: Path, sizes: Sizes) -> Iterator[Row]:
         )
 
 
-def _registered(folder: Path, url: str, name: str) -> None:
+def _registered(folder: Path, url: str, name: str, format: str = "webdataset") -> None:
     root = folder / "roots" / name
     shutil.rmtree(root, ignore_errors=True)
-    register(loader.Root(root), "webdataset", url, "data")
+    register(loader.Root(root), format, url, "data")
 
 
 def _imported(root: Path, place: Path, shuffle: bool) -> None:

@@ -115,7 +115,7 @@ def publish_registered(
     txn: str,
     prefix: str,
     parts: Sequence[Part],
-    samples: pa.Table | None,
+    samples: Sequence[pa.Table] | None,
     foreign: pa.Table | None,
     *,
     facts: Mapping[str, str],
@@ -128,7 +128,7 @@ def publish_registered(
 ) -> Version:
     """Publish parts that were registered or imported, under names that follow from what they are.
 
-    samples: Their samples, in their order. None reads the tables of the parts.
+    samples: A table of the samples of each part, as `write_run` takes them. None reads the tables of the parts.
     foreign: The table of their objects, and its facts. None for parts with bytes of their own.
     left_out: Samples of the parent to leave out.
     of_fields: Facts of fields, as `publish_parts` takes them.

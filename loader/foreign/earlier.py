@@ -33,7 +33,7 @@ class Difference:
     places: frozenset[str] = frozenset()
     """Ids of the places that the version has elsewhere."""
     live: Rows | None = None
-    """Live samples of the version."""
+    """Live samples of the version; empty where all objects are as they were."""
 
     @property
     def keys(self) -> set[str]:
@@ -59,8 +59,9 @@ def difference(
 ) -> Difference:
     """Return how the objects differ from those of the newest version. chosen: format and options.
 
-    Costs the version's tables of objects, shards and keys. Raises: Conflict where the version was made otherwise, or
-    registered from elsewhere.
+    Costs the version's tables of objects and shards, and that of keys where an object is new, changed or gone.
+
+    Raises: Conflict where the version was made otherwise, or registered from elsewhere.
     """
     if version is None:
         return Difference(fresh=infos)
@@ -87,17 +88,17 @@ def difference(
     }
     shards = version.parts.shard_rows().select(["part", "path"]).to_pylist()
     registered = {row["part"] for row in shards if is_foreign(row["path"])}
+    fresh = [info for info in infos if info.key in changed or info.key not in known]
+    vanished = {key for key in known.keys() - present.keys() if known[key].place in elsewhere}
     live: dict[str, dict[int, tuple[str, str]]] = {}
-    for part, row, key, of, _, is_live in _samples(version):
+    for part, row, key, of, _, is_live in _samples(version) if fresh or vanished else ():
         if is_live and part in registered:
             live.setdefault(part, {})[row] = key, of
     with_samples = {of for rows in live.values() for _, of in rows.values()}
     return Difference(
-        fresh=[info for info in infos if info.key in changed or info.key not in known],
+        fresh=fresh,
         replaced=frozenset(changed),
-        gone=frozenset(
-            key for key in (known.keys() - present.keys()) & with_samples if known[key].place in elsewhere
-        ),
+        gone=frozenset(vanished & with_samples),
         same=len((known.keys() & present.keys()) - changed),
         places=elsewhere,
         live=live,

@@ -1,8 +1,8 @@
-"""Keys that are consecutive numbers behind one prefix: made when they are asked for, never held."""
+"""Columns of neighbours, made when they are asked for, never held: keys that are consecutive numbers; one value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +34,31 @@ class NumberedKeys(Sequence[str]):
         return f"{self.prefix}{numbers[at]}"
 
 
-def key_array(keys: Sequence[str]) -> pa.Array:
-    """Return keys as an Arrow array of text."""
-    if not isinstance(keys, NumberedKeys):
-        return pa.array(keys, pa.string())
-    numbers = pc.cast(pa.array(np.arange(keys.first, keys.first + keys.n)), pa.string())
-    return pc.binary_join_element_wise(keys.prefix, numbers, "") if keys.prefix else numbers
+@dataclass(frozen=True, slots=True)
+class Repeated(Sequence[Any]):
+    """One value, that of each row."""
+
+    value: Any
+    """The value."""
+    n: int
+    """Number of rows."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, at: int | slice) -> Any:
+        found = range(self.n)[at]
+        return self.value if isinstance(found, int) else [self.value] * len(found)
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Return texts as an Arrow array."""
+    if isinstance(texts, Repeated):
+        return pa.repeat(texts.value, len(texts))
+    if not isinstance(texts, NumberedKeys):
+        return pa.array(texts, pa.string())
+    numbers = pc.cast(pa.array(np.arange(texts.first, texts.first + texts.n)), pa.string())
+    return pc.binary_join_element_wise(texts.prefix, numbers, "") if texts.prefix else numbers
 
 
 def overlap(some: Sequence[NumberedKeys]) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from ..storage import Store
 from ..storage.placed import FOREIGN
 from .formats.sample import NO_METADATA
-from .numbered_keys import key_array
+from .numbered_keys import NumberedKeys, Repeated, text_array
 from .shard_rows import Int64s, Rows, Shard
 
 AT_ONCE = 16
@@ -30,15 +32,17 @@ def put_parts(
     walked: Sequence[tuple[Shard, Rows]],
     keys: Sequence[Sequence[str]],
     group_of: Mapping[str, str],
-) -> tuple[list[Part], pa.Table]:
-    """Put the indexes under `prefix`, and return the parts, and their rows of the samples table.
+) -> list[Part]:
+    """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows of each part, and their shard; keys: of each part's rows. Raises: StoreError.
+    walked: rows of each part, and their shard; their places are given up. keys: of each part's rows.
+
+    Raises: StoreError.
     """
 
-    def put(number: int) -> tuple[Part, pa.Table]:
-        (shard, rows), own = walked[number], key_array(keys[number])
-        part = f"{txn}-{number:05d}"
+    def put(number: int) -> Part:
+        (shard, rows), own = walked[number], text_array(keys[number])
+        part = _id(txn, number)
         groups: dict[str, list[str]] = {}
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
@@ -55,12 +59,41 @@ def put_parts(
             )
             for group, names in sorted(groups.items())
         ]
-        made = Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
-        return made, _samples(rows, part, keys[number], own)
+        rows.places = None  # they are in the indexes
+        return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
-        done = list(pool.map(put, range(len(walked))))
-    return [part for part, _ in done], columns.concat([table for _, table in done], "the samples table")
+        return list(pool.map(put, range(len(walked))))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTables(Sequence[pa.Table]):
+    """Rows of the samples table of each part, made when they are asked for."""
+
+    txn: str
+    """The transaction."""
+    rows: Sequence[Rows]
+    """Rows of each part."""
+    keys: Sequence[Sequence[str]]
+    """Keys of each part's rows."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> pa.Table: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[pa.Table]: ...
+    def __getitem__(self, at: int | slice) -> pa.Table | list[pa.Table]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(len(self))[at]]
+        own = self.keys[at]
+        return _samples(self.rows[at], _id(self.txn, at), own, text_array(own))
+
+
+def _id(txn: str, number: int) -> str:
+    """Return the id of a part."""
+    return f"{txn}-{number:05d}"
 
 
 def objects_of(
@@ -90,8 +123,8 @@ def path_of(place: str, shard: Shard) -> str:
 def _places(rows: Rows, name: str) -> Int64s:
     """Return int64 [rows, 3] of a field: offset, nbytes, CRC-32C, which may not be known."""
     column = rows.fields.index(name)
-    crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.places), UNKNOWN_CRC, np.int64)
-    return np.concatenate([rows.places[:, column], crcs[:, None]], axis=1)
+    crcs = rows.crcs[:, column] if len(rows.crcs) else np.full(len(rows.source_keys), UNKNOWN_CRC, np.int64)
+    return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
 
 
 def put_index(
@@ -125,26 +158,36 @@ def put_index(
 
 def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
     """Return keys, provenance and metadata of a part's rows. own: their keys, of which `keys` is the array."""
-    n, told = len(keys), {name for source in rows.sources for name in source}
-    known = {name: pa.array([one.get(name) for one in rows.sources], pa.string()) for name in told}
+    n, sources = len(keys), [] if isinstance(rows.sources, Repeated) else rows.sources
+    told = {name for source in sources for name in source}
+    known = {name: pa.array([one.get(name) for one in sources], pa.string()) for name in told}
     if own != rows.source_keys:
-        triples = zip(rows.source_keys, own, rows.sources, strict=True)
-        given = [text_of(theirs) if theirs != key else one.get("source_key") for theirs, key, one in triples]
-        known["source_key"] = pa.array(given, pa.string())
+        known["source_key"] = _source_keys(rows, own)
     known |= {
         "part": pa.repeat(part, n),
         "row": pa.array(np.arange(n)),
         "key": keys,
-        "raw_key": pa.array(rows.objects, pa.string()),
+        "raw_key": text_array(rows.objects),
     }
     arrays = [known.get(field.name, pa.nulls(n, field.type)) for field in columns.KEYS_SCHEMA]
     table = pa.table(arrays, schema=columns.KEYS_SCHEMA)
     more = rows.metadata
     if not isinstance(more, pa.Table):
-        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if any(more) else None
+        some = not isinstance(more, Repeated) and any(more)
+        more = columns.metadata_table(more, part, own).drop_columns(["part", "row"]) if some else None
     for name in more.column_names if more is not None else ():
         table = table.append_column(name, more[name])
     return table
+
+
+def _source_keys(rows: Rows, own: Sequence[str]) -> pa.Array:
+    """Return the keys that the format has, where ours are others."""
+    theirs = rows.source_keys
+    if isinstance(theirs, NumberedKeys) and isinstance(own, NumberedKeys):  # their prefixes differ
+        return text_array(NumberedKeys(text_of(theirs.prefix), theirs.first, theirs.n))
+    triples = zip(theirs, own, rows.sources, strict=True)
+    given = [text_of(key) if key != mine else one.get("source_key") for key, mine, one in triples]
+    return pa.array(given, pa.string())
 
 
 def text_of(key: str) -> str:

@@ -25,7 +25,7 @@ from . import TABLES, look_at
 from .earlier import Difference, difference
 from .formats.sample import NO_METADATA, Found
 from .groups import groups_of
-from .parts import objects_of, put_parts
+from .parts import SampleTables, objects_of, put_parts
 from .shard_rows import Rows, Shard, keys_of, rows_of, shards_of
 
 AT_ONCE = 16
@@ -141,14 +141,14 @@ def _publish(
     put_place(root.store, place, store.url)
     producer = {"registered": dict(chosen), "place": place}
     with root.heartbeat(txn):
-        parts, samples = put_parts(root.store, txn, prefix, place, walked, keys, group_of)
+        parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of)
         return publish_registered(
             root,
             dataset,
             txn,
             prefix,
             parts,
-            samples,
+            SampleTables(txn, rows, keys),
             foreign_table(objects_of(store, place, shards, found.chunks)),
             chunk_rows=_chunk_rows(found, rows),
             facts={"registered": canonical(dict(chosen)).decode()},

@@ -2,18 +2,18 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key
+from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, hashes_of
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
 from .formats.sample import NO_METADATA, ForeignRun, ForeignSample
-from .numbered_keys import NumberedKeys, overlap
+from .numbered_keys import NumberedKeys, Repeated, overlap, text_array
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -28,16 +28,27 @@ class Rows:
     """Names, sorted."""
     source_keys: Any = field(default_factory=list)
     """Key of each row, as its format names it: a list, or `NumberedKeys`."""
-    objects: list[str] = field(default_factory=list)
-    """Key of each row's object."""
+    objects: Any = field(default_factory=list)
+    """Key of each row's object: a list, or `Repeated`."""
     metadata: Any = field(default_factory=list)
-    """Metadata of each row: a list of mappings, or a table of Arrow."""
-    sources: list[Any] = field(default_factory=list)
-    """Provenance of each row, as its format tells it."""
+    """Metadata of each row: a list of mappings, `Repeated`, or a table of Arrow."""
+    sources: Any = field(default_factory=list)
+    """Provenance of each row, as its format tells it: a list, or `Repeated`."""
     places: Any = field(default_factory=list)
-    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done."""
+    """int64 [rows, fields, 2]: offset in the shard, nbytes; a flat list until `rows_of` is done. Of one field whose
+    values lie one behind the other int64 [rows + 1]: the first byte of each, and that behind the last."""
     crcs: Any = field(default_factory=list)
     """int64 [rows, fields]: CRC-32C; a flat list until `rows_of` is done, and empty where none is known."""
+
+    def each_metadata(self) -> Sequence[Mapping[str, Any]]:
+        """Return the metadata of each row as mappings."""
+        found: Sequence[Mapping[str, Any]] = self.metadata
+        return self.metadata.to_pylist() if isinstance(self.metadata, pa.Table) else found
+
+    def spans(self) -> Int64s:
+        """Return int64 [rows, fields, 2]: offset in the shard, nbytes."""
+        places: Int64s = self.places
+        return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +119,15 @@ def rows_of(
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:
-    """Return the rows of a run; none where all its fields are left out. Raises: as `rows_of`."""
-    if not len(run.places):
+    """Return the rows of a run; none where its field is left out. Raises: as `rows_of`."""
+    n = len(run.edges) - 1
+    if not n or run.field in without:
         return []
-    keys = NumberedKeys(run.prefix, run.first, len(run.places))
-    names = names_of([name for name in run.fields if name not in without], info, keys[0])
-    kind = tuple(sorted(names))
-    if not kind:
-        return []
-    places = run.places[:, [run.fields.index(names[name]) for name in kind]]
-    places[:, :, 0] += start
-    nothing = [NO_METADATA] * len(keys)
+    keys, nothing = NumberedKeys(run.prefix, run.first, n), Repeated(NO_METADATA, n)
+    kind = tuple(names_of([run.field], info, keys[0]))
+    edges = run.edges + start if start else run.edges
     metadata = pa.table(dict(run.metadata)) if run.metadata else nothing
-    return [Rows(kind, keys, [info.key] * len(keys), metadata, nothing, places)]
+    return [Rows(kind, keys, Repeated(info.key, n), metadata, nothing, edges)]
 
 
 def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
@@ -161,8 +168,8 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
 
     taken: keys of the dataset that stay. Raises: InvalidKey.
     """
-    numbered = None if taken else _numbered_keys(parts)
-    if numbered is not None:
+    numbered = _numbered_keys(parts)
+    if numbered is not None and not _some_taken(numbered, taken):
         return numbered
     longest = [max(map(len, rows.fields)) for rows in parts]
     plain = [
@@ -181,6 +188,14 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
         ]
         for rows, keys, most in zip(parts, plain, longest, strict=True)
     ]
+
+
+def _some_taken(numbered: Sequence[NumberedKeys], taken: Collection[str]) -> bool:
+    """Return whether a key may be taken: by its hash."""
+    if not taken:
+        return False
+    hashes = hashes_of(taken)
+    return any(np.isin(hashes_of(text_array(keys)), hashes).any() for keys in numbered)
 
 
 def _numbered_keys(parts: Sequence[Rows]) -> list[NumberedKeys] | None:

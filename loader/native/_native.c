@@ -1,4 +1,4 @@
-/* The verbs of loader/native that touch sample bytes, without the interpreter's lock.
+/* The verbs of loader/native that touch sample bytes and many keys, without the interpreter's lock.
 
    loader/native/python.py has each verb in Python: that is its specification.
    A file that is cut short is an item that could not be read, not a signal. */
@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "blake2b.h"
 #include "crc32c.h"
 #include "sha256.h"
 
@@ -395,6 +396,50 @@ no_files:
     return answer;
 }
 
+/* Whether texts lie in the data one behind the other. */
+static int texts_lie_in(const int32_t *ends, Py_ssize_t n, Py_ssize_t nbytes)
+{
+    if (ends[0] < 0 || ends[n] > nbytes)
+        return 0;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (ends[i] > ends[i + 1])
+            return 0;
+    return 1;
+}
+
+static PyObject *hash_texts(PyObject *self, PyObject *args)
+{
+    PyObject *given[2];
+    Py_buffer data, ends, into;
+    int right = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "Oy*O:hash_texts", &given[0], &data, &given[1]))
+        return NULL;
+    if (buffer_of(given[1], &into, "into", -1, 1) < 0)
+        goto no_into;
+    Py_ssize_t n = into.len / 8;
+    if (buffer_of(given[0], &ends, "ends", 4 * (n + 1), 0) < 0)
+        goto no_ends;
+    Py_BEGIN_ALLOW_THREADS
+    if ((right = texts_lie_in(ends.buf, n, data.len)) != 0) {
+        const int32_t *end = ends.buf;
+        for (Py_ssize_t i = 0; i < n; i++)
+            ((int64_t *)into.buf)[i] =
+                (int64_t)(blake2b_128((const uint8_t *)data.buf + end[i], (size_t)(end[i + 1] - end[i])) >> 1);
+    }
+    Py_END_ALLOW_THREADS
+    if (!right)
+        PyErr_SetString(PyExc_ValueError, "ends: texts do not lie in the data one behind the other");
+    PyBuffer_Release(&ends);
+no_ends:
+    PyBuffer_Release(&into);
+no_into:
+    PyBuffer_Release(&data);
+    if (!right)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *instructions(PyObject *self, PyObject *args)
 {
     (void)self, (void)args;
@@ -503,6 +548,7 @@ static int add_sha256(PyObject *made)
 static PyMethodDef methods[] = {
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
+    {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

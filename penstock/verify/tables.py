@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from loader import Version
-from loader.dataset.shards.key_hashes import covered, hashes_of
+from loader.dataset.names import hashes_of
+from loader.dataset.shards.key_hashes import covered
 from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
 from loader.dataset.tables.columns import fits, is_annotation, type_named
 from loader.dataset.tables.parquet import TableFile, get_table, integers
@@ -243,13 +244,13 @@ def _exclusions(version: Version) -> Iterator[Problem]:
 
 
 def _hashes(version: Version, samples: list[pa.Table]) -> Iterator[Problem]:
-    keys = [key for table in samples if "key" in table.column_names for key in table["key"].to_pylist()]
+    keys = [hashes_of(table["key"]) for table in samples if "key" in table.column_names]
     tables = [
         get_table(version.store, TableFile.from_json(entry))["hash"]
         for entry in version.manifest["key_hashes"]
     ]
     stored = np.sort(np.concatenate([np.empty(0, np.int64), *map(integers, tables)]))
-    if not np.array_equal(stored, np.sort(hashes_of(keys))):
+    if not np.array_equal(stored, np.sort(np.concatenate([np.empty(0, np.int64), *keys]))):
         yield Problem(
             address=f"{version.name} key_hashes ({version.manifest['key_hashes'][0]['path']} ...)",
             what="they are not the hashes of the keys in the samples tables",

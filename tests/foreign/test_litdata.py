@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,10 +33,10 @@ def walked(folder):
     for info in found.infos:
         data = store.get(info.key).data
         for one in found.samples(info):
-            if hasattr(one, "places"):
-                (name,) = one.fields
-                for number, ((at, nbytes),) in enumerate(one.places.tolist(), one.first):
-                    out.append((f"{one.prefix}{number}", {name: data[at : at + nbytes]}, {}))
+            if hasattr(one, "edges"):
+                name = one.field
+                for number, (at, end) in enumerate(pairwise(one.edges.tolist()), one.first):
+                    out.append((f"{one.prefix}{number}", {name: data[at:end]}, {}))
                 continue
             spans = {name: data[at.offset : at.offset + at.nbytes] for name, at in one.fields.items()}
             out.append((one.key, spans, dict(one.metadata)))

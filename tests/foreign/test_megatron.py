@@ -1,5 +1,7 @@
 """Megatron's files where they lie: a document is a sample, and an index that is damaged, or another's, is told."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ def files(shared):
 
 
 def walked(folder):
-    """Runs of the documents of a folder: (prefix, first, fields, metadata), and the bytes of each."""
+    """Runs of the documents of a folder: (prefix, first, field, metadata), and the bytes of each."""
     store = open_store(folder)
     found = megatron.look(store, list(store.list()))
     runs, documents = [], []
@@ -29,9 +31,9 @@ def walked(folder):
         data = store.get(info.key).data
         for run in found.samples(info):
             runs.append(
-                (run.prefix, run.first, run.fields, {k: v.to_pylist() for k, v in run.metadata.items()})
+                (run.prefix, run.first, run.field, {k: v.to_pylist() for k, v in run.metadata.items()})
             )
-            documents += [data[at : at + nbytes] for ((at, nbytes),) in run.places.tolist()]
+            documents += [data[at:end] for at, end in pairwise(run.edges.tolist())]
     return runs, documents
 
 
@@ -50,7 +52,7 @@ def test_each_document_is_its_sequences(documents, word, step, files, tmp_path_f
         runs, found = walked(folder)
     assert found == [files.data(word, [document]) for document in documents]
     assert [run[1] for run in runs] == list(range(0, max(1, len(documents)), step))
-    assert {run[2] for run in runs} == {(f"tokens.{word}",)}
+    assert {run[2] for run in runs} == {f"tokens.{word}"}
     for prefix, first, _, columns in runs:
         mine = documents[first : first + step]
         lengths = [[len(sequence) for sequence in document] for document in mine]
@@ -173,7 +175,7 @@ def test_a_flipped_bit_or_a_cut_is_told_or_changes_bounds_and_modes_alone(
         return
     same_tokens_in_order = b"".join(found) == tokens
     assert same_tokens_in_order
-    fields = {field for run in runs for field in run[2]}
+    fields = {run[2] for run in runs}
     changed = bit // 8 if cut == len(good) else -1
     unseen = changed >= 34 + 12 * n or changed == 17  # bounds, modes, and a dtype of as many bytes
     assert unseen

@@ -210,6 +210,14 @@ def test_registering_again_takes_what_changed(root, three, tars):
     assert list(verify(root, "photos", full=True).problems) == []
 
 
+def test_registering_again_what_did_not_change_reads_no_keys(root, three, tmp_path):
+    version = register(root, "webdataset", three, "photos").version
+    for table in (tmp_path / "root").rglob("samples-keys-*"):
+        table.unlink()
+    again = register(root, "webdataset", three, "photos")
+    assert (again.version.id, again.same, again.new, again.gone) == (version.id, 3, 0, 0)
+
+
 def test_registering_again_what_only_shrank_leaves_samples_out(root, three):
     register(root, "webdataset", three, "photos")
     (three / "000.tar").unlink()

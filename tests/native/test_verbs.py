@@ -102,6 +102,24 @@ def test_bytes_that_no_page_takes_are_refused(hasher):
 
 
 @each
+@given(texts=st.lists(st.binary(max_size=300), max_size=6), before=st.binary(max_size=3))
+@example(texts=[bytes(n) for n in (0, 1, 127, 128, 129, 255, 256, 257)], before=b"")
+def test_hashes_of_texts_are_those_of_hashlib(verbs, texts, before):
+    ends = np.cumsum([len(before), *map(len, texts)]).astype(np.int32)
+    into = np.full(len(texts), -1, np.int64)
+    verbs.hash_texts(ends, before + b"".join(texts), into)
+    digests = [hashlib.blake2b(text, digest_size=16).digest()[:8] for text in texts]
+    assert into.tolist() == [int.from_bytes(digest, "little") >> 1 for digest in digests]
+
+
+@each
+@pytest.mark.parametrize("ends", [[0, 4], [-1, 3], [2, 1], [0, 3, 3], []])
+def test_texts_lie_in_their_data(verbs, ends):
+    with pytest.raises(ValueError, match="ends: "):
+        verbs.hash_texts(np.array(ends, np.int32), b"abc", np.zeros(1, np.int64))
+
+
+@each
 @given(data=st.binary(max_size=2000), cuts=st.lists(st.integers(0, 2000), max_size=5))
 def test_a_checksum_goes_on_where_another_ended(verbs, data, cuts):
     crc = 0

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from ...storage import Store
 from ..log.denies import DenyList, placeholder
 from ..log.state import Deny, State
+from ..names import hashes_of
 from ..shards.bitmap import unpack
-from ..shards.key_hashes import hashes_of, put_hashes
+from ..shards.key_hashes import put_hashes
 from ..tables.manifest import Change
 from ..tables.parquet import TableFile, get_table, get_tables
 from ..versions.version import Version
@@ -188,8 +189,8 @@ def _redacted(store: Store, prefix: str, change: Change, gone: Redacted) -> Chan
         stats = redact_stats(store, prefix, [file.file for file in samples])
     if key_hashes is not None and samples != change.samples:
         files = [file.file for file in samples if file.group == "keys"]
-        keys = [key for table in get_tables(store, files, ["key"]) for key in table["key"].to_pylist()]
-        key_hashes = put_hashes(store, prefix, hashes_of(keys))
+        hashes = [hashes_of(table["key"]) for table in get_tables(store, files, ["key"])]
+        key_hashes = put_hashes(store, prefix, np.concatenate(hashes))
     shards = redact_shards(store, prefix, change.shards, gone) if change.shards else None
     return replace(change, samples=samples, stats=stats, shards=shards, key_hashes=key_hashes)
 

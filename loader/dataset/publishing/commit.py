@@ -21,11 +21,13 @@ from ..log.entries import canonical
 from ..log.log import Log
 from ..log.rules import CommitBody
 from ..log.state import State
-from ..shards.key_hashes import covered, hashes_of, known
+from ..names import hashes_of
+from ..shards.key_hashes import among, covered, known
 from ..tables.manifest import Change, child
 from ..tables.parquet import TableFile, get_tables
 from ..versions.version import Version, open_record
 from ..writing.exclude import NOTHING_SUPERSEDED, Superseded, still_there
+from ..writing.run_samples import RunKeys
 from .apply_denies import Applied, apply_denies
 from .compact import Done, compacted
 
@@ -169,10 +171,9 @@ class NewKeys:
     leaving: samples that leave with the run: it may bring their keys again.
     """
 
-    def __init__(self, store: Store, keys: list[str], leaving: Superseded = NOTHING_SUPERSEDED) -> None:
+    def __init__(self, store: Store, keys: RunKeys, leaving: Superseded = NOTHING_SUPERSEDED) -> None:
         self._store, self._keys = store, keys
         self._leaving = {(part, row) for (part, _), rows in leaving.rows.items() for row in rows}
-        self._hashes = np.sort(hashes_of(keys))
         self._known: dict[str, bool] = {}  # tables of hashes that were asked -> whether one of ours is there
         self._clashes: dict[str, pa.Table] = {}
 
@@ -187,17 +188,24 @@ class NewKeys:
             TableFile.from_json(entry) for entry in parent.manifest["samples"] if entry["group"] == "keys"
         ]
         new = [file for file in runs if file.path not in self._clashes]
-        keys = pa.array(self._keys, pa.string())
         for file, table in zip(new, get_tables(self._store, new, ["part", "row", "key"]), strict=True):
-            self._clashes[file.path] = table.filter(pc.is_in(table["key"], value_set=keys))
+            self._clashes[file.path] = self._ours(table)
         # Which rows are live is asked again each time: a retirement may bring back what was excluded.
         for file in runs:
             _refuse_live(parent, self._clashes[file.path], self._leaving)
 
+    def _ours(self, table: pa.Table) -> pa.Table:
+        """Return the rows whose keys the run has too."""
+        hashes = hashes_of(table["key"])
+        there = among(hashes, self._keys.hashes)
+        keys = pa.array(self._keys.having(np.sort(hashes[there])), pa.string())
+        some = table.filter(pa.array(there))
+        return some.filter(pc.is_in(some["key"], value_set=keys))
+
     def _were_there(self, parent: Version) -> bool:
         files = parent.manifest["key_hashes"]
         new = [file for file in files if file["path"] not in self._known]
-        for file, found in zip(new, known(self._store, new, self._hashes), strict=True):
+        for file, found in zip(new, known(self._store, new, self._keys.hashes), strict=True):
             self._known[file["path"]] = bool(found.any())
         return any(self._known[file["path"]] for file in files)
 

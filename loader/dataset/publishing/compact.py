@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from ...errors import Corrupt
 from ...storage import Store
-from ..shards.key_hashes import covered, hashes_of, put_hashes
+from ..names import hashes_of
+from ..shards.key_hashes import covered, put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS
 from ..tables.columns import concat, fit_types, is_annotation
 from ..tables.parquet import TableFile, get_tables, integers, put_named_table
@@ -215,7 +216,4 @@ def _all_hashes(store: Store, prefix: str, manifest: Mapping[str, Any]) -> list[
     if covered(manifest):
         return list(manifest["key_hashes"])
     files = [TableFile.from_json(file) for file in manifest["samples"] if file["group"] == "keys"]
-    return [
-        put_hashes(store, prefix, hashes_of(table["key"].to_pylist()))
-        for table in get_tables(store, files, ["key"])
-    ]
+    return [put_hashes(store, prefix, hashes_of(table["key"])) for table in get_tables(store, files, ["key"])]

@@ -6,7 +6,7 @@ keys are compared.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, PenstockError
 from ...storage import Span, Store
-from ..names import key_hash
 from ..tables.parquet import (
     READ_AHEAD,
     TAIL_BYTES,
@@ -45,16 +44,10 @@ MAX_GAP_BYTES = 128 * 2**10
 """Row groups that lie closer are read together: a round trip costs more than these bytes."""
 
 
-def hashes_of(keys: Iterable[str]) -> Int64s:
-    """Return int64 [n], 0 to 2^63 - 1, in the keys' order: the first 8 bytes of `key_hash`, without the last bit."""
-    data = b"".join(key_hash(key)[:8] for key in keys)
-    return (np.frombuffer(data, "<u8") >> 1).astype(np.int64)
-
-
 def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
     """Write a table of these hashes, in any order, under `prefix`, and return its entry for a manifest."""
     data = hashed_table_bytes(
-        pa.table({"hash": pa.array(np.sort(hashes))}),
+        pa.table({"hash": pa.array(hashes if _ascend(hashes) else np.sort(hashes))}),
         KIND,
         row_group_rows=ROW_GROUP_ROWS,
         use_dictionary=False,
@@ -64,6 +57,10 @@ def put_hashes(store: Store, prefix: str, hashes: Int64s) -> dict[str, Any]:
     body = put_named(store, prefix, KIND, data, len(hashes)).to_json()
     sha256 = hashlib.sha256(footer).hexdigest()
     return {**body, "footer_nbytes": len(footer), "footer_crc32c": crc32c(footer), "footer_sha256": sha256}
+
+
+def _ascend(hashes: Int64s) -> bool:
+    return bool((hashes[1:] >= hashes[:-1]).all())
 
 
 def covered(manifest: Mapping[str, Any]) -> bool:
@@ -85,7 +82,7 @@ def known(store: Store, files: Sequence[Mapping[str, Any]], hashes: Int64s) -> l
 
 def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
     if file["nbytes"] <= WHOLE_BELOW_BYTES:
-        return _among(hashes, integers(get_table(store, TableFile.from_json(dict(file)))["hash"]))
+        return among(hashes, integers(get_table(store, TableFile.from_json(dict(file)))["hash"]))
     name, path = f"{store.url}/{file['path']}", file["path"]
     start = file["nbytes"] - max(file["footer_nbytes"], TAIL_BYTES)
     blob = store.get_range(path, start, file["nbytes"] - start)
@@ -104,7 +101,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
                 _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
             window = Window(file["nbytes"], span.offset, piece.data)
             some = pq.ParquetFile(window, metadata=reader.metadata, page_checksum_verification=True)
-            found |= _among(hashes, integers(some.read_row_group(group)["hash"]))
+            found |= among(hashes, integers(some.read_row_group(group)["hash"]))
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:
@@ -143,8 +140,8 @@ def _groups(smallest: Int64s, hashes: Int64s) -> list[int]:
     return found
 
 
-def _among(hashes: Int64s, table: Int64s) -> Bools:
-    """Return bool [n]: whether each of the hashes is in the table; both ascending."""
+def among(hashes: Int64s, table: Int64s) -> Bools:
+    """Return bool [n]: whether each of the hashes is in the table, which ascends."""
     if not len(table):
         return np.zeros(len(hashes), bool)
     at = np.minimum(np.searchsorted(table, hashes), len(table) - 1)

@@ -15,7 +15,7 @@ A Parquet reader goes by the offsets in the footer, and never looks at the front
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -116,13 +116,8 @@ class TableFile:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> "TableFile":
-        return TableFile(
-            path=body["path"],
-            nbytes=body["nbytes"],
-            sha256=body["sha256"],
-            n_rows=body["n_rows"],
-            footer_sha256=body.get("footer_sha256", ""),
-        )
+        known = {name: body[name] for name in ("path", "nbytes", "sha256", "n_rows")}
+        return TableFile(**known, footer_sha256=body.get("footer_sha256", ""))
 
 
 def table_bytes(
@@ -163,7 +158,7 @@ def put_table(
 ) -> TableFile:
     """Write a table under a new key, and return its entry for a manifest."""
     data, footer_sha256 = _stored(table, kind, row_group_rows)
-    return replace(_put(store, path, data, table.num_rows), footer_sha256=footer_sha256)
+    return replace(put_bytes(store, path, data, table.num_rows), footer_sha256=footer_sha256)
 
 
 def put_named_table(
@@ -179,15 +174,21 @@ def _stored(table: pa.Table, kind: str, row_group_rows: int) -> tuple[bytes, str
     if not kind.startswith(SAMPLES) or table.num_rows < HASHED_FROM_ROWS:
         return table_bytes(table, kind, row_group_rows=row_group_rows), ""
     data = hashed_table_bytes(table, kind, row_group_rows=row_group_rows)
-    return data, hashlib.sha256(data[len(data) - footer_nbytes(data) :]).hexdigest()
+    return data, footer_sha256_of(data)
+
+
+def footer_sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of a hashed table's footer, in hex."""
+    return hashlib.sha256(data[len(data) - footer_nbytes(data) :]).hexdigest()
 
 
 def put_named(store: Store, prefix: str, kind: str, data: bytes, n_rows: int) -> TableFile:
     """Write the bytes of `table_bytes` under `prefix`, named after their content: again is no change."""
-    return _put(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
+    return put_bytes(store, f"{prefix}/{kind}-{hashlib.sha256(data).hexdigest()[:16]}.parquet", data, n_rows)
 
 
-def _put(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
+def put_bytes(store: Store, path: str, data: bytes, n_rows: int) -> TableFile:
+    """Write a table's bytes under a new key, and return its entry for a manifest."""
     store.put_if_absent(path, data)
     return TableFile(path=path, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest(), n_rows=n_rows)
 
@@ -264,13 +265,9 @@ def parse_stored(data: bytes, path: str, name: str) -> pa.Table:
 
 def table_facts(table: pa.Table) -> dict[str, str]:
     """Return the metadata of `table_bytes`: its kind as `table`, its schema version, and facts."""
-    metadata = (table.schema.metadata or {}).items()
+    found = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     prefix = "penstock."
-    return {
-        name.decode().removeprefix(prefix): value.decode()
-        for name, value in metadata
-        if name.decode().startswith(prefix)
-    }
+    return {name[len(prefix) :]: value for name, value in found.items() if name.startswith(prefix)}
 
 
 def check_schema_version(schema: pa.Schema, name: str) -> None:
@@ -284,11 +281,8 @@ def check_schema_version(schema: pa.Schema, name: str) -> None:
 
 
 MAGIC_BYTES = 4
-_GROUPS, _FRONT, _FRONT_NBYTES = (
-    "penstock.row_groups_sha256",
-    "penstock.front_sha256",
-    "penstock.front_nbytes",
-)
+_GROUPS, _FRONT = "penstock.row_groups_sha256", "penstock.front_sha256"
+_FRONT_NBYTES = "penstock.front_nbytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,26 +297,31 @@ class PartHashes:
     """Bytes of the front."""
 
 
-def hashed_table_bytes(
-    table: pa.Table,
+def hashed_table_bytes(table: pa.Table, kind: str, *, row_group_rows: int, **how: Any) -> bytes:
+    """Return the table as `table_bytes` does, with the front and the hashes. how: as `hashed_bytes`."""
+    groups = (table.slice(first, row_group_rows) for first in range(0, table.num_rows, row_group_rows))
+    return hashed_bytes(groups, table.schema, kind, **how)
+
+
+def hashed_bytes(
+    groups: Iterable[pa.Table],
+    schema: pa.Schema,
     kind: str,
     *,
-    row_group_rows: int,
     front: bytes = b"",
     facts: Mapping[str, str] | None = None,
     **options: Any,
 ) -> bytes:
-    """Return the table as `table_bytes` does, with the front and the hashes."""
-    table, out = with_facts(table, kind, facts), io.BytesIO()
+    """Return a hashed table of these row groups; one at a time is asked for."""
+    schema, hashes, out = with_facts(schema.empty_table(), kind, facts).schema, list[str](), io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
     with pq.ParquetWriter(
-        sink, table.schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
+        sink, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
     ) as writer:
         sink.write(front)
-        hashes = []
-        for first in range(0, table.num_rows, row_group_rows):
+        for group in groups:
             start = out.tell()
-            writer.write_table(table.slice(first, row_group_rows), row_group_size=row_group_rows)
+            writer.write_table(group.cast(schema), row_group_size=group.num_rows)
             hashes.append(hashlib.sha256(out.getbuffer()[start:]).hexdigest())
         writer.add_key_value_metadata(
             {
@@ -361,10 +360,8 @@ def row_group_extent(metadata: pq.FileMetaData, group: int) -> tuple[int, int]:
 
 def chunk_start(column: pq.ColumnChunkMetaData) -> int:
     """Return the first byte of a column of a row group."""
-    start = column.data_page_offset
-    if column.dictionary_page_offset is not None:
-        start = min(start, column.dictionary_page_offset)
-    return int(start)
+    pages = (column.data_page_offset, column.dictionary_page_offset)
+    return min(int(page) for page in pages if page is not None)
 
 
 WHOLE_BELOW_BYTES = 512 * 2**10

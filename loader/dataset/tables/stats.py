@@ -6,13 +6,16 @@ changes a column that was there cannot add: its row is of the whole column, and 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..names import key_hash
+from ..names import hashes_of
+
+Float64s = np.ndarray[Any, np.dtype[np.float64]]
 
 BINS_PER_DECADE = 8
 BOTTOM_K = 256
@@ -44,30 +47,81 @@ WHOLE_SCHEMA = STATS_SCHEMA.append(pa.field(WHOLE, pa.bool_()))
 
 def column_stats(table: pa.Table, skip: frozenset[str] = frozenset({"part", "row"})) -> pa.Table:
     """Return one row per column of `table` but `skip`."""
-    rows = [_stats_row(name, table[name].combine_chunks()) for name in table.column_names if name not in skip]
-    return pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
+    stats = RunStats(smallest(hashes_of(table["key"])) if "key" in table.column_names else [])
+    stats.add(table.select([name for name in table.column_names if name not in skip]))
+    return stats.table()
 
 
-def _stats_row(name: str, values: pa.ChunkedArray) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "column": name,
-        "type": str(values.type),
-        "n": len(values),
-        "nulls": values.null_count,
-    }
-    if name == "key":
-        return row | {"bottom_k": bottom_k(values.to_pylist())}
-    if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
-        return row | _numeric(values)
-    if pa.types.is_null(values.type):
-        return row  # it says nothing of its column, not even of what kind it is: neutral in `merge`
-    if pa.types.is_string(values.type) or pa.types.is_boolean(values.type):
-        return row | _categorical(values)
-    return row
+class RunStats:
+    """Statistics of a run whose samples come table by table, all with the same columns.
+
+    bottom_k: the smallest hashes of the keys.
+    """
+
+    def __init__(self, bottom_k: list[int]) -> None:
+        self._bottom_k = bottom_k
+        self._columns: dict[str, _Column] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Count the rows of a table."""
+        for name in table.column_names:
+            self._columns.setdefault(name, _Column(str(table[name].type))).add(name, table[name])
+
+    def table(self) -> pa.Table:
+        """Return one row per column."""
+        rows = [
+            {"column": name, **one.row(), **({"bottom_k": self._bottom_k} if name == "key" else {})}
+            for name, one in self._columns.items()
+        ]
+        return pa.Table.from_pylist(rows, schema=STATS_SCHEMA)
 
 
-def _numeric(values: pa.ChunkedArray) -> dict[str, Any]:
-    numbers = values.drop_null().to_numpy().astype(np.float64)
+@dataclass(slots=True)
+class _Column:
+    """A column as far as it has come."""
+
+    type: str
+    """Its type."""
+    n: int = 0
+    """Values, nulls among them."""
+    nulls: int = 0
+    """Nulls."""
+    numbers: list[Float64s] | None = None
+    """Numbers of each table: they are added up at the end, as whole columns are. None for other types."""
+    counts: dict[str, int] | None = None
+    """Value -> how often it came, of a column of texts or booleans that has few values so far."""
+    categorical: bool = False
+    """True for texts and booleans but keys."""
+
+    def add(self, name: str, values: pa.ChunkedArray) -> None:
+        """Count values."""
+        kind = values.type
+        if not self.n and (pa.types.is_string(kind) or pa.types.is_boolean(kind)) and name != "key":
+            self.categorical, self.counts = True, {}
+        self.n += len(values)
+        self.nulls += values.null_count
+        if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+            numbers = values.drop_null().to_numpy().astype(np.float64)
+            self.numbers = [*(self.numbers or ()), numbers]
+        elif self.counts is not None:
+            counted = pc.value_counts(values.drop_null())
+            for item in counted[: MAX_CATEGORIES + 1]:
+                value = str(item["values"].as_py())
+                self.counts[value] = self.counts.get(value, 0) + item["counts"].as_py()
+            self.counts = None if len(self.counts) > MAX_CATEGORIES else self.counts
+
+    def row(self) -> dict[str, Any]:
+        """Return the statistics. A column of nulls says not even of what kind it is: it is neutral in `merge`."""
+        row: dict[str, Any] = {"type": self.type, "n": self.n, "nulls": self.nulls}
+        if self.numbers is not None:
+            return row | _numeric(np.concatenate(self.numbers))
+        if self.categorical:
+            complete = self.counts is not None
+            return row | {"categories": sorted((self.counts or {}).items()), "categories_complete": complete}
+        return row
+
+
+def _numeric(numbers: Float64s) -> dict[str, Any]:
     finite = numbers[np.isfinite(numbers)]
     bins, counts = np.unique(log_bins(finite), return_counts=True)
     return {
@@ -81,7 +135,7 @@ def _numeric(values: pa.ChunkedArray) -> dict[str, Any]:
     }
 
 
-def log_bins(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def log_bins(values: Float64s) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the bin of each finite value: 0 for 0, else sign * (1000 + floor(8 * log10|x|)), clipped to +-1..4000.
 
     Logarithmic bins need no range agreed beforehand, so histograms of different runs add.
@@ -94,17 +148,16 @@ def log_bins(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, n
     return signed
 
 
-def _categorical(values: pa.ChunkedArray) -> dict[str, Any]:
-    counted = pc.value_counts(values.drop_null())
-    pairs = [(str(item["values"].as_py()), item["counts"].as_py()) for item in counted[: MAX_CATEGORIES + 1]]
-    complete = len(counted) <= MAX_CATEGORIES
-    return {"categories": sorted(pairs) if complete else [], "categories_complete": complete}
-
-
 def bottom_k(keys: list[str], k: int = BOTTOM_K) -> list[int]:
     """Return the k smallest 63-bit key hashes: a uniform sample of the keys whose unions estimate versions' overlap."""
-    hashed = (int.from_bytes(key_hash(key)[:8], "little") >> 1 for key in keys)
-    return sorted(set(hashed))[:k]
+    return smallest(hashes_of(keys), k)
+
+
+def smallest(hashes: np.ndarray[Any, np.dtype[np.int64]], k: int = BOTTOM_K) -> list[int]:
+    """Return the k smallest of these hashes, each once."""
+    ascending = np.sort(hashes)
+    found: list[int] = ascending[np.diff(ascending, prepend=-1) != 0][:k].tolist()
+    return found
 
 
 def merge(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -4,17 +4,15 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidKey, InvalidSample
+from ...errors import Conflict, EmptyVersion, FieldMismatch, InvalidSample
 from ...storage import Store
 from ...storage.placed import FOREIGN
-from ..shards.key_hashes import hashes_of, put_hashes
+from ..shards.key_hashes import put_hashes
 from ..shards.part import SHARDS_ROW_GROUP_ROWS, SHARDS_SCHEMA, Part, ShardFile
-from ..tables.columns import KEY_COLUMNS, SOURCE_COLUMNS, concat, fit_types
-from ..tables.manifest import Change, GroupExtent, SamplesFile
+from ..tables.manifest import Change, GroupExtent
 from ..tables.parquet import get_tables, put_table
-from ..tables.stats import column_stats
 from .exclude import NOTHING_SUPERSEDED, Superseded, put_exclusions
-from .spill import duplicate
+from .run_samples import RunKeys, RunSamples
 
 
 def check_parts(parts: Sequence[Part]) -> str:
@@ -60,8 +58,8 @@ def write_run(
     earlier: Mapping[str, str],
     exclude: Mapping[str, str],
     superseded: Superseded = NOTHING_SUPERSEDED,
-    samples: pa.Table | None = None,
-) -> tuple[Change, list[str]]:
+    samples: Sequence[pa.Table] | None = None,
+) -> tuple[Change, RunKeys]:
     """Upload the run's tables under `prefix`, and return the change and the live keys that it adds.
 
     Costs a request per new part and six more at most, whatever the dataset holds.
@@ -69,55 +67,32 @@ def write_run(
     earlier: column -> type that the dataset already has.
     exclude: key -> reason.
     superseded: samples of earlier parts that are left out from now on.
-    samples: of all parts, in their order, as their samples tables would have them; None reads these.
+    samples: of each part, in their order, as its samples table would have them; each may be made when it is asked for.
+        None reads these tables.
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to exclude that no part has; Corrupt.
     """
-    rows = _without_empty(fit_types(_samples(store, parts) if samples is None else samples, earlier))
-    keys: list[str] = rows["key"].to_pylist()
-    _check_unique(keys)
-    files = []
-    for group, names in (
-        ("keys", [name for name in rows.column_names if name in KEY_COLUMNS]),
-        ("metadata", ["part", "row", *(name for name in rows.column_names if name not in KEY_COLUMNS)]),
-    ):
-        table = rows.select(names)
-        if group == "metadata" and len(names) == 2:
-            continue
-        file = put_table(store, f"{prefix}/samples-{group}-0.parquet", table, f"samples-{group}")
-        kinds = {field.name: str(field.type) for field in table.schema if field.name not in ("part", "row")}
-        files.append(SamplesFile(file=file, group=group, columns=kinds))
-    shards = [shard for part in parts for shard in part.shards]
-    gone = {**_excluded(rows, exclude), **superseded.rows}
+    tables = _samples(store, parts) if samples is None else samples
+    added = sum(part.n_rows for part in parts)
+    run = RunSamples(tables, added, earlier)
+    gone = {**run.rows_of(exclude), **superseded.rows}
     n_rows = {**{part.id: part.n_rows for part in parts}, **superseded.n_rows}
+    files, stats = run.put(store, prefix)
+    shards = [shard for part in parts for shard in part.shards]
     change = Change(
         shards=put_table(
             store, f"{prefix}/shards.parquet", shards_table(shards), "shards", SHARDS_ROW_GROUP_ROWS
         ),
         samples=tuple(files),
-        stats=put_table(store, f"{prefix}/stats.parquet", column_stats(rows), "stats"),
-        key_hashes=put_hashes(store, prefix, hashes_of(keys)),
+        stats=stats,
+        key_hashes=put_hashes(store, prefix, run.keys.hashes),
         groups=extents(parts),
         n_parts=len(parts),
-        n_rows=len(keys),
+        n_rows=added,
         exclusions=put_exclusions(store, prefix, gone, n_rows) if gone else None,
         n_excluded=sum(map(len, gone.values())),
     )
-    return change, [key for key in keys if key not in exclude]
-
-
-def _excluded(rows: pa.Table, exclude: Mapping[str, str]) -> dict[tuple[str, str], list[int]]:
-    """Return (part id, reason) -> rows."""
-    gone: dict[tuple[str, str], list[int]] = {}
-    left = dict(exclude)
-    for at, key in enumerate(rows["key"].to_pylist() if exclude else ()):
-        if key in left:
-            gone.setdefault((rows["part"][at].as_py(), left.pop(key)), []).append(rows["row"][at].as_py())
-    if left:
-        raise InvalidKey(
-            f"exclude names {sorted(left)[0]!r}, which none of these parts has; pass keys of the parts"
-        )
-    return gone
+    return change, run.keys.without(exclude) if exclude else run.keys
 
 
 def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
@@ -131,7 +106,7 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
     )
 
 
-def _samples(store: Store, parts: Sequence[Part]) -> pa.Table:
+def _samples(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
     files = []
     for part in parts:
         if part.samples is None:
@@ -146,23 +121,7 @@ def _samples(store: Store, parts: Sequence[Part]) -> pa.Table:
                 f"part {part.id} says {part.n_rows} rows; its samples table has {table.num_rows}"
             )
         tables.append(table)
-    return concat(tables, "the samples table")
-
-
-def _without_empty(rows: pa.Table) -> pa.Table:
-    """Return the rows without columns of provenance that no sample of the run has."""
-    empty = [name for name in SOURCE_COLUMNS if rows[name].null_count == rows.num_rows]
-    return rows.drop_columns(empty)
-
-
-def _check_unique(keys: list[str]) -> None:
-    if len(set(keys)) == len(keys):
-        return
-    seen: set[str] = set()
-    for key in keys:
-        if key in seen:
-            raise duplicate(key)
-        seen.add(key)
+    return tables
 
 
 def extents(parts: Sequence[Part]) -> dict[str, GroupExtent]:

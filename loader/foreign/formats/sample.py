@@ -30,16 +30,16 @@ class ForeignSample(NamedTuple):
 
 
 class ForeignRun(NamedTuple):
-    """Neighbours with the same fields, whose keys are consecutive numbers."""
+    """Neighbours of one field, whose values lie one behind the other, and whose keys are consecutive numbers."""
 
     prefix: str
     """Text in front of each number: "", or a text that ends with "/"."""
     first: int
     """Number of the first sample."""
-    fields: tuple[str, ...]
-    """Fields that each sample has."""
-    places: np.ndarray[Any, np.dtype[np.int64]]
-    """int64 [samples, fields, 2]: first byte in the object, nbytes."""
+    field: str
+    """The field."""
+    edges: np.ndarray[Any, np.dtype[np.int64]]
+    """int64 [samples + 1]: first byte of each in the object, and that behind the last."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
     """Metadata column -> a value for each sample."""
 

@@ -6,6 +6,7 @@ error that names the object and the byte.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import adler32
 
@@ -20,6 +21,7 @@ TAIL_BYTES = 64 * 2**10
 Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> at most so many bytes of the object from there; fewer at its end alone."""
 
+_PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
 _PAX = re.compile(rb"(\d{1,20}) ([^=]+)=")
 _LINKS = {b"1": "a hard link", b"2": "a symbolic link"}
@@ -124,8 +126,10 @@ def is_header(block: bytes, path: str, nbytes: int) -> bool:
 
 def _checked(block: bytes, name: str, at: int) -> int:
     """Return the size that a header says. Raises: Corrupt where it is none."""
-    unsigned = _sum(block[:256]) + _sum(block[256:]) - _sum(block[148:156]) + 8 * 32
-    if block[148:156] != b"%06o\0 " % unsigned and (said := _octal(block[148:156])) != unsigned:
+    total = _sum(block[:256]) + _sum(block[256:])
+    if total != _total(block[148:156]) and (said := _octal(block[148:156])) != (
+        unsigned := total - _sum(block[148:156]) + 8 * 32
+    ):
         signed = unsigned - 256 * sum(byte > 127 for byte in block[:148] + block[156:])
         if said != signed:
             what = "it is no tar archive" if at == 0 else "the header there is damaged"
@@ -145,9 +149,16 @@ def _sum(some: bytes) -> int:
     return adler32(some, 0) & 0xFFFF
 
 
+@lru_cache(4096)
+def _total(checksum: bytes) -> int:
+    """Return the sum of a header with this field, as nearly all write it; -1 of other forms."""
+    said = int(checksum[:6], 8) if _PLAIN.fullmatch(checksum) else -1
+    return said + _sum(checksum) - 8 * 32 if said >= 0 else -1
+
+
 def _octal(field: bytes) -> int:
     """Return an octal number; 0 of an empty field, -1 of what is none."""
-    if field[:-1].isdigit() and field[-1] in (0, 32) and b"8" not in field and b"9" not in field:
+    if field[-1] in (0, 32) and _NUMBER.fullmatch(field[:-1]):
         return int(field[:-1], 8)
     text = field.split(b"\0", 1)[0].strip(b" ")
     if not text:

@@ -56,7 +56,8 @@ def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Ite
         if (told_name := named(member.name)) is None:
             continue
         key, field = told_name[0], told_name[1].lower() if lower else told_name[1]
-        fields = found.setdefault(key, {})
+        if (fields := found.get(key)) is None:
+            fields = found[key] = {}
         if field in fields:
             before = fields[field].offset - BLOCK_BYTES
             raise InvalidSample(
@@ -74,7 +75,13 @@ def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Ite
 
 def named(name: str) -> tuple[str, str] | None:
     """Return key and field of a member; None for webdataset's own, and for a file without an extension."""
-    found = None if _SKIPPED.match(name) else _KEY.fullmatch(name)
+    if name.startswith("__") and _SKIPPED.match(name):
+        return None
+    begin = name.rfind("/") + 1
+    dot = name.find(".", begin)
+    if dot > begin:  # nearly all are so
+        return name[:dot].removeprefix("./"), name[dot + 1 :]
+    found = _KEY.fullmatch(name)
     return (found[1].removeprefix("./"), found[2]) if found else None
 
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from loader.dataset.names import key_hash
 from loader.foreign.shard_rows import Rows, Shard
 from loader.storage import ObjectInfo
@@ -60,11 +58,10 @@ def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]])
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
         at = {info.key: (info, start) for info, start in zip(shard.infos, shard.offsets, strict=True)}
-        run, metadata = [], rows.metadata
-        metadata = metadata.to_pylist() if isinstance(metadata, pa.Table) else metadata
+        run, metadata, places = [], rows.each_metadata(), rows.spans()
         for number, key in enumerate(own):
             info, start = at[rows.objects[number]]
-            spans = tuple((offset - start, nbytes) for offset, nbytes in rows.places[number].tolist())
+            spans = tuple((offset - start, nbytes) for offset, nbytes in places[number].tolist())
             told = metadata[number], rows.sources[number]
             run.append(Row(key, rows.source_keys[number], rows.fields, *told, info, spans))
         out.append(run)

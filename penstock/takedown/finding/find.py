@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from loader import Root, Version
 from loader.dataset.log.state import Deny, VersionRecord
+from loader.dataset.names import hashes_of
 from loader.dataset.publishing.apply_denies import Rows, denied_files
 from loader.dataset.shards.index import IndexPlace
-from loader.dataset.shards.key_hashes import hashes_of
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign
 from loader.dataset.tables.parquet import TableFile, get_table

@@ -6,6 +6,7 @@ import pytest
 import loader
 from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.shards.part import Part
+from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import (
     Conflict,
     Corrupt,
@@ -177,7 +178,7 @@ def test_a_retirement_that_brings_back_an_excluded_sample(root):
     """The check of keys is asked again on each version it is laid on: v2 excludes 'a', then v2 is retired."""
     first = version(root, "a", "b")
     second = root.exclude("d", ["a"], reason="blurred")
-    check = NewKeys(root.store, ["a"])
+    check = NewKeys(root.store, RunKeys.of(["a"]))
     check(second)
     with pytest.raises(DuplicateKey, match="'a' is already in d@1"):
         check(first)

@@ -10,6 +10,7 @@ from benchmarks.scale import publish
 from loader.dataset.publishing import compact
 from loader.dataset.publishing.commit import NewKeys
 from loader.dataset.publishing.compact import FAN_IN, MOST_BYTES, SIZES, to_merge
+from loader.dataset.writing.run_samples import RunKeys
 from loader.errors import DuplicateKey
 from penstock.diff import column_statistics
 from penstock.verify.version import verify
@@ -166,6 +167,6 @@ def test_publishing_does_not_grow_with_what_was_published(root, stores, n):
     assert store.nbytes / 16 < 400_000
     manifest = again.open("d").manifest
     assert all(len(manifest[name]) <= 40 for name in LISTS)
-    check = NewKeys(root.store, ["sample/000000000"])
+    check = NewKeys(root.store, RunKeys.of(["sample/000000000"]))
     with pytest.raises(DuplicateKey):
         check(again.open("d"))

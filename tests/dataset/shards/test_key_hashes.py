@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.publishing import compact
+from loader.dataset.names import hashes_of
+from loader.dataset.publishing import commit, compact
 from loader.dataset.shards import key_hashes
-from loader.dataset.shards.key_hashes import hashes_of, known, put_hashes
+from loader.dataset.shards.key_hashes import known, put_hashes
+from loader.dataset.writing import run_samples
 from loader.errors import Corrupt, DuplicateKey
 from loader.storage import open_store
 from penstock.verify.version import verify
@@ -95,9 +97,7 @@ def test_a_dataset_of_an_older_release_gets_its_hashes(root, monkeypatch, proper
     """Its manifests have none: keys are compared, and the next publish leaves the hashes of all."""
     with monkeypatch.context() as patch:
         patch.setattr(compact, "compacted", None)
-        patch.setattr(
-            "loader.dataset.publishing.commit.compacted", lambda store, prefix, body, done: older(body)
-        )
+        patch.setattr(commit, "compacted", lambda store, prefix, body, done: older(body))
         for run in range(3):
             with root.write("d") as writer:
                 writer.add(f"k{run}", {"x": b"1"})
@@ -119,12 +119,8 @@ def older(body):
 
 def test_two_keys_of_one_hash_are_two_keys(root, monkeypatch):
     """A hash that is there proves nothing."""
-    monkeypatch.setattr(
-        "loader.dataset.publishing.commit.hashes_of", lambda keys: np.zeros(len(keys), np.int64)
-    )
-    monkeypatch.setattr(
-        "loader.dataset.writing.run_tables.hashes_of", lambda keys: np.zeros(len(keys), np.int64)
-    )
+    for module in (commit, run_samples):
+        monkeypatch.setattr(module, "hashes_of", lambda keys: np.zeros(len(keys), np.int64))
     for key in ("a", "b", "c"):
         with root.write("d") as writer:
             writer.add(key, {"x": b"1"})

@@ -405,7 +405,8 @@ def test_two_rows_of_an_annotation_for_one_sample(root):
 
 def test_statistics_and_hashes_are_computed_again(root):
     """Of another run: right by their SHA-256, wrong by the samples. Only --full looks."""
-    from loader.dataset.shards.key_hashes import hashes_of, put_hashes
+    from loader.dataset.names import hashes_of
+    from loader.dataset.shards.key_hashes import put_hashes
     from loader.dataset.tables.parquet import TableFile, get_table, put_table
 
     def edit(body):

@@ -101,10 +101,8 @@ def _tokens(index: LitDataIndex, chunk: Chunk, window: Window, offsets: Int64s) 
         raise corrupt(window, 4 * (at + 1), f"a sample has {sizes[at]} bytes, no whole values of {leaf.word}")
     if offsets[-1] != window.nbytes or int(sizes.sum()) != width * (chunk.n_tokens or 0):
         raise _of_others(window, chunk, int(sizes.sum()) // width)
-    places = np.stack([offsets[:-1], sizes], 1)[:, None]
     for first in range(0, chunk.n_samples, RUN_SAMPLES):
-        some = places[first : first + RUN_SAMPLES]
-        yield ForeignRun("", chunk.first + first, (leaf.field,), some)
+        yield ForeignRun("", chunk.first + first, leaf.field, offsets[first : first + RUN_SAMPLES + 1])
 
 
 def _of_others(window: Window, chunk: Chunk, n_tokens: int) -> Corrupt:

@@ -37,8 +37,7 @@ def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -
     """Yield the documents of a `.bin`, in order. Raises: as `documents_in`."""
     prefix = f"{_stem(info.key)}/" if len(indexes) > 1 else ""
     for head, some in documents_in(store, indexes[info.key], info):
-        places = np.stack([some.edges[:-1], np.diff(some.edges)], 1)[:, None]
-        yield ForeignRun(prefix, some.first, (f"{FIELD}.{head.word}",), places, _metadata(some))
+        yield ForeignRun(prefix, some.first, f"{FIELD}.{head.word}", some.edges, _metadata(some))
 
 
 def _metadata(some: Documents) -> dict[str, pa.Array]:

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -88,8 +89,8 @@ def _samples(
     plain = ObjectInfo(key=info.key, nbytes=len(data), etag="")
     for one in samples(cast(Store, Unpacked(store.url, data)), index, None, plain):
         if isinstance(one, ForeignRun):
-            for number, ((at, nbytes),) in enumerate(one.places.tolist(), one.first):
-                yield ReadSample(str(number), {one.fields[0]: data[at : at + nbytes]}, {}, {})
+            for number, (at, end) in enumerate(pairwise(one.edges.tolist()), one.first):
+                yield ReadSample(str(number), {one.field: data[at:end]}, {}, {})
             continue
         fields = {field: data[at.offset : at.offset + at.nbytes] for field, at in one.fields.items()}
         yield ReadSample(one.key, fields, one.metadata, one.source)

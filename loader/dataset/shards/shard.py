@@ -17,7 +17,6 @@ import numpy as np
 from google_crc32c import value as _crc32c
 
 from ...errors import Corrupt, FieldTooLarge
-from ...native import PagedSha256
 from ..names import member_name
 
 BLOCK_BYTES = 512
@@ -71,7 +70,7 @@ class ShardWriter:
         """write: takes all bytes of a block, which is used over."""
         self._out = write
         self._block, self._filled = memoryview(bytearray(WRITE_BYTES)), 0
-        self._sha256, self._pages = PagedSha256(PAGE_BYTES), list[bytes]()
+        self._sha256, self._pages = hashlib.sha256(), list[bytes]()
         self.nbytes = 0
 
     def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
@@ -105,7 +104,7 @@ class ShardWriter:
         """Write the end of the archive, and return the SHA-256 of the whole file, hex."""
         self._write(_END)
         self._flush(self._filled)
-        return self._sha256.digest().hex()
+        return self._sha256.hexdigest()
 
     @property
     def pages(self) -> bytes:
@@ -136,7 +135,8 @@ class ShardWriter:
         """Write and hash the first `end` bytes of the block: whole pages, but at the end of the archive."""
         data = self._block[:end].toreadonly()
         self._out(data)
-        self._pages.append(self._sha256.update(data))
+        self._sha256.update(data)
+        self._pages.append(page_digests(data))
         self._filled -= end
         self._block[: self._filled] = self._block[end : end + self._filled]
 
@@ -229,12 +229,18 @@ class PageHashes:
 
 def hash_pages(path: str) -> bytes:
     """Return the digests of a local file's pages, 32 bytes each."""
-    block, digests = memoryview(bytearray(_BLOCK_BYTES)), list[bytes]()  # of whole pages
+    block, digests = memoryview(bytearray(_BLOCK_BYTES)), []  # of whole pages
     with open(path, "rb", buffering=0) as file:
         while nbytes := _filled(file, block):
-            pages = (block[at : min(at + PAGE_BYTES, nbytes)] for at in range(0, nbytes, PAGE_BYTES))
-            digests.extend(hashlib.sha256(page).digest() for page in pages)
+            digests.append(page_digests(block[:nbytes]))
     return b"".join(digests)
+
+
+def page_digests(data: memoryview) -> bytes:
+    """Return the digests of the pages of bytes that begin with one, 32 bytes each."""
+    return b"".join(
+        hashlib.sha256(data[start : start + PAGE_BYTES]).digest() for start in range(0, len(data), PAGE_BYTES)
+    )
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:

@@ -1,5 +1,6 @@
 """The verbs that read and check sample bytes: the C extension does what Python says, byte for byte, error for error."""
 
+import hashlib
 import mmap
 import os
 import subprocess

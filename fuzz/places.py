@@ -175,6 +175,18 @@ def _example(number: int) -> bytes:
     return _message(1, b"".join(entries))
 
 
+def _steps() -> Iterator[tuple[str, bytes]]:
+    """Yield a dataset of RLDS: three episodes of two steps, with an action of two numbers and a flag."""
+    shapes = {"action": ({"dimensions": ["2"]}, "float32"), "is_last": ({}, "bool")}
+    tensors = {name: {"tensor": {"shape": shape, "dtype": dtype}} for name, (shape, dtype) in shapes.items()}
+    steps = {"sequence": {"feature": {"featuresDict": {"features": tensors}}}}
+    yield "features.json", json.dumps({"featuresDict": {"features": {"steps": steps}}}).encode()
+    actions = _message(2, _message(1, struct.pack("<4f", 0, 1, 2, 3)))
+    features = {b"steps/action": actions, b"steps/is_last": _message(3, _message(1, b"\0\1"))}
+    entries = (_message(1, _message(1, name) + _message(2, value)) for name, value in features.items())
+    yield "d-train.tfrecord-00000-of-00001", 3 * _record(_message(1, b"".join(entries)))
+
+
 def _message(number: int, data: bytes) -> bytes:
     """Return a field of protobuf, of fewer than 128 bytes."""
     return bytes([number << 3 | 2, len(data)]) + data
@@ -221,6 +233,7 @@ _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "litdata-compressed": _chunk,
     "mcap": mcap_files,
     "mds-compressed": _shards,
+    "rlds": _steps,
     "robomimic": _demonstrations,
     "rosbag": bags,
     "tfrecord": _records,

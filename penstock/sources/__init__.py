@@ -40,6 +40,7 @@ IMPORTERS = {
     "mcap": ".importers.episodes.mcap_file",
     "mds-compressed": ".importers.streamed.mds_shards",
     "parquet": ".importers.parquet",
+    "rlds": ".importers.episodes.rlds",
     "robomimic": ".importers.episodes.robomimic",
     "rosbag": ".importers.episodes.rosbag",
     "tfrecord": ".importers.streamed.tfrecord",

@@ -47,7 +47,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt with the byte; InvalidSample with the record; Changed; StoreError."""
     with opened(store, run.info) as file:
-        for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), run.info.nbytes))):
+        for row, (at, data) in enumerate(records(ByteStream(file, codec_of(file), run.info.nbytes))):
             try:
                 features = features_of(data)
             except Wire as error:
@@ -57,7 +57,7 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
             yield sample_of(features, options, run.info.key, row)
 
 
-def _codec_of(file: ObjectFile) -> str | None:
+def codec_of(file: ObjectFile) -> str | None:
     """Return the compression of an object by its first bytes: names seldom tell it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)

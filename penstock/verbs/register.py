@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Register a place."""
-    from loader.foreign import FORMATS
+    from loader.foreign import FORMATS, TABLES
     from loader.foreign.register import register
 
     from ..registered.chunks import chunks_of
@@ -49,13 +49,13 @@ def run(arguments: Namespace) -> Answer:
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
         done = register_lerobot(root, open_store(arguments.url), arguments.name, without=without)
-    elif format in FORMATS:
+    elif format in FORMATS or format in TABLES:
         fields = fields_of(arguments)
         done = register(
             root, format, arguments.url, arguments.name, without=without, key=arguments.key, fields=fields
         )
     else:
-        accepted = ", ".join(sorted([LEROBOT, *FORMATS]))
+        accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
         raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
     version = done.version
     counts = {name: getattr(done, name) for name in ("new", "replaced", "gone", "same", "others")}

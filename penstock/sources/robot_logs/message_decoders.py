@@ -3,13 +3,13 @@
 A decoder gives a mapping: numbers as numpy scalars, arrays of numbers as numpy arrays, text, lists, None, mappings.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from loader.errors import InvalidSample
+from loader.json_text import parse_json
 
 from .log_message import MAX_LEAVES, Channel
 from .ros_messages import ros_decoder
@@ -46,11 +46,11 @@ def decoder_of(channel: Channel) -> Decoder:
 
 def _json_decoder(channel: Channel) -> Decoder:
     schema = (
-        json.loads(channel.schema) if channel.schema_encoding == "jsonschema" and channel.schema else None
+        parse_json(channel.schema) if channel.schema_encoding == "jsonschema" and channel.schema else None
     )
 
     def decode(data: bytes) -> Mapping[str, Any]:
-        found = _of_json(json.loads(data), schema)
+        found = _of_json(parse_json(data, lenient=True), schema)
         if not isinstance(found, dict):
             raise InvalidSample("a message of JSON is an object; this is none")
         return found

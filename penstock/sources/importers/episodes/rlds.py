@@ -13,17 +13,14 @@ import numpy as np
 
 from loader.dataset.columnar.column_names import MOST_TEXT_BYTES, metadata_name, row_key, word_of
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.object_file import opened
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
 from ...robot_logs.columns import json_of, npy_of
 from ...robot_logs.message_pictures import encoded_frame, mp4_of_frames
-from ..streamed.byte_stream import ByteStream
 from ..streamed.example_wire import Feature as Values
-from ..streamed.example_wire import Wire, features_of
-from ..streamed.tfrecord import codec_of, records
+from ..streamed.tfrecord import examples
 from .rlds_features import Feature, features_in
 
 OPTIONS = frozenset[str]()
@@ -69,16 +66,9 @@ def _samples(store: Store, wanted: list[Feature], run: Run) -> Iterator[ReadSamp
     """Yield the episodes of a file. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
     found = _RECORDS.search(run.info.key)
     source = {"split": found[1]} if found else {}
-    with opened(store, run.info) as file:
-        for row, (at, data) in enumerate(records(ByteStream(file, codec_of(file), run.info.nbytes))):
-            try:
-                values = features_of(data)
-            except Wire as error:
-                raise Corrupt(
-                    f"{file.path}, record {row} at byte {at} is no tf.train.Example: {error}"
-                ) from error
-            fields, metadata = _episode(values, wanted, f"{file.path}, record {row}")
-            yield ReadSample(row_key(run.info.key, row), fields, metadata, source)
+    for row, where, values in examples(store, run.info):
+        fields, metadata = _episode(values, wanted, where)
+        yield ReadSample(row_key(run.info.key, row), fields, metadata, source)
 
 
 def _episode(

@@ -46,18 +46,26 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 
 def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt with the byte; InvalidSample with the record; Changed; StoreError."""
-    with opened(store, run.info) as file:
-        for row, (at, data) in enumerate(records(ByteStream(file, codec_of(file), run.info.nbytes))):
+    for row, _, features in examples(store, run.info):
+        yield sample_of(features, options, run.info.key, row)
+
+
+def examples(store: Store, info: ObjectInfo) -> Iterator[tuple[int, str, dict[str, Feature]]]:
+    """Yield the number of each record of an object, its place for messages, and its features.
+
+    Raises: Corrupt with the byte; Changed; StoreError.
+    """
+    with opened(store, info) as file:
+        for row, (at, data) in enumerate(records(ByteStream(file, _codec_of(file), info.nbytes))):
+            where = f"{file.path}, record {row}"
             try:
                 features = features_of(data)
             except Wire as error:
-                raise Corrupt(
-                    f"{file.path}, record {row} at byte {at} is no tf.train.Example: {error}"
-                ) from error
-            yield sample_of(features, options, run.info.key, row)
+                raise Corrupt(f"{where} at byte {at} is no tf.train.Example: {error}") from error
+            yield row, where, features
 
 
-def codec_of(file: ObjectFile) -> str | None:
+def _codec_of(file: ObjectFile) -> str | None:
     """Return the compression of an object by its first bytes: names seldom tell it."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)

@@ -40,8 +40,7 @@ def texts(path: str, data: bytes) -> Iterator[tuple[str, str]]:
         lines = [line for line in map(json.loads, data.splitlines()) if line.get("version_id") in retired]
         yield from within(lines, "")
     elif path.endswith(".parquet"):
-        # Not read_table: its threads may still hold the bytes when this ends, which ends it with another status.
-        columns = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False).to_pydict()
+        columns = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False).to_pydict()
         yield from within({name: cells for name, cells in columns.items() if name != "labels"}, "")
     else:
         yield from within(json.loads(data), "")

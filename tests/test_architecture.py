@@ -382,6 +382,36 @@ def test_the_environment_is_read_in_few_places() -> None:
     assert readers <= allowed, sorted(readers - allowed)
 
 
+ARROW_READS = {
+    "ParquetFile": "pre_buffer",
+    "iter_batches": "use_threads",
+    "open_file": "options",
+    "open_stream": "options",
+    "read": "use_threads",
+    "read_row_group": "use_threads",
+    "read_row_groups": "use_threads",
+    "read_table": "use_threads",
+}
+"""Method of pyarrow -> its argument that keeps Arrow's threads away."""
+
+
+def test_arrow_reads_without_threads() -> None:
+    """Threads of Arrow free Python's bytes late: a process that ends just then is aborted (1 of 15, machine busy)."""
+    threaded = [
+        f"{name}: {ast.unparse(call)}"
+        for package in (*PACKAGES, "examples")
+        for name, path in modules(package).items()
+        if "import pyarrow.parquet" in (text := path.read_text()) or "pa.ipc" in text
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in ARROW_READS
+        if call.func.attr != "read" or any(word.arg == "columns" for word in call.keywords)
+        if not any(word.arg == ARROW_READS[call.func.attr] for word in call.keywords)
+    ]
+    assert not threaded
+
+
 def test_dagster_annotations_are_not_strings() -> None:
     postponed = [
         name

@@ -66,7 +66,7 @@ class Listing:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield batches of `SCHEMA`, up to `ROWS` rows each."""
         with pa.memory_map(str(self._path)) as source:
-            reader = pa.ipc.open_file(source)
+            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
             for number in range(reader.num_record_batches):
                 yield reader.get_batch(number)
 

@@ -77,7 +77,9 @@ class Plan:
 
     def due(self, grace_us: int) -> Iterator[pa.Table]:
         """Yield the objects that have been condemned for so long, `ROWS` at most at a time."""
-        for batch in pq.ParquetFile(self._path).iter_batches(batch_size=ROWS):
+        for batch in pq.ParquetFile(self._path, pre_buffer=False).iter_batches(
+            batch_size=ROWS, use_threads=False
+        ):
             table = pa.Table.from_batches([batch])
             ripe = table.filter(pc.greater_equal(table["age_us"], grace_us))
             if ripe.num_rows:

@@ -217,7 +217,10 @@ class DecodedParquet:
         what = f"row group {group}, column {name!r}, bytes [{extent.offset}:{extent.offset + extent.nbytes}]"
         with _told(self._name, what):
             reader = pq.ParquetFile(
-                Window(self._stored, extent.offset, data), metadata=metadata, page_checksum_verification=True
+                Window(self._stored, extent.offset, data),
+                metadata=metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
             )
             table = reader.read_row_group(group, columns=[name], use_threads=False)
             made = joined(self._column(metadata, name), table.column(name), f"{self._name}, {what}")

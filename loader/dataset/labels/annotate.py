@@ -174,7 +174,8 @@ class _Spool:
         """Yield the batches in order, each with all columns and their types."""
         self._file.seek(0)
         for size in self._sizes:
-            table = pa.ipc.open_stream(self._file.read(size)).read_all()
+            options = pa.ipc.IpcReadOptions(use_threads=False)
+            table = pa.ipc.open_stream(self._file.read(size), options=options).read_all()
             yield concat([self.schema.empty_table(), table], "the rows")
 
 

@@ -18,8 +18,8 @@ def parquet_tables(path: str, name: str, taken: Taken, batch_rows: int) -> Itera
 
 def _parquet_batches(path: str, name: str, batch_rows: int) -> Iterator[pa.RecordBatch]:
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(batch_rows):
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_rows, use_threads=False):
                 batch.validate(full=True)  # text of changed bytes is text no more
                 yield batch
     except UNREADABLE as error:

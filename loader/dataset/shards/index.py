@@ -246,9 +246,11 @@ class IndexFile:
         """Return one column of all rows, int64, of an index that is held whole. Raises: Corrupt."""
         try:
             reader = pq.ParquetFile(
-                Window(self._nbytes, self._place.start, self._held), page_checksum_verification=True
+                Window(self._nbytes, self._place.start, self._held),
+                page_checksum_verification=True,
+                pre_buffer=False,
             )
-            return integers(reader.read(columns=[name])[name])
+            return integers(reader.read(columns=[name], use_threads=False)[name])
         except _UNREADABLE as error:
             raise Corrupt(f"{self.name}, column {name}: {error}; restore it from a mirror") from error
 
@@ -275,9 +277,12 @@ class IndexFile:
             self._check_row_group(self._hashes, group, held)
         try:
             reader = pq.ParquetFile(
-                Window(self._nbytes, first, held), metadata=self._metadata, page_checksum_verification=True
+                Window(self._nbytes, first, held),
+                metadata=self._metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
             )
-            rows = _rows(reader.read_row_group(group), int(self._first_row[group]))
+            rows = _rows(reader.read_row_group(group, use_threads=False), int(self._first_row[group]))
         except _UNREADABLE as error:
             raise Corrupt(f"{self.name}, row group {group}: {error}; restore it from a mirror") from error
         expected = int(self._first_row[group + 1]) - rows.first_row
@@ -292,7 +297,7 @@ class IndexFile:
         held = self._read_whole() if whole else self._read_footer()
         start = self._nbytes - len(held)
         try:
-            reader = pq.ParquetFile(Window(self._nbytes, start, held))
+            reader = pq.ParquetFile(Window(self._nbytes, start, held), pre_buffer=False)
             check_schema_version(reader.schema_arrow, self.name)
             hashes = part_hashes(reader.metadata) if self._place.footer_sha256 else None
             for group in range(reader.metadata.num_row_groups) if whole else ():

@@ -89,7 +89,7 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
     _check_footer(blob.data[-file["footer_nbytes"] :], file, name)
     found = np.zeros(len(hashes), bool)
     try:
-        reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data))
+        reader = pq.ParquetFile(Window(file["nbytes"], start, blob.data), pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
         hashes_of_groups = part_hashes(reader.metadata).row_groups if "footer_sha256" in file else None
         columns = [reader.metadata.row_group(g).column(0) for g in range(reader.metadata.num_row_groups)]
@@ -100,8 +100,10 @@ def _known(store: Store, file: Mapping[str, Any], hashes: Int64s) -> Bools:
             if hashes_of_groups:
                 _check(f"row group {group}", piece.data, hashes_of_groups[group], "its footer", name)
             window = Window(file["nbytes"], span.offset, piece.data)
-            some = pq.ParquetFile(window, metadata=reader.metadata, page_checksum_verification=True)
-            found |= among(hashes, integers(some.read_row_group(group)["hash"]))
+            some = pq.ParquetFile(
+                window, metadata=reader.metadata, page_checksum_verification=True, pre_buffer=False
+            )
+            found |= among(hashes, integers(some.read_row_group(group, use_threads=False)["hash"]))
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError) as error:

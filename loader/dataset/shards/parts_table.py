@@ -95,7 +95,7 @@ class ShardRows:
 def _open(name: str, data: bytes) -> pq.ParquetFile:
     def opened() -> pq.ParquetFile:
         # A buffer of Arrow's: pages are decoded where they are, and not copied out of a Python file.
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(file.schema_arrow, name)
         return file
 

@@ -238,9 +238,9 @@ def get_tables(
 def parse_table(data: bytes, name: str, columns: list[str] | None = None) -> pa.Table:
     """Return Parquet bytes of ours as a table. Raises: Corrupt; FormatTooNew."""
     try:
-        reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
+        reader = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True, pre_buffer=False)
         check_schema_version(reader.schema_arrow, name)
-        return reader.read(columns=columns)
+        return reader.read(columns=columns, use_threads=False)
     except FormatTooNew:
         raise
     except UNREADABLE as error:

@@ -54,9 +54,13 @@ def _by_row_groups(store: Store, file: TableFile, rows: Int64s, columns: Sequenc
     for group, data, start in _row_groups(store, file, metadata, etag, np.unique(mine).tolist()):
         try:
             reader = pq.ParquetFile(
-                Window(file.nbytes, start, data), metadata=metadata, page_checksum_verification=True
+                Window(file.nbytes, start, data),
+                metadata=metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
             )
-            table = reader.read_row_group(group, columns=None if columns is None else list(columns))
+            names = None if columns is None else list(columns)
+            table = reader.read_row_group(group, columns=names, use_threads=False)
         except UNREADABLE as error:
             raise Corrupt(f"{name}, row group {group}: {error}; restore it from a mirror") from error
         found.append(taken(table, rows[mine == group] - first_row[group]))
@@ -74,7 +78,7 @@ def _footer(store: Store, file: TableFile, name: str) -> tuple[pq.FileMetaData, 
         start = file.nbytes - nbytes
         held = store.get_range(file.path, start, nbytes - len(held), etag=blob.etag).data + held
     _check("its footer", held[-nbytes:], file.footer_sha256, "the manifest", name)
-    reader = pq.ParquetFile(Window(file.nbytes, start, held))
+    reader = pq.ParquetFile(Window(file.nbytes, start, held), pre_buffer=False)
     check_schema_version(reader.schema_arrow, name)
     return reader.metadata, blob.etag
 

@@ -145,7 +145,9 @@ def read_packets(data: Buffer) -> PacketTable:
     Every value is held against its range. Raises: DecodeFailed; FormatTooNew.
     """
     try:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        with pa.ipc.open_stream(
+            pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)
+        ) as reader:
             schema = reader.schema
             facts = _facts(schema.metadata or {})
             if not schema.equals(_COLUMNS, check_metadata=False):

@@ -153,7 +153,7 @@ class _Scanner:
         data = get_table_bytes(self._version.store, TableFile.from_json(file))
         name = f"{self._version.store.url}/{file['path']}"
         try:
-            table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+            table = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True, pre_buffer=False)
         except pa.ArrowException as error:
             raise Corrupt(f"{name} is not a readable Parquet file: {error}") from error
         check_schema_version(table.schema_arrow, name)
@@ -165,7 +165,7 @@ class _Scanner:
         """Yield (rows of the version, these columns of them), live samples only."""
         if not columns:
             return
-        for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns]):
+        for batch in table.iter_batches(BATCH_ROWS, columns=["part", "row", *columns], use_threads=False):
             positions = self._version.parts.positions(pa.chunked_array([batch.column("part")]))
             rows = self._layouts.start[positions] + batch.column("row").to_numpy()
             alive = self._live[rows]

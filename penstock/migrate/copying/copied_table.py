@@ -48,7 +48,7 @@ def from_parquet(data: bytes | memoryview) -> Iterator[Row]:
 
     Raises: ValueError, KeyError, OSError for bytes that are no such table.
     """
-    for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+    for batch in pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).iter_batches(use_threads=False):
         columns = {
             name: batch.column(name).to_pylist() for name in SCHEMA.names if name in batch.schema.names
         }

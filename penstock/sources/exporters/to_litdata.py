@@ -13,6 +13,7 @@ import numpy as np
 
 from loader.errors import InvalidSample
 from loader.foreign.formats.exported import KEY, METADATA
+from loader.foreign.formats.litdata.leaves import NULL
 from loader.foreign.formats.litdata.litdata_index import ABSENT, DTYPES
 from loader.json_text import canonical_json
 
@@ -26,7 +27,6 @@ CHUNK_BYTES = 64 * 2**20
 _TEXTS = {"txt": "str", "json": "json"}
 _FLAT = DTYPES["numpy"][:11]
 """Last words of flat fields; a word's place is LitData's number of the dtype."""
-_NULL = b"\x0b"
 _MOST_BYTES = 2**31
 _LEAF = {"type": None, "context": None, "children_spec": list[Any]()}
 
@@ -105,7 +105,7 @@ def _encoded(sample: Sample, leaves: dict[str, str], fields: Sequence[str]) -> b
         if name in sample.fields:
             values.append(_value(sample, name, encoding))
         elif name in fields:
-            values.append(_NULL if encoding == "json" else b"")
+            values.append(NULL if encoding == "json" else b"")
         elif name == KEY:
             values.append(sample.key.encode())
         elif name == METADATA:

@@ -54,7 +54,7 @@ def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     file.seek(0)
     source = pa.PythonFile(file, "r")
     if begin == _MAGIC:
-        reader = pa.ipc.open_file(source)
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
         return reader.schema, (reader.get_batch(at) for at in range(reader.num_record_batches))
-    stream = pa.ipc.open_stream(source)
+    stream = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
     return stream.schema, iter(stream)

@@ -57,7 +57,11 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
         schema = told.schema.to_arrow_schema()
         shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
         reader = pq.ParquetFile(
-            pa.PythonFile(file, "r"), metadata=told, read_dictionary=shared, page_checksum_verification=True
+            pa.PythonFile(file, "r"),
+            metadata=told,
+            read_dictionary=shared,
+            page_checksum_verification=True,
+            pre_buffer=False,
         )
         rows = TableRows(schema, features_of(schema), options, run.info.key)
         row = sum(told.row_group(at).num_rows for at in range(run.first))

@@ -271,6 +271,6 @@ def _parquet(store: Store, key: str) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(pa.BufferReader(store.get(key).data))
+        return pq.read_table(pa.BufferReader(store.get(key).data), use_threads=False, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise InvalidStore(f"{store.url}/{key}: {error}") from error

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
@@ -127,6 +127,12 @@ def imported(name, place, store, **how):
 
 @pytest.mark.parametrize("name", BOTH)
 @given(runs=versions())
+@example(
+    runs=[
+        [("a", {"jpg": b""}, {}, {"split": "val"})],
+        [("b", {"jpg": b"", "json": b"0"}, {}, {"split": "val"})],
+    ]
+)
 @settings(max_examples=12, deadline=None)
 def test_laws_1_and_2_content_leaves_and_comes_back(name, runs, tmp_path_factory):
     """digest(import(F, export(v, F))) = digest(v), and digest(register(F, x)) = digest(import(F, x))."""

@@ -52,9 +52,9 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
 
 def _batches(source: pa.Buffer, data: bytes) -> Iterator[pa.RecordBatch]:
     if not data.startswith(b"ARROW1"):
-        yield from pa.ipc.open_stream(source)
+        yield from pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
         return
-    file = pa.ipc.open_file(source)
+    file = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
     for number in range(file.num_record_batches):
         yield file.get_batch(number)
 

@@ -17,6 +17,8 @@ from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 
 NESTED_HEAD = 5
 """Bytes in front of what a leaf of JSON holds: its kind, and a number."""
+NULL = b"\x0b"
+"""A leaf of JSON that holds no value: a field that the sample lacks."""
 _DOCUMENT, _TEXTS, _MAPPING, _RECORDS, _TEXT = 0, 1, 5, 6, 7
 _FLAT = {2: "i8", 3: "f8"}
 _LISTS = {2: "q", 3: "d", 4: "?"}
@@ -65,12 +67,15 @@ def put(leaf: Leaf, window: Window, at: Span, out: Values) -> None:
         out.metadata[leaf.column] = _number(leaf, window, at)
     elif leaf.encoding == JSON and leaf.column:
         _put_json(leaf, window, at, out)
+    elif leaf.encoding == JSON:
+        if at.nbytes != len(NULL) or window.read(*at) != NULL:
+            out.fields[leaf.field] = document(leaf, window, at)
     else:
         if leaf.word and at.nbytes % size_of(leaf.word):
             raise corrupt(
                 window, at.offset, f"leaf {leaf.name!r} has {at.nbytes} bytes, no whole values of {leaf.word}"
             )
-        out.fields[leaf.field] = document(leaf, window, at) if leaf.encoding == JSON else at
+        out.fields[leaf.field] = at
 
 
 def document(leaf: Leaf, window: Window, at: Span) -> Span:

@@ -83,6 +83,7 @@ class _Walk:
             metadata=self._told,
             read_dictionary=shared,
             page_checksum_verification=True,
+            pre_buffer=False,
         )
 
     def samples(self) -> Iterator[ForeignSample]:

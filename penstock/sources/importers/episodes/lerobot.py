@@ -172,7 +172,10 @@ class Dataset:
             with self._lock:
                 if self._held is None or self._held[0] != info.key:
                     with opened_object(self._store, info) as file:
-                        self._held = info.key, pq.read_table(pa.PythonFile(file, "r"))
+                        self._held = (
+                            info.key,
+                            pq.read_table(pa.PythonFile(file, "r"), use_threads=False, pre_buffer=False),
+                        )
                 table = self._held[1]
             return table.filter(pc.equal(table["episode_index"], index))
         except (pa.ArrowException, KeyError) as error:

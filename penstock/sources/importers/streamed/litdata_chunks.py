@@ -135,8 +135,8 @@ def _table(packed: bytes, nbytes: int) -> bytes | None:
     if end == len(packed):
         return packed
     source, sink = pa.py_buffer(packed[end:-12]), pa.BufferOutputStream()
-    batches = pa.ipc.open_file(source) if packed[end:].startswith(b"ARROW1") else pa.ipc.open_stream(source)
-    table = batches.read_all()
+    opened = pa.ipc.open_file if packed[end:].startswith(b"ARROW1") else pa.ipc.open_stream
+    table = opened(source, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
     if table.nbytes > CHUNK_BYTES:
         return None
     with pa.ipc.new_file(sink, table.schema) as out:

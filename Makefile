@@ -41,13 +41,13 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
-	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ceph and not mutants and not oracle'
 
 test-python: $(READY) ## the same tests without the C extension, as where no compiler was
 	PENSTOCK_NATIVE=0 $(MAKE) test
 
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
-	$(PYTEST) $(PARALLEL) -m 'not server and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) -m 'not server and not slurm and not ceph and not mutants and not oracle'
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
@@ -104,9 +104,10 @@ prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 wo
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
-servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite
+servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite, Slurm
 	scripts/install-peers.sh
 	scripts/install-servers.sh
+	scripts/install-slurm.sh
 
 soak: $(READY) ## an hour of arrivals, bad files, kills and releases with the books kept (MINUTES=5 for less)
 	scripts/install-servers.sh

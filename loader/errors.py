@@ -43,6 +43,8 @@
       LossyExport:                   (ValueError)          an export into a format that cannot hold all of a version
       InvalidWeights:                (ValueError)          a model's weights: missing, others than stated, not its own
       ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
+      EngineUnreachable:             (ConnectionError)     a cluster's controller gave no answer; its jobs go on
+      InvalidCluster:                (ValueError)          a cluster that is described wrongly, or refuses the job
 
 A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
 data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -254,3 +256,11 @@ class InvalidWeights(PenstockError, ValueError):
 
 class ModelFailed(PenstockError, RuntimeError):
     """A model whose device is missing, that does not fit into memory, or whose results are not repeatable."""
+
+
+class EngineUnreachable(PenstockError, ConnectionError):
+    """A compute engine's controller that gave no answer; nothing is known of its jobs, which go on meanwhile."""
+
+
+class InvalidCluster(PenstockError, ValueError):
+    """A compute cluster with a wrong description, or one that refuses the job as described; the message says why."""

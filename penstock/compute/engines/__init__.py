@@ -1,0 +1,1 @@
+"""Engines that place the blocks of a job."""

@@ -1,0 +1,138 @@
+"""Slurm's queue through its own commands: array jobs are placed, found, looked at and cancelled by their name.
+
+Only the controller's answer counts. A command that fails says nothing about a job, which goes on meanwhile.
+"""
+
+import shlex
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loader.errors import EngineUnreachable, InvalidCluster
+
+ANSWER_S = 60.0
+"""A command that takes longer has no answer."""
+KILL_AFTER_S = 5.0
+"""Cancelled elements get SIGKILL after this time: Slurm alone would give them KillWait, 30 s by default."""
+CANCEL_S = 120.0
+"""Elements on a node that is lost stay in the queue until Slurm takes the node for down."""
+
+WAITING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
+        *("SPECIAL_EXIT", "STOPPED", "SUSPENDED"),
+    }
+)
+RUNNING = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT"})
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT"),
+    }
+)
+
+_REFUSED = (
+    "Batch job submission failed",
+    "invalid ",
+    "Invalid ",
+    "unrecognized option",
+    "not found",
+    "not permitted",
+)
+_SILENT = ("contact slurm controller", "onnect", "timed out", "emporar", "standby", "Zero Bytes")
+"""Words of sbatch. It refused if one of the first is there and none of the second, after which a job may have begun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """Elements of all arrays of one name."""
+
+    states: Mapping[str, int]
+    """Slurm's word -> how many elements."""
+    reasons: Mapping[str, int]
+    """Why elements wait, in Slurm's words -> how many; those that nothing holds are left out."""
+
+    def count(self, words: frozenset[str]) -> int:
+        """Return how many elements are in one of the states."""
+        return sum(n for word, n in self.states.items() if word in words)
+
+    @property
+    def reason(self) -> str:
+        """Why elements wait, the most frequent reason first: 'Resources (38), Priority (2)'."""
+        ordered = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        return ", ".join(f"{reason} ({n})" for reason, n in ordered)
+
+
+class SlurmQueue:
+    """Slurm's commands, here or behind a prefix.
+
+    prefix: command that takes one line for a shell, such as ["ssh", "login1"]; empty: Slurm's commands of this machine.
+    """
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = tuple(prefix)
+
+    def submit(self, script: str, options: Sequence[str]) -> None:
+        """Hand a script to sbatch by its standard input. Raises: EngineUnreachable, InvalidCluster if Slurm refuses."""
+        ended = self._run(["sbatch", "--parsable", *options], script)
+        if ended.returncode:
+            told = ended.stderr.strip()
+            if any(word in told for word in _REFUSED) and not any(word in told for word in _SILENT):
+                raise InvalidCluster(
+                    f"Slurm refuses the job: {told}; see queue, account and slot of the cluster"
+                )
+            raise EngineUnreachable(f"sbatch ended with {ended.returncode}: {told or 'no message'}")
+
+    def elements(self, name: str) -> Elements:
+        """Return the elements that the controller knows; it forgets those that ended MinJobAge (300 s) ago.
+
+        Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
+        """
+        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%T|%r"])
+        states: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
+        for line in lines.splitlines():
+            state, _, reason = line.strip().partition("|")
+            states[state] += 1
+            if state in WAITING and reason != "None":
+                reasons[reason] += 1
+        return Elements(states=states, reasons=reasons)
+
+    def cancel(self, name: str) -> None:
+        """Cancel all elements of a name, and return when the last process has ended. Raises: EngineUnreachable."""
+        begun = time.monotonic()
+        self._answer(["scancel", f"--name={name}"])
+        while (found := self.elements(name)).count(WAITING | RUNNING):
+            lasted = time.monotonic() - begun
+            if lasted > CANCEL_S:
+                raise EngineUnreachable(
+                    f"{found.count(WAITING | RUNNING)} elements of {name} have not ended after {CANCEL_S:.0f} s; "
+                    "cancel again"
+                )
+            kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
+            self._answer(["scancel", *kill, f"--name={name}"])
+            time.sleep(0.5)
+
+    def _answer(self, command: Sequence[str]) -> str:
+        ended = self._run(command)
+        if ended.returncode:
+            raise EngineUnreachable(
+                f"{command[0]} ended with {ended.returncode}: {ended.stderr.strip() or 'no message'}"
+            )
+        return ended.stdout
+
+    def _run(self, command: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+        full = [*self._prefix, shlex.join(command)] if self._prefix else list(command)
+        try:
+            return subprocess.run(
+                full, input=given, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
+            )
+        except FileNotFoundError as error:
+            raise InvalidCluster(
+                f"there is no command {full[0]!r} here; install Slurm's commands, or give the cluster "
+                'submit = ["ssh", "<login node>"]'
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise EngineUnreachable(f"{command[0]} did not answer within {ANSWER_S:.0f} s") from error

@@ -1,0 +1,158 @@
+"""Slurm's queue as its commands show it, with the real daemons: nodes and the controller are killed meanwhile."""
+
+import itertools
+import sys
+
+import pytest
+
+from loader.errors import EngineUnreachable, InvalidCluster
+from penstock.compute.engines.slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
+from penstock.compute.engines.slurm_script import BEGUN, element_script
+from tests.servers.slurm import until
+
+pytestmark = pytest.mark.slurm
+_numbers = itertools.count()
+
+RUNNER = """\
+import os, pathlib, signal, sys, time
+folder, ask = pathlib.Path(sys.argv[1]), sys.argv[2]
+assert (sys.argv[3], sys.argv[5]) == ("--element", "--elements")
+mine = folder / f"{sys.argv[4]}-{os.getpid()}"
+mine.write_text(os.environ.get("FROM_THE_NODE", "nothing"))
+signal.signal(signal.SIGTERM, lambda *_: (mine.with_suffix(".told").touch(), sys.exit(3)))
+if ask == "once-dies" and len(list(folder.glob(sys.argv[4] + "-*"))) < 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+if ask == "fails":
+    sys.exit(5)
+time.sleep({"short": 0, "once-dies": 0, "long": 600, "deaf": 600}[ask]) if ask != "deaf" else None
+if ask == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def submitted(slurm_cluster, tmp_path):
+    """submitted("long", elements=4, options=[...]) -> (queue, name, the folder of what began)."""
+    queue, names = SlurmQueue(), []
+    runner, environment, begun = tmp_path / "runner.py", tmp_path / "environment", tmp_path / "begun"
+    runner.write_text(RUNNER)
+    environment.write_text("FROM_THE_NODE='kept on the node'\n")
+    begun.mkdir()
+
+    def submit(ask, *, elements=1, options=(), through=queue, final=(0,)):
+        name = f"pk-test-{next(_numbers)}"
+        command = [sys.executable, str(runner), str(begun), ask]
+        script = element_script(
+            command, environment=str(environment), first=0, elements=elements, final=final
+        )
+        told = ["--export=NONE", f"--output={tmp_path}/{name}-%a.out", "--open-mode=append", "--requeue"]
+        through.submit(
+            script, [f"--job-name={name}", f"--array=0-{elements - 1}", "--ntasks=1", *told, *options]
+        )
+        names.append(name)
+        return queue, name, begun
+
+    yield submit
+    for name in names:
+        queue.cancel(name)
+
+
+def ended(queue, name):
+    elements = queue.elements(name)
+    return bool(elements.states) and elements.count(ENDED) == sum(elements.states.values())
+
+
+def test_elements_are_placed_found_and_end(submitted):
+    queue, name, begun = submitted("short", elements=8)
+    assert sum(queue.elements(name).states.values()) == 8
+    until(lambda: ended(queue, name))
+    assert queue.elements(name).states == {"COMPLETED": 8}
+    assert sorted(path.name.partition("-")[0] for path in begun.iterdir()) == [str(n) for n in range(8)]
+    assert {path.read_text() for path in begun.iterdir()} == {"kept on the node"}
+    assert not queue.elements(name + "0").states
+
+
+def test_a_prefix_gets_one_line_for_a_shell(submitted):
+    queue, name, begun = submitted("short", through=SlurmQueue(["sh", "-c"]))
+    until(lambda: ended(queue, name))
+    assert len(list(begun.iterdir())) == 1
+
+
+def test_a_runner_that_was_killed_begins_again_at_once(submitted, slurm_cluster):
+    queue, name, begun = submitted("once-dies", elements=2)
+    until(lambda: ended(queue, name))
+    assert queue.elements(name).states == {"COMPLETED": 2}
+    assert len(list(begun.iterdir())) == 4
+
+
+def test_a_final_exit_begins_no_other_runner(submitted, tmp_path):
+    queue, name, begun = submitted("fails", final=(0, 5))
+    until(lambda: ended(queue, name))
+    assert queue.elements(name).states == {"FAILED": 1}
+    assert len(list(begun.iterdir())) == 1 < BEGUN
+
+
+def test_an_element_that_waits_says_why(submitted):
+    queue, name, _ = submitted("long", elements=12)
+    until(lambda: queue.elements(name).count(RUNNING) == 8)
+    until(lambda: "Resources" in queue.elements(name).reason)
+    assert queue.elements(name).count(WAITING) == 4
+
+
+def test_cancel_tells_the_runner_and_leaves_no_process(submitted, slurm_cluster):
+    queue, name, begun = submitted("long", elements=12)
+    until(lambda: len(list(begun.iterdir())) == 8)
+    queue.cancel(name)
+    assert not slurm_cluster.processes()
+    assert len(list(begun.glob("*.told"))) == 8
+    assert set(queue.elements(name).states) == {"CANCELLED"}
+
+
+def test_cancel_ends_a_runner_that_ignores_it(submitted, slurm_cluster):
+    queue, name, begun = submitted("deaf", elements=2)
+    until(lambda: len(list(begun.iterdir())) == 2)
+    queue.cancel(name)
+    assert not slurm_cluster.processes()
+
+
+def test_elements_of_a_node_that_died_run_again(submitted, slurm_cluster):
+    queue, name, begun = submitted("long", elements=8)
+    until(lambda: len(list(begun.iterdir())) == 8)
+    slurm_cluster.kill_node("m2")
+    slurm_cluster.start_node("m2")
+    until(lambda: len(list(begun.iterdir())) == 10)
+    assert queue.elements(name).count(RUNNING) >= 6
+
+
+def test_a_controller_out_of_reach_is_not_an_end(submitted, slurm_cluster):
+    queue, name, begun = submitted("long", elements=4)
+    until(lambda: len(list(begun.iterdir())) == 4)
+    slurm_cluster.kill_head()
+    try:
+        for asked in (queue.elements, queue.cancel, lambda _: submitted("short")):
+            with pytest.raises(EngineUnreachable):
+                asked(name)
+    finally:
+        slurm_cluster.start_head()
+    until(lambda: queue.elements(name).count(RUNNING) == 4)
+
+
+def test_secrets_of_who_submits_reach_neither_slurm_nor_the_nodes(submitted, slurm_cluster, monkeypatch):
+    monkeypatch.setenv("PLANTED", "PLANTEDsecretPLANTED")
+    queue, name, begun = submitted("long")
+    until(lambda: len(list(begun.iterdir())) == 1)
+    kept = [path for path in slurm_cluster.folder.rglob("*") if path.is_file()]
+    assert [path for path in kept if path.name == "environment"]
+    assert not [path for path in kept if b"PLANTED" in path.read_bytes()]
+    assert "PLANTED" not in slurm_cluster.told("scontrol", "show", "job", "-d")
+
+
+def test_a_job_that_slurm_refuses_names_its_reason(submitted):
+    with pytest.raises(InvalidCluster, match="partition"):
+        submitted("short", options=["--partition=nowhere"])
+
+
+def test_without_commands_of_slurm_the_error_says_what_to_do():
+    with pytest.raises(InvalidCluster, match="ssh"):
+        SlurmQueue(["no-such-command"]).elements("pk-none")

@@ -1,0 +1,187 @@
+"""A Slurm of four nodes on this machine, for tests marked `slurm`; scripts/install-slurm.sh brings its daemons.
+
+Everything runs as the user of the tests, on ports of its own, without munge and without a database of accounts: `sacct`
+fails as it does on clusters that keep none.
+"""
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.ports import free_port
+
+CONF = """\
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+SlurmctldPort={port}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1
+ReturnToService=2
+MpiDefault=none
+SlurmdTimeout=6
+SlurmctldTimeout=5
+MessageTimeout=4
+KillWait=2
+MinJobAge=30
+MaxArraySize=1001
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=batch Nodes=m[1-4] Default=YES MaxTime=INFINITE State=UP
+"""
+NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 State=UNKNOWN"
+)
+NODES = ("m1", "m2", "m3", "m4")
+
+
+class Slurm:
+    """Four nodes of two processors, as processes that a test may kill. folder: empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        host = socket.gethostname().partition(".")[0]
+        (folder / "state").mkdir()
+        nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
+        told = {"host": host, "user": getpass.getuser(), "folder": folder, "port": free_port()}
+        self.conf.write_text(CONF.format(nodes=nodes, **told))
+
+    def start(self) -> None:
+        """Start all daemons and wait until the nodes are idle."""
+        self.start_head()
+        for name in NODES:
+            self.start_node(name)
+        until(lambda: self.told("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "4")
+
+    def start_head(self) -> None:
+        self._start("slurmctld", "slurmctld", "-D")
+
+    def start_node(self, name: str) -> None:
+        """As a machine that boots: Slurm learns at once that the node's jobs are gone."""
+        (self.folder / f"spool-{name}").mkdir(exist_ok=True)
+        self._start(name, "slurmd", "-D", "-b", "-N", name)
+
+    def kill_head(self) -> None:
+        """As a power cut."""
+        self._kill("slurmctld")
+
+    def kill_node(self, name: str) -> None:
+        """As a power cut: the daemon, what watches its jobs, and the jobs."""
+        self._kill(name)
+        self._end(self.processes(name))
+        until(lambda: not self.processes(name))
+
+    def processes(self, node: str | None = None) -> set[int]:
+        """Return the processes of jobs, of one node or of all."""
+        marks = {f"SLURM_CONF={self.conf}".encode()}
+        marks.add(b"SLURM_JOB_ID=" if node is None else f"SLURMD_NODENAME={node}".encode())
+        found = set()
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    environment = Path("/proc", entry, "environ").read_bytes()
+                except OSError:
+                    continue
+                if all(mark in environment for mark in marks):
+                    found.add(int(entry))
+        return found
+
+    def told(self, *command: str) -> str:
+        """Return what a command of Slurm writes, empty where it fails."""
+        ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        return ended.stdout if not ended.returncode else ""
+
+    def stop(self) -> None:
+        """End every daemon and every job."""
+        for name in list(self._daemons):
+            self._kill(name)
+        self._end(self.processes())
+
+    def _end(self, jobs: set[int]) -> None:
+        """End the processes of jobs; before them those that would report their end."""
+        watchers = {parent for parent in map(parent_of, jobs) if command_of(parent) == "slurmstepd"}
+        for pid in [*watchers, *jobs]:
+            end(pid)
+
+    def _start(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _kill(self, name: str) -> None:
+        daemon = self._daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
+
+
+def end(pid: int) -> None:
+    """SIGKILL to one process, which may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent's number, 0 for a process that has ended."""
+    try:
+        return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command_of(pid: int) -> str:
+    """Return the command's name, empty for a process that has ended."""
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until it is so."""
+    end_at = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end_at, f"waited for {seconds} s"
+        time.sleep(0.1)
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[Slurm]:
+    """Yield a fresh cluster; it ends with the block."""
+    cluster = Slurm(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

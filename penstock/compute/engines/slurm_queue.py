@@ -18,7 +18,10 @@ KILL_AFTER_S = 5.0
 """Cancelled elements get SIGKILL after this time: Slurm alone would give them KillWait, 30 s by default."""
 CANCEL_S = 120.0
 """Elements on a node that is lost stay in the queue until Slurm takes the node for down."""
+LOG_BYTES = 64 * 2**10
 
+HELD = "launch failed requeued held"
+"""Slurm's reason for an element whose launch failed, on a node that died just then, or as the controller did."""
 WAITING = frozenset(
     {
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -53,6 +56,9 @@ class Elements:
     """Slurm's word -> how many elements."""
     reasons: Mapping[str, int]
     """Why elements wait, in Slurm's words -> how many; those that nothing holds are left out."""
+
+    held: Sequence[str]
+    """Ids of elements that Slurm holds because their launch failed."""
 
     def count(self, words: frozenset[str]) -> int:
         """Return how many elements are in one of the states."""
@@ -90,15 +96,23 @@ class SlurmQueue:
 
         Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
         """
-        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%T|%r"])
+        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%T|%r"])
         states: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
+        held = []
         for line in lines.splitlines():
-            state, _, reason = line.strip().partition("|")
+            element, state, reason = line.strip().split("|", 2)
             states[state] += 1
             if state in WAITING and reason != "None":
                 reasons[reason] += 1
-        return Elements(states=states, reasons=reasons)
+                if reason == HELD:
+                    held.append(element)
+        return Elements(states=states, reasons=reasons, held=held)
+
+    def release(self, elements: Sequence[str]) -> None:
+        """Let elements begin that Slurm holds. Raises: EngineUnreachable for a command without an end."""
+        if elements:  # fails too for one that ended meanwhile: who looks again sees what is still held
+            self._run(["scontrol", "release", ",".join(elements)])
 
     def cancel(self, name: str) -> None:
         """Cancel all elements of a name, and return when the last process has ended. Raises: EngineUnreachable."""
@@ -114,6 +128,11 @@ class SlurmQueue:
             kill = ["--signal=KILL", "--full"] if lasted > KILL_AFTER_S else []
             self._answer(["scancel", *kill, f"--name={name}"])
             time.sleep(0.5)
+
+    def tail(self, path: str) -> str:
+        """Return the last 64 KiB of a file, "" where there is none. Raises: EngineUnreachable."""
+        line = f"if [ -e {shlex.quote(path)} ]; then tail -c {LOG_BYTES} {shlex.quote(path)}; fi"
+        return self._answer(["sh", "-c", line])
 
     def _answer(self, command: Sequence[str]) -> str:
         ended = self._run(command)

@@ -1,0 +1,139 @@
+"""Attempts on a real Slurm of four nodes: a hundred blocks while runners, a node and the controller are killed."""
+
+import itertools
+import subprocess
+import sys
+import time
+
+import pytest
+
+from loader.errors import EngineUnreachable
+from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine
+from tests.servers.slurm import NODES, command_of, end, until
+
+pytestmark = pytest.mark.slurm
+_numbers = itertools.count()
+N_BLOCKS = 100
+
+RUNNER = """\
+import os, pathlib, sys, time
+folder, n_blocks, each_s = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+element, elements = int(sys.argv[5]), int(sys.argv[7])
+print("element", element, "of", elements, "on", os.environ["SLURMD_NODENAME"], flush=True)
+for block in range(element, n_blocks, elements):
+    done = folder / "done" / str(block)
+    if done.exists():
+        continue
+    mine = folder / f"{block}-{os.getpid()}"
+    mine.write_text(os.environ["SLURMD_NODENAME"])
+    time.sleep(each_s)
+    held = folder / f"held-{block}-{os.getpid()}"
+    held.write_text(f"outcome of {block}")
+    try:
+        os.link(held, done)  # create-only: the first wins
+    except FileExistsError:
+        pass
+"""
+
+SUBMITTER = """\
+import sys, time
+from penstock.compute.engines.slurm import SlurmCluster, SlurmEngine
+logs, name, *runner = sys.argv[1:]
+SlurmEngine(SlurmCluster(slots=8, logs=logs, array_max=5)).submit(name, runner, 16)
+print("placed", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def placed(slurm_cluster, tmp_path):
+    """placed(slots=8) -> (engine, runner command, the job's folder, the attempt's name)."""
+    names = []
+    (tmp_path / "done").mkdir()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "runner.py").write_text(RUNNER)
+    engine = SlurmEngine(SlurmCluster(slots=8, logs=str(tmp_path / "logs")))
+
+    def place(*, n_blocks=N_BLOCKS, each_s=0.4, at=engine, **changed):
+        name = f"pk-engine-{next(_numbers)}"
+        names.append(name)
+        runner = [sys.executable, str(tmp_path / "runner.py"), str(tmp_path), str(n_blocks), str(each_s)]
+        if changed:
+            at = SlurmEngine(SlurmCluster(**{"slots": 8, "logs": str(tmp_path / "logs"), **changed}))
+        at.submit(name, runner, n_blocks)
+        return at, runner, tmp_path, name
+
+    yield place
+    for name in names:
+        engine.cancel(name)
+
+
+def done(folder):
+    return {path.name: path.read_text() for path in (folder / "done").iterdir()}
+
+
+def waited(engine, name):
+    """Look until the attempt has ended; a controller out of reach is waited for."""
+    until_s = time.monotonic() + 100
+    while time.monotonic() < until_s:
+        try:
+            if engine.look(name).state == "ended":
+                return
+        except EngineUnreachable:
+            continue
+        time.sleep(0.2)
+    raise AssertionError(f"{name} has not ended: {engine.look(name)}")
+
+
+def test_a_hundred_blocks_while_runners_a_node_and_the_controller_are_killed(placed, slurm_cluster):
+    engine, runner, folder, name = placed()
+    until(lambda: len(done(folder)) > 8)
+    for pid in slurm_cluster.processes("m1"):
+        if command_of(pid).startswith("python"):
+            end(pid)
+    slurm_cluster.kill_node("m3")
+    slurm_cluster.kill_head()
+    with pytest.raises(EngineUnreachable):
+        engine.look(name)
+    slurm_cluster.start_head()
+    slurm_cluster.start_node("m3")
+    waited(engine, name)
+    attempts = [name]
+    while len(done(folder)) < N_BLOCKS and len(attempts) < 3:
+        attempts.append(f"{name}-again")
+        engine.submit(attempts[-1], runner, N_BLOCKS)
+        waited(engine, attempts[-1])
+    assert done(folder) == {str(n): f"outcome of {n}" for n in range(N_BLOCKS)}
+    assert {path.read_text() for path in folder.glob("*-*") if path.name[0].isdigit()} == set(NODES)
+
+
+def test_who_submits_is_killed_and_another_one_finds_the_attempt(placed, tmp_path):
+    cluster = SlurmCluster(slots=8, logs=str(tmp_path / "logs"), array_max=5)
+    _, runner, folder, name = placed(n_blocks=0)
+    runner[-2:] = ["16", "0.2"]
+    submitter = subprocess.Popen(
+        [sys.executable, "-c", SUBMITTER, cluster.logs, name, *runner], stdout=subprocess.PIPE, text=True
+    )
+    assert submitter.stdout.readline() == "placed\n"
+    submitter.kill()
+    submitter.wait()
+    submitter.stdout.close()
+    other = SlurmEngine(cluster)
+    assert not other.find(name + "0")
+    assert other.find(name)
+    waited(other, name)
+    assert set(done(folder)) == {str(n) for n in range(16)}
+    assert other.logs(name, 7).startswith("element 7 of 16 on m")
+    assert other.logs(name, 16) == ""
+
+
+def test_an_attempt_keeps_to_its_slots_and_is_cancelled_to_the_last_process(placed, slurm_cluster):
+    engine, _, folder, name = placed(slots=3, each_s=60)
+    until(lambda: engine.look(name).running == 3)
+    look = engine.look(name)
+    assert (look.state, look.waiting) == ("running", 9)
+    until(lambda: "JobArrayTaskLimit" in engine.look(name).reason)
+    engine.cancel(name)
+    assert not slurm_cluster.processes()
+    assert engine.look(name).state == "ended"
+    assert not done(folder)

@@ -50,6 +50,14 @@ def test_a_part_of_a_step_and_its_json(trained, capsys):
     assert [one["slot"] for one in body["slots"]] == [4, 5]
 
 
+def test_a_part_of_a_step_is_saved(trained, tmp_path, capsys):
+    part = "three", "--step", 1, "--world", 3, "--rank", 2, "--root", trained
+    assert told(capsys, "batch", *part, "--save", tmp_path)[0] == 0
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert [one["slot"] for one in record["slots"]] == [4, 5]
+    assert {path.name.split("-")[1] for path in tmp_path.glob("slot-*")} == {"00004", "00005"}
+
+
 def test_saved_values_are_the_tensors(trained, tmp_path, capsys):
     folder = tmp_path / "out"
     status, _ = told(

@@ -26,7 +26,7 @@ from pathlib import Path
 import av
 
 from assets.media.policy import CutPolicy, VideoPolicy
-from resources.compute import LocalCompute
+from penstock.compute.pool import LocalCompute
 
 from .ingest_work import fields, ingest, ingest_in_worker, requests, warm
 from .video_reads import make_original

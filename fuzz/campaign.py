@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
-from resources.compute import LocalCompute, Progress
+from penstock.compute.pool import LocalCompute, Progress
 
 from .case import Case, Report, children, run_case
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from resources.compute.environment import worker_environment
+from penstock.compute.pool.environment import worker_environment
 
 _TIMEOUT_S = 30
 

@@ -371,7 +371,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.storage.cloud.azure",
         "penstock.view.replays.recipe_code",  # OMP_NUM_THREADS, which torch goes by in the recipe's process
         "penstock.sources.streaming_order",  # handed on to the interpreter that has the library, less a launcher's part
-        "resources.compute.environment",  # what of it is handed on to the workers
+        "penstock.compute.pool.environment",  # what of it is handed on to the workers
     }
     readers = {
         name

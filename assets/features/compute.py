@@ -12,9 +12,9 @@ import loader
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, MissingDependency, ModelFailed, PenstockError, StoreError
 from loader.storage import RangeReader
-from resources.compute import Compute, Outcome, Progress
-from resources.compute.contract import Code
-from resources.store_variables import store_variables
+from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool.contract import Code
+from penstock.compute.pool.store_variables import store_variables
 
 from ..featurizers import Features, Featurizer
 from ..featurizers.models import ModelFeaturizer

@@ -11,8 +11,9 @@ import loader
 from loader.dataset.shards.part import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
+from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
-from resources.compute import Compute, ComputeResource, Progress
+from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 from ..featurizers import Featurizer

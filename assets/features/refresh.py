@@ -19,6 +19,7 @@ from loader.dataset.log.state import State
 from loader.dataset.tables.manifest import read_manifest
 from loader.dataset.tables.parquet import get_table
 from loader.errors import ObjectNotFound
+from penstock.compute.pool import Compute, Progress
 from penstock.stages import (
     KnownRecords,
     StageRecord,
@@ -28,7 +29,6 @@ from penstock.stages import (
     fingerprint,
     partitions,
 )
-from resources.compute import Compute, Progress
 
 from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside

@@ -9,8 +9,8 @@ import loader
 from loader.dataset.writing.part_extension import add_part_group
 from loader.errors import FieldMismatch, ModelFailed
 from loader.storage import Store
-from resources.compute import Compute
-from resources.store_variables import store_variables
+from penstock.compute.pool import Compute
+from penstock.compute.pool.store_variables import store_variables
 
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer, tried_out

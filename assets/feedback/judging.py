@@ -21,8 +21,8 @@ from loader.errors import Corrupt, DecodeFailed, StoreError
 from loader.modalities.fields import last_word
 from loader.run.recipe.decode import decode_sample, decoders
 from loader.storage import RangeReader
-from resources.compute import Compute, Outcome, Progress
-from resources.store_variables import store_variables
+from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool.store_variables import store_variables
 
 from ..media.audit import audit
 from ..media.unit import Unusable

@@ -22,8 +22,9 @@ from loader.dataset.versions.samples_table import live_rows
 from loader.errors import Conflict, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
-from resources.compute import Compute, ComputeResource, Progress
+from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 from ..pages.quarantine_page import quarantine_metadata

@@ -10,9 +10,9 @@ from typing import Any
 
 from loader.errors import StoreError
 from loader.storage import Store
+from penstock.compute.pool import Compute, Progress
+from penstock.compute.pool.store_variables import store_variables
 from penstock.stages import fingerprint
-from resources.compute import Compute, Progress
-from resources.store_variables import store_variables
 
 from ..media.cut_audit.findings import STAGE as CUT_AUDIT
 from ..media.cutters import ALL_KINDS

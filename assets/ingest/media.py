@@ -13,10 +13,11 @@ import dagster as dg
 import loader
 from loader.errors import StageNotPublished, StoreError
 from loader.storage import Store
+from penstock.compute.pool import Compute, Outcome, Progress
+from penstock.compute.pool.store_variables import store_variables
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
-from resources.compute import Compute, ComputeResource, Outcome, Progress
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
-from resources.store_variables import store_variables
 
 from ..arrivals.open_source import place_of_batch
 from ..media.cutters import ALL_KINDS

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.storage import Store
-from resources.compute import Compute, Failure
-from resources.store_variables import store_variables
+from penstock.compute.pool import Compute, Failure
+from penstock.compute.pool.store_variables import store_variables
 
 from ..media.decode_time import Work, told_of, work_of
 from ..spec import DatasetSpec

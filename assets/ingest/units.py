@@ -17,8 +17,9 @@ from loader.dataset.shards.part import part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.class_names import class_names
+from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
-from resources.compute import Compute, ComputeResource, Progress
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch

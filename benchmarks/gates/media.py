@@ -33,7 +33,7 @@ from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature
 from loader.storage import open_store
-from resources.compute import InlineCompute
+from penstock.compute.pool import InlineCompute
 
 FAMILIES = ("photos", "clips", "speech")
 FRAMES, PIECE_S, SIDE_PX = 10, 3.0, 640

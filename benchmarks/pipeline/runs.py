@@ -22,8 +22,9 @@ from assets.samples.samples_asset import samples_stage
 from assets.sources import BatchLimits
 from dagster_project.definitions import batches_of, build_defs
 from loader.storage import open_store
+from penstock.compute.pool import InlineCompute
 from penstock.progress import progress
-from resources.compute import ComputeResource, InlineCompute
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from .world import DATASET, SPEC

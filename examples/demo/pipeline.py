@@ -32,7 +32,7 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where the demo keeps things. source: the landing place, a folder or URL; spec: the dataset, by default the
-    demo's own; engine: where heavy work runs, see `resources.compute`."""
+    demo's own; engine: where heavy work runs, see `penstock.compute.pool`."""
 
     root: Path
     home: Path

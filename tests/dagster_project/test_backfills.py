@@ -15,8 +15,8 @@ from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from loader.storage import open_store
+from penstock.compute.pool import InlineCompute
 from penstock.stages import current_records
-from resources.compute import InlineCompute
 from tests.dagster_project.notes_location import SPEC
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 

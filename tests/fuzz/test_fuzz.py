@@ -28,7 +28,7 @@ from fuzz.campaign import campaign, save, table
 from fuzz.case import Case, Report, run_case
 from fuzz.mutations import MUTATIONS, damaged
 from fuzz.seeds import corpus_seeds, write_seeds
-from resources.compute import LocalCompute
+from penstock.compute.pool import LocalCompute
 
 
 @pytest.fixture(scope="module")

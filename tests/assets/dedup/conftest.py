@@ -22,8 +22,8 @@ from assets.spec import DatasetSpec
 from assets.stages import require_published
 from assets.tables import read_table
 from loader.storage import open_store
+from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord
-from resources.compute import InlineCompute
 
 
 def scene(seed: int, width: int = 320, height: int = 240) -> Image.Image:

@@ -28,10 +28,10 @@ from assets.spec import DatasetSpec
 from loader.dataset.log.denies import Target
 from loader.errors import StageNotPublished
 from loader.storage import open_store
+from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
 from penstock.takedown.prove import prove
 from penstock.takedown.run import run_takedown
-from resources.compute import InlineCompute
 
 SPEC = DatasetSpec(name="demo", gate=Gate(suite=(), protected=("eval@1",)))
 CAT = "photos/cats/a cat.jpg"

@@ -29,9 +29,9 @@ from assets.spec import DatasetSpec
 from assets.tables import write_table
 from dagster_project.sensors.quarantine import quarantine_sensor
 from loader.errors import StoreError
+from penstock.compute.pool import InlineCompute
+from penstock.compute.pool.contract import Failure, Outcome
 from penstock.stages import append_record, current_record
-from resources.compute import InlineCompute
-from resources.compute.contract import Failure, Outcome
 from resources.storage import RootResource
 
 SPEC = DatasetSpec(name="demo", max_quarantine_rate=0.0)

@@ -21,8 +21,8 @@ from assets.stages import require_published
 from assets.tables import read_table
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
+from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
-from resources.compute import Compute, InlineCompute, LocalCompute
 
 Publish = Callable[[loader.Root, StageRecord], loader.Version]
 SPEC = DatasetSpec(

@@ -11,7 +11,7 @@ from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec
 from loader.storage import open_store
-from resources.compute import InlineCompute
+from penstock.compute.pool import InlineCompute
 
 
 def naming(request: CutRequest) -> CutResult:

@@ -14,7 +14,7 @@ from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, told_of, 
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
-from resources.compute import InlineCompute, LocalCompute, Outcome
+from penstock.compute.pool import InlineCompute, LocalCompute, Outcome
 from tests.assets.media.conftest import encode, write_sound
 
 SPEC = DatasetSpec(name="demo", work_timeout_s=100.0, max_work_timeout_s=5_000.0)

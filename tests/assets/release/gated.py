@@ -15,8 +15,8 @@ from assets.ingest.units import units_stage
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec
 from loader.storage import open_store
+from penstock.compute.pool import InlineCompute
 from penstock.stages import StageRecord, current_record
-from resources.compute import InlineCompute
 
 WRONG = Expectation(kind="in_set", column="sample_rate_hz", values=(44100,), where=("kind", "audio"))
 Release = Callable[[Gate], dg.ExecuteInProcessResult]

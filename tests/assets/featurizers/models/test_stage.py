@@ -26,8 +26,8 @@ from assets.stages import require_published
 from loader.dataset.writing.part_extension import read_part
 from loader.errors import InvalidWeights, ModelFailed, ObjectNotFound
 from loader.storage import open_store
+from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
-from resources.compute import Compute, InlineCompute, LocalCompute
 
 Models = Mapping[str, Mapping[str, Any]]
 SPEC = DatasetSpec(name="demo")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import compute_units
 
-from resources.compute import LocalCompute
+from penstock.compute.pool import LocalCompute
 
 if __name__ == "__main__":
     signal.signal(

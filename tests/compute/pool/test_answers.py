@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.compute import LocalCompute
-from resources.compute.answers import NotAnAnswer, answer_types, decoded
-from resources.compute.worker import MAX_BYTES, encoded
+from penstock.compute.pool import LocalCompute
+from penstock.compute.pool.answers import NotAnAnswer, answer_types, decoded
+from penstock.compute.pool.worker import MAX_BYTES, encoded
 
 TIMEOUT_S = 60.0
 KEYS = st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none(), st.binary(max_size=2))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loader.errors import InvalidRuntime, Unpicklable
-from resources.compute import LocalCompute
-from resources.compute.local import AHEAD_BYTES, AHEAD_UNITS
+from penstock.compute.pool import LocalCompute
+from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -52,11 +52,8 @@ def test_a_worker_imports_what_the_function_needs_and_nothing_else(engine, units
     assert path == sys.path, "and not the folder of the worker's own file"
 
 
-def test_resources_compute_does_not_import_dagster() -> None:
-    code = (
-        "import sys, resources.compute as c; assert 'dagster' not in sys.modules; "
-        "from resources.compute import ComputeResource; assert 'dagster' in sys.modules; c.ComputeResource"
-    )
+def test_the_pool_does_not_import_dagster() -> None:
+    code = "import sys, penstock.compute.pool; assert 'dagster' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

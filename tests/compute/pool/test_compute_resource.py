@@ -6,7 +6,8 @@ import dagster as dg
 import pytest
 
 from loader.errors import InvalidRuntime
-from resources.compute import ENGINES, ComputeResource, InlineCompute, LocalCompute
+from penstock.compute.pool import ENGINES, InlineCompute, LocalCompute
+from resources.compute import ComputeResource
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))

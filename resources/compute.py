@@ -6,8 +6,7 @@ from contextlib import closing, contextmanager
 import dagster as dg
 from pydantic import Field
 
-from .contract import Compute
-from .engines import open_compute
+from penstock.compute.pool import Compute, open_compute
 
 
 class ComputeResource(dg.ConfigurableResource[None]):

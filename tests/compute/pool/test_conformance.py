@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from loader.errors import InvalidRuntime, Unpicklable
-from resources.compute import ENGINES, Failure, Outcome, open_compute
+from penstock.compute.pool import ENGINES, Failure, Outcome, open_compute
 
 TIMEOUT_S = 60.0
 SHORT_S = 2.0

@@ -1,6 +1,6 @@
-"""Heavy work of a stage: one interface, `map(function, units)`, behind which engines are exchanged.
+"""Worker processes of one machine: one interface, `map(function, units)`, behind which engines are exchanged.
 
-    with compute.opened() as engine:                                  compute: ComputeResource
+    with compute.opened() as engine:                                  compute: resources.compute.ComputeResource
         for outcome in engine.map(measure, units, timeout_s=600):     in the order of `units`
             row = outcome.value if outcome.ok else reject(outcome.error)
 
@@ -21,20 +21,14 @@ nobody has vouched for. So nothing that it says is unpickled, and of the environ
 (`environment`).
 """
 
-from typing import TYPE_CHECKING, Any
-
 from .contract import Compute, Failure, Outcome, Progress
 from .engines import ENGINES, open_compute
 from .inline import InlineCompute
 from .local import LocalCompute
 
-if TYPE_CHECKING:
-    from .resource import ComputeResource
-
 __all__ = [
     "ENGINES",
     "Compute",
-    "ComputeResource",
     "Failure",
     "InlineCompute",
     "LocalCompute",
@@ -42,12 +36,3 @@ __all__ = [
     "Progress",
     "open_compute",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Return `ComputeResource` on first use: code that takes only `Compute` from here does not import dagster."""
-    if name != "ComputeResource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .resource import ComputeResource
-
-    return ComputeResource

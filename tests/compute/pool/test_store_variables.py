@@ -7,8 +7,8 @@ import pytest
 
 from loader.storage import open_store
 from loader.storage.mirror.store import MirroredStore
+from penstock.compute.pool.store_variables import store_variables
 from resources.storage import open_place
-from resources.store_variables import store_variables
 
 NAMES = (
     "AWS_SECRET_ACCESS_KEY",

@@ -45,6 +45,9 @@
       ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
       EngineUnreachable:             (ConnectionError)     a cluster's controller gave no answer; its jobs go on
       InvalidCluster:                (ValueError)          a cluster that is described wrongly, or refuses the job
+      JobFailed:                     (RuntimeError)        blocks of a job on a cluster that never come to an end
+      JobCancelled:                  (RuntimeError)        somebody ended a job on a cluster
+      CodeMismatch:                  (RuntimeError)        a node with another source tree or Python than the job's
 
 A message says what was wrong, what was got, what is accepted and what to do next; an error about stored
 data carries the full address (`name@12/part-00042 media[1048576:1310720] sample 'ep_31/0120'`).
@@ -264,3 +267,15 @@ class EngineUnreachable(PenstockError, ConnectionError):
 
 class InvalidCluster(PenstockError, ValueError):
     """A compute cluster with a wrong description, or one that refuses the job as described; the message says why."""
+
+
+class JobFailed(PenstockError, RuntimeError):
+    """A job whose blocks another attempt would not bring to an end; the message names blocks, nodes and last words."""
+
+
+class JobCancelled(PenstockError, RuntimeError):
+    """A job that somebody ended while another process waited for it."""
+
+
+class CodeMismatch(PenstockError, RuntimeError):
+    """A node with another source tree or another minor release of Python than the job was submitted with."""

@@ -5,10 +5,10 @@ The name is the handle. The store says what is done; Slurm is asked alone if any
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from loader.errors import InvalidCluster
 
+from .contract import Look
 from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
 from .slurm_script import element_script
 
@@ -72,22 +72,10 @@ class Array:
     """Elements that may run at the same time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmLook:
-    """State of an attempt, as the controller tells it."""
-
-    state: Literal["waiting", "running", "ended", "unknown"]
-    """"ended": the controller answered, and nothing waits or runs. "unknown": a state that no release has had yet."""
-    reason: str
-    """Why elements wait, in Slurm's words and with their number; "" where none does."""
-    waiting: int
-    """Elements that wait."""
-    running: int
-    """Elements that run, or that Slurm still cleans up after."""
-
-
 class SlurmEngine:
     """Attempts on one cluster, by name: 'pk-<job>-<attempt>'."""
+
+    look_s = 5.0
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self._cluster = cluster
@@ -116,7 +104,7 @@ class SlurmEngine:
         """Return whether the controller knows an attempt. Raises: EngineUnreachable."""
         return bool(self._queue.elements(name).states)
 
-    def look(self, name: str) -> SlurmLook:
+    def look(self, name: str) -> Look:
         """Return the state of an attempt that was placed.
 
         Elements that Slurm holds after a failed launch may begin again: they would wait until a person released them.
@@ -127,7 +115,7 @@ class SlurmEngine:
         self._queue.release(found.held)
         waiting, running = found.count(WAITING), found.count(RUNNING)
         known = waiting + running + found.count(ENDED) == sum(found.states.values())
-        return SlurmLook(
+        return Look(
             state="running" if running else "waiting" if waiting else "ended" if known else "unknown",
             reason=found.reason,
             waiting=waiting,
@@ -142,6 +130,9 @@ class SlurmEngine:
         """Return the last 64 KiB that an element wrote, "" without any. Raises: EngineUnreachable."""
         index = element % self._cluster.array_max
         return self._queue.tail(_log(self._cluster, name, element - index, str(index)))
+
+    def close(self) -> None:
+        """Leave attempts to Slurm: they go on."""
 
 
 def arrays_of(n_blocks: int, slots: int, array_max: int) -> list[Array]:

@@ -1,0 +1,269 @@
+"""Waiting for a job: it is submitted where nobody has, and its blocks come as they finish.
+
+    for block in attach(job, units, engine, cluster):
+        for outcome in block.outcomes: ...                     in the order of units
+
+Silence of an engine is never an end: it is waited for. An attempt that ended while blocks are missing is followed by
+the next one, which skips blocks that are done.
+"""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from loader.errors import EngineUnreachable, JobCancelled, JobFailed, ObjectNotFound
+
+from .blocks import write_units
+from .cluster import Cluster
+from .code import python_release, source_hash
+from .engines.contract import Engine, Look
+from .job import MAX_STARTS, Given, Head, Job, JobDescription, JobFolder, StoredPlace, now_us
+from .pool import Outcome
+from .runner import FINAL
+
+U = TypeVar("U")
+R = TypeVar("R")
+
+INTENT_S = 60.0
+"""An intent alone is overtaken after this time, in s: who wrote it died, or Slurm's answer was lost."""
+SLOWER = 6
+"""Looks become as rare as this multiple of the engine's own time, while nothing happens."""
+SILENCE_S = 24 * 3600.0
+"""An engine out of reach is waited for this long, in s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockOutcomes(Generic[R]):
+    """A block that is done."""
+
+    number: int
+    """Number of the block."""
+    first: int
+    """Number of its first unit in the job."""
+    outcomes: list[Outcome[R]]
+    """Outcomes in the order of units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """State of a job, for people."""
+
+    id: str
+    """Id of the job."""
+    about: str
+    """Its words for people."""
+    n_blocks: int
+    """Blocks."""
+    n_done: int
+    """Blocks that are done."""
+    n_units: int
+    """Units."""
+    units_done: int
+    """Units of blocks that are done."""
+    attempt: int
+    """Newest attempt; 0 before the first."""
+    look: Look
+    """The engine's words of it."""
+
+
+Told = Callable[[JobState], None]
+
+
+def attempt_name(id_: str, attempt: int) -> str:
+    """Return the name of an attempt, by which engines know it."""
+    return f"pk-{id_[:16]}-{attempt}"
+
+
+def submitted(job: Job[U, R], units: Callable[[], Iterable[U]]) -> JobDescription:
+    """Return the job's description: that of the first submitter. units: called where there is none.
+
+    Memory: the units of one block. Raises: InvalidRuntime for a store or work that nodes cannot open or import.
+    """
+    folder = JobFolder(job.store, job.id)
+    found = folder.description()
+    if found is not None:
+        return found
+    StoredPlace.of(job.store)
+    with tempfile.TemporaryDirectory(prefix="penstock-job-") as scratch:
+        path = Path(scratch) / "units"
+        sha256, blocks = write_units(job.work, units(), path)
+        description = JobDescription(
+            work=job.work.place,
+            name=job.work.name,
+            version=job.work.version,
+            about=job.about,
+            code=source_hash(job.work.place),
+            python=python_release(),
+            units=sha256,
+            blocks=blocks,
+            stores=[StoredPlace.of(store) for store in job.stores],
+            at_us=now_us(),
+        )
+        return folder.create(description, path)
+
+
+def attach(
+    job: Job[U, R],
+    units: Callable[[], Iterable[U]],
+    engine: Engine,
+    cluster: Cluster,
+    told: Told | None = None,
+) -> Iterator[BlockOutcomes[R]]:
+    """Yield the blocks of a job as they finish; begin it, or what is missing of it, where nobody works at it.
+
+    units: called where the folder has none; the first submitter's are the job's. told: of the state, at each look.
+
+    Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
+
+    Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
+    that libraries of other releases computed; JobCancelled where somebody stopped it; EngineUnreachable after a day of
+    silence; StoreError.
+    """
+    description = submitted(job, units)
+    folder = JobFolder(job.store, job.id)
+    folder.go_on()
+    waiter = _Waiter(job, description, folder, engine, cluster)
+    firsts = [0]
+    for n_units, _ in description.blocks:
+        firsts.append(firsts[-1] + n_units)
+    seen: set[int] = set()
+    head: Head | None = None
+    delay_s = engine.look_s
+    while True:
+        fresh = [block for block in folder.done() if block not in seen]
+        for block in fresh:
+            one, outcomes = folder.outcomes(description, block, job.work.result)
+            if head is not None and one != head:
+                raise JobFailed(
+                    f"block {block} of job {job.id} was computed with {one.libraries}, others with {head.libraries}; "
+                    "install the same releases on all nodes, and clear the job"
+                )
+            head = one
+            seen.add(block)
+            yield BlockOutcomes(number=block, first=firsts[block], outcomes=outcomes)
+        n_missing = len(description.blocks) - len(seen)
+        look = waiter.look(n_missing) if n_missing else Look(state="ended")
+        if told is not None:
+            told(job_state(folder, description, seen, waiter.attempt, look))
+        if not n_missing:
+            return
+        delay_s = engine.look_s if fresh else min(delay_s * 1.2, engine.look_s * SLOWER)
+        if look.state != "ended":
+            time.sleep(delay_s)
+
+
+def job_state(
+    folder: JobFolder, description: JobDescription, done: Iterable[int], attempt: int, look: Look
+) -> JobState:
+    """Return the state of a job with these blocks done."""
+    numbers = list(done)
+    return JobState(
+        id=folder.id,
+        about=description.about,
+        n_blocks=len(description.blocks),
+        n_done=len(numbers),
+        n_units=description.n_units,
+        units_done=sum(description.blocks[number][0] for number in numbers),
+        attempt=attempt,
+        look=look,
+    )
+
+
+class _Waiter(Generic[U, R]):
+    """Keeps an attempt at a job placed until its blocks are there."""
+
+    def __init__(
+        self, job: Job[U, R], description: JobDescription, folder: JobFolder, engine: Engine, cluster: Cluster
+    ) -> None:
+        self._job, self._description, self._folder = job, description, folder
+        self._engine, self._cluster = engine, cluster
+        self._heard_s = time.monotonic()
+        self.attempt = 0
+
+    def look(self, n_missing: int) -> Look:
+        """Place an attempt where none is, and return the state of the newest one.
+
+        Raises: JobFailed; JobCancelled; EngineUnreachable after `SILENCE_S`.
+        """
+        if self._folder.stopped:
+            raise JobCancelled(f"job {self._job.id} ({self._job.about}) was cancelled; run it again to go on")
+        try:
+            look = self._look(n_missing)
+        except EngineUnreachable as error:
+            if time.monotonic() - self._heard_s > SILENCE_S:
+                raise
+            return Look(state="unknown", reason=str(error))
+        self._heard_s = time.monotonic()
+        return look
+
+    def _look(self, n_missing: int) -> Look:
+        self.attempt, given = self._folder.given()
+        name = attempt_name(self._job.id, self.attempt)
+        if given is None:
+            return self._place(self.attempt + 1)
+        if not given.placed:
+            if self._engine.find(name):
+                self._folder.placed(self.attempt, given)
+            elif now_us() - given.at_us > INTENT_S * 1e6:
+                return self._place(self.attempt + 1)
+            else:
+                return Look(state="unknown", reason=f"{given.by} is about to submit attempt {self.attempt}")
+        look = self._engine.look(name)
+        if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
+            return look
+        self._check_ended(given)
+        return self._place(self.attempt + 1)
+
+    def _place(self, attempt: int) -> Look:
+        given = Given(
+            by=f"{socket.gethostname()}:{os.getpid()}",
+            at_us=now_us(),
+            n_begun=self._folder.n_starts().total(),
+        )
+        if not self._folder.intend(attempt, given):
+            return Look(state="unknown", reason=f"somebody else submits attempt {attempt}")
+        self.attempt = attempt
+        n_blocks = len(self._description.blocks)
+        runner = self._cluster.runner(self._job, attempt)
+        self._engine.submit(attempt_name(self._job.id, attempt), runner, n_blocks, FINAL)
+        self._folder.placed(attempt, given)
+        return Look(state="waiting", reason="submitted")
+
+    def _check_ended(self, given: Given) -> None:
+        """Raise JobFailed where another attempt would not help."""
+        starts = self._folder.n_starts()
+        done = set(self._folder.done())
+        tired = sorted(block for block, n in starts.items() if n >= MAX_STARTS and block not in done)
+        if tired:
+            raise JobFailed(
+                f"blocks {', '.join(map(str, tired[:10]))} of job {self._job.id} began {MAX_STARTS} times without "
+                f"outcomes; {self._last_words(tired[0])}"
+            )
+        before = self._folder.given_before(self.attempt)
+        if before is not None and before.n_begun == given.n_begun == starts.total():
+            raise JobFailed(f"two attempts at job {self._job.id} began no block; {self._last_words(None)}")
+
+    def _last_words(self, block: int | None) -> str:
+        text = self._folder.log(block) if block is not None else ""
+        if not text:
+            with suppress(EngineUnreachable):
+                text = self._engine.logs(attempt_name(self._job.id, self.attempt), 0)
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
+        where = f" on {', '.join(nodes)}" if nodes else ""
+        return f"its last words{where}: {' | '.join(lines[-3:])}" if lines else f"nothing was written{where}"
+
+
+def cancel(folder: JobFolder, engine: Engine) -> None:
+    """End a job: runners begin no further block, and the newest attempt is cancelled to its last process."""
+    folder.stop()
+    attempt, given = folder.given()
+    if given is not None:
+        with suppress(ObjectNotFound):
+            engine.cancel(attempt_name(folder.id, attempt))

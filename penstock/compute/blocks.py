@@ -1,0 +1,48 @@
+"""Blocks: runs of units that an engine places, cut from the units alone.
+
+The number of workers decides nothing here, so a job has the same blocks on a laptop and on 500 nodes.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .plain import to_frame, to_json
+from .work import Work
+
+U = TypeVar("U")
+MAX_UNITS = 256
+MAX_COST_S = 120.0
+"""Seconds of a block as its units' costs tell; a unit above it is a block of its own."""
+
+
+def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
+    """Yield the units in their order, in runs. Memory: one run."""
+    block: list[U] = []
+    seconds = 0.0
+    for unit in units:
+        cost_s = work.cost_s(unit)
+        if block and (len(block) == MAX_UNITS or seconds + cost_s > MAX_COST_S):
+            yield block
+            block, seconds = [], 0.0
+        block.append(unit)
+        seconds += cost_s
+    if block:
+        yield block
+
+
+def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> tuple[str, list[tuple[int, int]]]:
+    """Write units to a file, a frame per block and a line per unit. Memory: one block.
+
+    Returns SHA-256 hex of the file, and (number of units, bytes) of each block.
+    """
+    sha256 = hashlib.sha256()
+    blocks = []
+    with path.open("wb") as file:
+        for block in cut_blocks(work, units):
+            frame = to_frame(map(to_json, block))
+            sha256.update(frame)
+            file.write(frame)
+            blocks.append((len(block), len(frame)))
+    return sha256.hexdigest(), blocks

@@ -1,0 +1,165 @@
+"""Clusters: a TOML file names an engine, what a runner gets of it, and the code that runs there.
+
+engine = "slurm"
+venv = "/shared/penstock/.venv"       # the environment on the nodes; "" is the one of who submits
+queue = "long"
+environment = "/shared/penstock.env"  # NAME=value lines on the nodes: credentials of stores
+logs = "/shared/penstock-logs"
+submit = ["ssh", "login1"]
+packages = ["my_datasets"]            # whose works may run, besides penstock's own
+[slot]
+cpus = 8
+memory = "32GiB"
+number = 40
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from loader.cores import n_cores
+from loader.errors import InvalidCluster
+
+from ..units import parse_size
+from .engines.contract import Engine
+from .engines.inline import InlineEngine
+from .engines.local import LocalEngine
+from .engines.slurm import SlurmCluster, SlurmEngine
+from .job import Job, StoredPlace
+
+OUR_PACKAGES = ("assets", "penstock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Share of the cluster that a runner gets."""
+
+    cpus: int = 0
+    """Processors; 0: all of this machine for the local engine, 1 for others."""
+    memory: str = ""
+    """Memory, such as "32GiB"; "": as the engine gives."""
+    scratch: str = ""
+    """Space on the node's own disk; "": unchecked."""
+    number: int = 1
+    """Runners at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A cluster as its file describes it."""
+
+    engine: str = "local"
+    """Name in `ENGINES`."""
+    venv: str = ""
+    """Folder of the environment on the nodes; "": Python of who submits."""
+    packages: tuple[str, ...] = ()
+    """Packages whose works may run, besides penstock's own."""
+    slot: Slot = field(default_factory=Slot)
+    """Share of a runner."""
+    queue: str = ""
+    """Slurm: partition; "": its default."""
+    account: str = ""
+    """Slurm: account that pays; "": its default."""
+    environment: str = ""
+    """Slurm: file of NAME=value lines on the nodes, read by a shell."""
+    logs: str = ""
+    """Slurm: folder that nodes and login node share, for what runners write."""
+    submit: tuple[str, ...] = ()
+    """Slurm: command that takes a line for a shell, such as ["ssh", "login1"]; empty: its commands of this machine."""
+    limit_s: int = 0
+    """Slurm: time limit of a runner, in s; 0: the queue's."""
+    array_max: int = 1000
+    """Slurm: elements of an array, at most."""
+
+    @property
+    def cpus(self) -> int:
+        """Processors of a runner."""
+        return self.slot.cpus or (1 if self.engine == "slurm" else n_cores())
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of memory of a runner; 0: unknown."""
+        return parse_size(self.slot.memory) if self.slot.memory else 0
+
+    def open(self) -> Engine:
+        """Return the engine; close it after use. Raises: InvalidCluster."""
+        return ENGINES[self.engine](self)
+
+    def runner(self, job: Job[Any, Any], attempt: int) -> list[str]:
+        """Return the command of a runner, without its element."""
+        place = StoredPlace.of(job.store)
+        told = {
+            "root": place.url,
+            "options": json.dumps(place.options),
+            "job": job.id,
+            "attempt": str(attempt),
+            "cpus": str(self.cpus),
+            "memory": str(self.memory_bytes),
+            "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
+        }
+        python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else sys.executable
+        options = [word for name, value in told.items() for word in (f"--{name}", value)]
+        return [python, "-m", "penstock.compute", *options]
+
+
+def _slurm(cluster: Cluster) -> Engine:
+    return SlurmEngine(
+        SlurmCluster(
+            slots=cluster.slot.number,
+            cpus=cluster.cpus,
+            memory_bytes=cluster.memory_bytes,
+            scratch_bytes=parse_size(cluster.slot.scratch) if cluster.slot.scratch else 0,
+            limit_s=cluster.limit_s,
+            queue=cluster.queue,
+            account=cluster.account,
+            environment=cluster.environment,
+            logs=cluster.logs,
+            submit=cluster.submit,
+            array_max=cluster.array_max,
+        )
+    )
+
+
+ENGINES: Mapping[str, Callable[[Cluster], Engine]] = {
+    "inline": lambda _: InlineEngine(),
+    "local": lambda _: LocalEngine(),
+    "slurm": _slurm,
+}
+"""Engines by the name that a cluster's file gives."""
+_OF_SLURM = ("queue", "account", "environment", "logs", "submit", "limit_s", "array_max")
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Return the cluster of a file. Raises: InvalidCluster, which names file, key and what is accepted."""
+    try:
+        given = tomllib.loads(Path(path).read_text())
+        slot = given.get("slot", {})
+        _check_keys("", given, Cluster)
+        _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
+        cluster = msgspec.convert(given, Cluster, strict=True)
+        for size in (cluster.slot.memory, cluster.slot.scratch):
+            parse_size(size or "0")
+    except (OSError, ValueError) as error:  # of reading, TOML, msgspec and sizes
+        raise InvalidCluster(f"{path}: {error}") from error
+    if cluster.engine not in ENGINES:
+        raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
+    if cluster.engine != "slurm" and (wrong := [name for name in _OF_SLURM if name in given]):
+        raise InvalidCluster(
+            f"{path}: {wrong[0]} is Slurm's, and the engine is {cluster.engine!r}; remove it"
+        )
+    if cluster.slot.cpus < 0 or cluster.slot.number < 1:
+        raise InvalidCluster(f"{path}: slot.cpus is at least 0, slot.number at least 1")
+    return cluster
+
+
+def _check_keys(table: str, given: Mapping[str, object], kind: type) -> None:
+    known = [one.name for one in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{table}{name} is no key; accepted: {', '.join(known)}")

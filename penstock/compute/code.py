@@ -1,0 +1,51 @@
+"""Source tree and libraries of this machine, which must be those of the machine that submitted a job."""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+OURS = ("loader", "penstock", "resources", "assets")
+"""Packages whose source every job depends on."""
+
+
+def python_release() -> str:
+    """Return Python's minor release: '3.11'."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def source_hash(work_place: str) -> str:
+    """Return SHA-256 hex of the Python files of our packages, and of the work's own. work_place: 'module:name'."""
+    sha256 = hashlib.sha256()
+    for package in sorted({*OURS, work_place.partition(":")[0].partition(".")[0]}):
+        for name, path in _files(package):
+            of_file = hashlib.sha256(path.read_bytes()).hexdigest()
+            sha256.update(f"{package}/{name}\0{of_file}\0".encode())
+    return sha256.hexdigest()
+
+
+def libraries_here(names: Sequence[str]) -> dict[str, str]:
+    """Return distribution -> its release here; "" for one that is not installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def _files(package: str) -> list[tuple[str, Path]]:
+    spec = find_spec(package)
+    if spec is None:
+        return []
+    if not spec.submodule_search_locations:
+        return [(package, Path(spec.origin))] if spec.origin else []
+    found: dict[str, Path] = {}
+    for folder in map(
+        Path, spec.submodule_search_locations
+    ):  # the first folder wins, as it does for an import
+        found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")} | found
+    return sorted(found.items())

@@ -1,0 +1,63 @@
+"""The interface of engines: who places an attempt at a job, and tells how it stands.
+
+An attempt's name is its handle: whoever can compute it can find, look at and cancel the attempt. What is done is told
+by the job's folder alone. An engine is one file here, and one line of `cluster.ENGINES`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """State of an attempt, as its engine tells it."""
+
+    state: Literal["waiting", "running", "ended", "unknown"]
+    """"ended": the engine answered, and nothing waits or runs. "unknown": the answer says neither."""
+    reason: str = ""
+    """Why runners wait, in the engine's words and with their number; "" where none does."""
+    waiting: int = 0
+    """Runners that wait."""
+    running: int = 0
+    """Runners that run."""
+
+
+class Engine(Protocol):
+    """Attempts on one machine or cluster, by name: 'pk-<job>-<attempt>'.
+
+    Every method but `close` raises EngineUnreachable for an engine that does not answer, which is no end.
+    """
+
+    look_s: float
+    """Seconds between two looks at an attempt, at least."""
+
+    def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
+        """Place an attempt.
+
+        runner: command that gets --element and --elements; it computes blocks element, element + elements ...
+        final: exit codes of the runner after which it is not begun again.
+
+        Raises: EngineUnreachable, after which it may have been placed; InvalidCluster for a job that is refused.
+        """
+        ...
+
+    def find(self, name: str) -> bool:
+        """Return whether the engine knows an attempt."""
+        ...
+
+    def look(self, name: str) -> Look:
+        """Return the state of an attempt that was placed."""
+        ...
+
+    def cancel(self, name: str) -> None:
+        """Cancel an attempt, and return when its last process has ended."""
+        ...
+
+    def logs(self, name: str, element: int) -> str:
+        """Return the last 64 KiB that a runner wrote, "" without any."""
+        ...
+
+    def close(self) -> None:
+        """End what cannot outlive this process."""
+        ...

@@ -1,0 +1,377 @@
+"""A job: what is to be done, and the folder of the store that says how far it is.
+
+    jobs/<id>/job.json                    work, version, code, blocks, units file; created once, by the first submitter
+    jobs/<id>/units-<sha256>.jsonl.zst    a unit per line, a frame per block
+    jobs/<id>/given/<attempt>.json        an attempt: its intent, then that an engine has it
+    jobs/<id>/begun/<block>-<start>.json  who began a block, and how that start ended if it could still say so
+    jobs/<id>/kept/<block>-<start>.jsonl.zst   outcomes so far, for who begins the block again
+    jobs/<id>/done/<block>.jsonl.zst      outcomes in the order of units; created once, the first counts
+    jobs/<id>/spent/<block>-<start>.json  seconds, processor time, memory, node: all that may differ between engines
+    jobs/<id>/logs/<block>-<start>.txt    traceback of a runner that failed
+    jobs/<id>/stop                        somebody wants the job ended
+
+The id follows from what is to be done, so whoever computes it can submit, attach or finish. A block is done if its
+outcomes are there: retry, resume and attach are one operation.
+"""
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from loader.errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound
+from loader.storage import Store, StoreSpec, is_there
+
+from .plain import from_frame, from_json, to_frame, to_json
+from .pool import Failure, Outcome
+from .pool.contract import Code
+from .work import Work
+
+U = TypeVar("U")
+R = TypeVar("R")
+FOLDER = "jobs/"
+MAX_STARTS = 8
+"""A block that began so often without outcomes fails its job."""
+_NUMBER = re.compile(r"/([0-9]+)(?:-([0-9]+))?\.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Generic[U, R]):
+    """What is to be done. Equal jobs have one folder."""
+
+    store: Store
+    """Store of the folder: of the root that the results are for."""
+    work: Work[U, R]
+    """The work."""
+    about: str
+    """Words for people, such as 'demo/media/b000007'."""
+    fingerprint: str
+    """Everything that decides the units and their results, beside the work's name and version."""
+    attempt: int = 0
+    """Number of the attempt of who waits: another one does everything again."""
+    stores: Sequence[Store] = ()
+    """Stores that units may open by their URL."""
+
+    @property
+    def id(self) -> str:
+        """Name of the folder: 32 hex digits."""
+        words = (self.work.name, self.work.version, self.about, self.fingerprint, str(self.attempt))
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlace:
+    """A store by URL and options, without secrets: nodes find credentials in their own environment."""
+
+    url: str
+    """URL."""
+    options: dict[str, Any]
+    """Options that are no secrets."""
+
+    @classmethod
+    def of(cls, store: Store) -> "StoredPlace":
+        """Return the place of a store. Raises: InvalidRuntime for a store that no other process can open."""
+        spec = getattr(store, "spec", None)
+        if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
+            raise InvalidRuntime(
+                f"{store.url} cannot be opened by a node; a job's stores are folders or buckets by their own URL"
+            )
+        return cls(url=spec.url, options=dict(spec.options))
+
+    @property
+    def spec(self) -> StoreSpec:
+        """The spec to open it from."""
+        return StoreSpec(url=self.url, options=self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """`job.json`: what the first submitter wrote."""
+
+    work: str
+    """'module:name' of the work."""
+    name: str
+    """Name of the work."""
+    version: str
+    """Version of the work."""
+    about: str
+    """Words for people."""
+    code: str
+    """SHA-256 hex of the source tree."""
+    python: str
+    """'3.11': its minor release."""
+    units: str
+    """SHA-256 hex of the units file."""
+    blocks: list[tuple[int, int]]
+    """(number of units, bytes of their frame) of each block, in order."""
+    stores: list[StoredPlace]
+    """Stores that units may open."""
+    at_us: int
+    """Time of submission, in microseconds since 1970."""
+
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return sum(n for n, _ in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """One start of a block by a runner."""
+
+    attempt: int
+    """Attempt that the runner belongs to."""
+    element: int
+    """Number of the runner in its attempt."""
+    node: str
+    """Name of its machine."""
+    at_us: int
+    """Time of the start, in microseconds since 1970."""
+    unit: int = -1
+    """Unit of the block that is about to run alone; -1: units run beside each other."""
+    left: str = ""
+    """How it ended without outcomes: "told" to end, or "failed" by a fault; "" where it vanished, or still runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """An attempt: intended by a submitter, and then taken by an engine."""
+
+    by: str
+    """'node:process' of the submitter."""
+    at_us: int
+    """Time of the intent, in microseconds since 1970."""
+    n_begun: int
+    """Starts of blocks before it."""
+    placed: bool = False
+    """True once the engine has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredOutcome:
+    """An outcome as a line: a result as JSON, or a failure."""
+
+    result: Any = None
+    """Plain values of the result; None for a failure."""
+    code: Code | None = None
+    """Code of the failure; None for a result."""
+    reason: str = ""
+    """First line of the failure's reason: a traceback would differ between machines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """First line of a block's outcomes."""
+
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Distribution that decides bytes -> its release on the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Cost of a start that ended with outcomes."""
+
+    seconds: float
+    """Time from begin to end."""
+    node: str
+    """Name of the machine."""
+    n_computed: int
+    """Units that this start ran; the others were kept by an earlier one."""
+
+
+def now_us() -> int:
+    """Return the time in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class JobFolder:
+    """The folder of a job. Names and contents are those of the module's text.
+
+    Methods raise StoreError, and Corrupt for an object that nobody of ours wrote.
+    """
+
+    def __init__(self, store: Store, id: str) -> None:
+        self.store, self.id = store, id
+        self._base = f"{FOLDER}{id}/"
+
+    def key(self, name: str) -> str:
+        """Return the key of an object of the folder."""
+        return f"{self._base}{name}"
+
+    def description(self) -> JobDescription | None:
+        """Return what the first submitter wrote, None before it did."""
+        return self._get("job.json", JobDescription)
+
+    def create(self, description: JobDescription, units: Path) -> JobDescription:
+        """Write units and description; return that of the first submitter, which may be another one."""
+        self.store.put_file(self.key(f"units-{description.units}.jsonl.zst"), str(units))
+        if self._put_new("job.json", description):
+            return description
+        first = self.description()
+        if first is None:  # it was removed since
+            raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
+        return first
+
+    def units(self, description: JobDescription, block: int, kind: type[U]) -> list[U]:
+        """Return the units of a block. Costs one range."""
+        name = f"units-{description.units}.jsonl.zst"
+        offset = sum(nbytes for _, nbytes in description.blocks[:block])
+        n_units, nbytes = description.blocks[block]
+        where = f"block {block} of {self.key(name)}"
+        lines = from_frame(self.store.get_range(self.key(name), offset, nbytes).data, where)
+        if len(lines) != n_units:
+            raise Corrupt(f"{where} has {len(lines)} units, job.json says {n_units}")
+        return [from_json(line, kind, where) for line in lines]
+
+    def done(self) -> list[int]:
+        """Return the numbers of blocks that have outcomes, sorted. Costs a listing."""
+        return sorted(block for block, _ in self._numbers("done/"))
+
+    def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome]) -> None:
+        """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
+        try:
+            self.store.put_if_absent(
+                self.key(f"done/{block}.jsonl.zst"), to_frame(map(to_json, [head, *outcomes]))
+            )
+        except AlreadyExists:
+            return
+
+    def outcomes(
+        self, description: JobDescription, block: int, kind: type[R]
+    ) -> tuple[Head, list[Outcome[R]]]:
+        """Return the outcomes of a block that is done, in the order of units."""
+        where = self.key(f"done/{block}.jsonl.zst")
+        lines = from_frame(self.store.get(where).data, where)
+        if len(lines) != description.blocks[block][0] + 1:
+            raise Corrupt(
+                f"{where} has {len(lines) - 1} outcomes, job.json says {description.blocks[block][0]}"
+            )
+        return from_json(lines[0], Head, where), [read_outcome(line, kind, where) for line in lines[1:]]
+
+    def starts(self, block: int) -> list[Start]:
+        """Return the starts of a block, in their order. Costs a listing, and a request per start."""
+        found = [self._get(f"begun/{one}-{k}.json", Start) for one, k in self._numbers(f"begun/{block}-")]
+        return [one for one in found if one is not None]
+
+    def n_starts(self) -> Counter[int]:
+        """Return block -> number of its starts. Costs a listing."""
+        return Counter(block for block, _ in self._numbers("begun/"))
+
+    def begin(self, block: int, start: Start, number: int) -> bool:
+        """Write start `number` of a block, from 1; return False where another runner has written it."""
+        return self._put_new(f"begun/{block}-{number}.json", start)
+
+    def tell_start(self, block: int, start: Start, number: int) -> None:
+        """Write anew what is known of one's own start."""
+        self.store.put(self.key(f"begun/{block}-{number}.json"), to_json(start))
+
+    def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome]) -> None:
+        """Write the outcomes so far, by the numbers of units in the block."""
+        lines = [to_json([unit, one]) for unit, one in sorted(outcomes.items())]
+        self.store.put(self.key(f"kept/{block}-{number}.jsonl.zst"), to_frame(lines))
+
+    def kept(self, block: int) -> dict[int, StoredOutcome]:
+        """Return the outcomes that earlier starts of a block kept. Costs a listing, and a request per start."""
+        outcomes: dict[int, StoredOutcome] = {}
+        for one, number in self._numbers(f"kept/{block}-"):
+            where = self.key(f"kept/{one}-{number}.jsonl.zst")
+            for line in from_frame(self.store.get(where).data, where):
+                outcomes.update([from_json(line, tuple[int, StoredOutcome], where)])
+        return outcomes
+
+    def put_spent(self, block: int, number: int, spent: Spent) -> None:
+        """Write the cost of a start."""
+        self.store.put(self.key(f"spent/{block}-{number}.json"), to_json(spent))
+
+    def put_log(self, block: int, number: int, text: str) -> None:
+        """Write why a start failed."""
+        self.store.put(self.key(f"logs/{block}-{number}.txt"), text.encode(errors="replace")[-64 * 1024 :])
+
+    def log(self, block: int) -> str:
+        """Return the log of the last start of a block that failed, "" without one."""
+        numbers = sorted(number for _, number in self._numbers(f"logs/{block}-"))
+        if not numbers:
+            return ""
+        return bytes(self.store.get(self.key(f"logs/{block}-{numbers[-1]}.txt")).data).decode(
+            errors="replace"
+        )
+
+    def given(self) -> tuple[int, Given | None]:
+        """Return the newest attempt and its number; (0, None) before the first."""
+        numbers = [number for number, _ in self._numbers("given/")]
+        newest = max(numbers, default=0)
+        return newest, self._get(f"given/{newest}.json", Given) if newest else None
+
+    def given_before(self, number: int) -> Given | None:
+        """Return the attempt before one."""
+        return self._get(f"given/{number - 1}.json", Given)
+
+    def intend(self, number: int, given: Given) -> bool:
+        """Write an attempt; return False where another submitter has written it."""
+        return self._put_new(f"given/{number}.json", given)
+
+    def placed(self, number: int, given: Given) -> None:
+        """Write that an engine has an attempt."""
+        self.store.put(self.key(f"given/{number}.json"), to_json(replace(given, placed=True)))
+
+    @property
+    def stopped(self) -> bool:
+        """True where somebody wants the job ended."""
+        return is_there(self.store, self.key("stop"))
+
+    def stop(self) -> None:
+        """Say that the job is to end."""
+        self.store.put(self.key("stop"), b"")
+
+    def go_on(self) -> None:
+        """Take that back."""
+        self.store.delete_many([self.key("stop")])
+
+    def remove(self) -> int:
+        """Delete the folder, its description last; return the number of objects."""
+        keys = [info.key for info in self.store.list(self._base)]
+        last = self.key("job.json")
+        self.store.delete_many([key for key in keys if key != last])
+        self.store.delete_many([last] if last in keys else [])
+        return len(keys)
+
+    def _numbers(self, prefix: str) -> Iterator[tuple[int, int]]:
+        for info in self.store.list(self.key(prefix)):
+            found = _NUMBER.search(info.key, len(self._base) - 1)
+            if found:
+                yield int(found[1]), int(found[2] or 0)
+
+    def _get(self, name: str, kind: type[R]) -> R | None:
+        try:
+            data = self.store.get(self.key(name)).data
+        except ObjectNotFound:
+            return None
+        return from_json(data, kind, self.key(name))
+
+    def _put_new(self, name: str, value: object) -> bool:
+        try:
+            self.store.put_if_absent(self.key(name), to_json(value))
+        except AlreadyExists:
+            return False
+        return True
+
+
+def read_outcome(line: bytes | memoryview, kind: type[R], where: str) -> Outcome[R]:
+    """Return an outcome from its line. Raises: Corrupt."""
+    stored = from_json(line, StoredOutcome, where)
+    if stored.code is not None:
+        return Outcome(error=Failure(code=stored.code, reason=stored.reason))
+    return Outcome(value=from_json(to_json(stored.result), kind, where))
+
+
+def job_ids(store: Store) -> Iterator[str]:
+    """Yield the ids of all jobs of a store, sorted. Costs a request per job."""
+    after = FOLDER
+    while (first := next(iter(store.list(FOLDER, after)), None)) is not None:
+        id_ = first.key.removeprefix(FOLDER).partition("/")[0]
+        yield id_
+        after = f"{FOLDER}{id_}0"  # "0" is the character after "/"

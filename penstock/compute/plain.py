@@ -1,0 +1,51 @@
+"""Dataclasses of plain values as JSON, and lines of JSON as frames of Zstandard: all that a job keeps in the store.
+
+Nothing here can name code to run. JSON is strict: a value of another type, or a field that is missing, is refused.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from loader.errors import Corrupt
+
+T = TypeVar("T")
+MAX_FRAME_BYTES = 2**30
+"""Bytes of a frame once it is unpacked, at most."""
+
+
+def to_json(value: object) -> bytes:
+    """Return JSON in one line: fields in their order, keys of dicts sorted, so that equal values have equal bytes.
+
+    Raises: TypeError for a value that is not plain.
+    """
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
+    """Return the value of a type. where: for the message. Raises: Corrupt."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:  # ValueError: of a __post_init__
+        raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
+
+
+def to_frame(lines: Iterable[bytes]) -> bytes:
+    """Return lines as one frame; frames one after the other are what `zstdcat` reads as one file."""
+    text = b"".join(line + b"\n" for line in lines)
+    return bytes(pa.compress(text, codec="zstd", asbytes=True))
+
+
+def from_frame(data: bytes | memoryview, where: str) -> list[bytes]:
+    """Return the lines of one frame. Raises: Corrupt."""
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            text = stream.read(MAX_FRAME_BYTES + 1)
+    except (OSError, pa.ArrowException) as error:
+        raise Corrupt(f"{where} is no frame of Zstandard: {error}") from error
+    if len(text) > MAX_FRAME_BYTES or (text and not text.endswith(b"\n")):
+        raise Corrupt(f"{where} is cut off, or has more than {MAX_FRAME_BYTES} bytes")
+    lines: list[bytes] = text.split(b"\n")[:-1]
+    return lines

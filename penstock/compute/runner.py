@@ -1,0 +1,298 @@
+"""A runner: it computes blocks of a job on one machine, with the pool of worker processes that is there.
+
+Element i takes blocks i, i + elements, ... that are not done. Every unit has exactly one outcome:
+
+- It returns, raises, hangs or dies in its worker: as `pool` says.
+- The runner vanishes: the block begins again, with the outcomes that were kept.
+- It vanishes twice, unannounced: from the third start on, units that are left run one at a time, and each is named in
+  the store before it begins, a unit that was named before last.
+- A unit that is named at two such deaths has crashed; its neighbours go on.
+- The store or the disk is at fault: the runner fails, and no unit is refused.
+"""
+
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loader.errors import (
+    CodeMismatch,
+    Corrupt,
+    Forbidden,
+    InvalidRuntime,
+    PenstockError,
+    StoreError,
+    Throttled,
+    Transient,
+)
+
+from .code import libraries_here, python_release, source_hash
+from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
+from .plain import from_json, to_json
+from .pool import Compute, Failure, Outcome
+from .pool.store_variables import store_variables
+from .work import Node, Work, check_limit, work_at
+
+DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
+"""Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
+FINAL = (DONE, REFUSED)
+"""Exit statuses after which a runner need not begin again."""
+KEEP_S = 30.0
+"""Outcomes are kept at least this often, in s."""
+BLOCKS_AT_ONCE = 2
+"""So that workers have units while the last ones of a block run."""
+VANISHED = 2
+"""Unannounced ends of a block's starts after which units run one at a time; and those of a unit before it crashed."""
+_FAULTS = (Transient, Throttled, Forbidden)
+
+
+class Fault(StoreError):
+    """A store or disk at fault under a unit, which says nothing about the unit."""
+
+
+class Told(Exception):
+    """The runner was told to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFunction:
+    """The work as workers get it: JSON of a unit to JSON of its result."""
+
+    place: str
+    """'module:name' of the work."""
+    packages: tuple[str, ...]
+    """Packages whose works may run."""
+    stores: tuple[tuple[str, Any], ...]
+    """(URL, spec) of stores that units may open."""
+
+    def __call__(self, unit: bytes) -> tuple[str, bytes]:
+        """Return ("result", JSON) or ("fault", text)."""
+        work = work_at(self.place, self.packages)
+        with tempfile.TemporaryDirectory(prefix="unit-", ignore_cleanup_errors=True) as scratch:
+            node = Node(scratch=Path(scratch), stores=dict(self.stores))
+            try:
+                result = work.function(from_json(unit, work.unit, "a unit"), node)
+            except _FAULTS as error:
+                return "fault", str(error).encode()
+            except OSError as error:
+                if isinstance(error, PenstockError):
+                    raise
+                return "fault", f"{type(error).__name__}: {error}".encode()
+            return "result", to_json(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerName:
+    """Who computes."""
+
+    attempt: int
+    """Attempt at the job."""
+    element: int
+    """Number among its runners."""
+    elements: int
+    """Number of its runners."""
+    node: str
+    """Name of the machine."""
+
+
+class Runner:
+    """Blocks of a job, computed by a pool.
+
+    Raises: CodeMismatch for another source tree or Python than the job's; InvalidRuntime for a work that may not run.
+    """
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        description: JobDescription,
+        name: RunnerName,
+        compute: Compute,
+        packages: Sequence[str],
+    ) -> None:
+        check_code(description)
+        self._folder, self._description, self._name, self._compute = folder, description, name, compute
+        self._work: Work[Any, Any] = work_at(description.work, packages)
+        stores = tuple((one.url, one.spec) for one in description.stores)
+        self._function = UnitFunction(description.work, tuple(packages), stores)
+        self._variables = store_variables(*(url for url, _ in stores))
+        self._head = Head(libraries=libraries_here(self._work.libraries))
+        self._told = threading.Event()
+
+    def run(self) -> int:
+        """Compute this runner's blocks; return the exit status. Raises: the first fault, once the others ended."""
+        done = set(self._folder.done())
+        numbers = range(self._name.element, len(self._description.blocks), self._name.elements)
+        waiting = iter([number for number in numbers if number not in done])
+        lock, errors, given_up = threading.Lock(), list[BaseException](), list[int]()
+
+        def work() -> None:
+            try:
+                while not self._told.is_set():
+                    with lock:
+                        block = next(waiting, None)
+                    if block is None or self._folder.stopped:
+                        return
+                    if not self.block(block):
+                        given_up.append(block)
+            except BaseException as error:  # noqa: BLE001 - raised again by the runner's own thread
+                errors.append(error)
+                self.tell_to_end()
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(BLOCKS_AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for error in errors:
+            if not isinstance(error, Told):
+                raise error
+        if errors or self._told.is_set():
+            return TOLD
+        return REFUSED if given_up else DONE
+
+    def tell_to_end(self) -> None:
+        """End all units; `run` returns, once outcomes so far are kept."""
+        self._told.set()
+        self._compute.close()
+
+    def block(self, block: int) -> bool:
+        """Compute a block; return False where it began too often. Raises: StoreError; Told."""
+        starts = self._folder.starts(block)
+        start = Start(
+            attempt=self._name.attempt, element=self._name.element, node=self._name.node, at_us=now_us()
+        )
+        number = len(starts) + 1
+        while number <= MAX_STARTS and not self._folder.begin(block, start, number):
+            number += 1
+        if number > MAX_STARTS:
+            return False
+        run = _BlockRun(self, block, start, number, starts)
+        begun = time.monotonic()
+        try:
+            outcomes = run.outcomes()
+        except BaseException as error:
+            run.leave(error)
+            raise
+        self._folder.put_done(block, self._head, outcomes)
+        spent = Spent(seconds=time.monotonic() - begun, node=self._name.node, n_computed=run.n_computed)
+        self._folder.put_spent(block, number, spent)
+        return True
+
+    def results(self, units: Sequence[Any]) -> Iterator[StoredOutcome]:
+        """Yield the outcomes of units, which run beside each other. Raises: Fault; Told."""
+        limits = [check_limit(self._work.limit_s(unit)) for unit in units]
+        try:
+            found = self._compute.map(
+                self._function, [to_json(unit) for unit in units], timeout_s=limits, variables=self._variables
+            )
+            for outcome in found:
+                yield self._stored(outcome)
+        except InvalidRuntime:
+            if self._told.is_set():
+                raise Told from None
+            raise
+
+    def _stored(self, outcome: Outcome[tuple[str, bytes]]) -> StoredOutcome:
+        if outcome.value is None:
+            error = outcome.error or Failure(code="exception", reason="no value")
+            return StoredOutcome(code=error.code, reason=error.summary)
+        kind, body = outcome.value
+        if kind == "fault":
+            raise Fault(body.decode(errors="replace"))
+        try:  # a worker may have been taken over by the file that it read
+            result = from_json(body, self._work.result, "the result of a unit")
+        except Corrupt as error:
+            return StoredOutcome(code="exception", reason=str(error))
+        return StoredOutcome(result=result)
+
+    def units(self, block: int) -> list[Any]:
+        """Return the units of a block."""
+        return self._folder.units(self._description, block, self._work.unit)
+
+    @property
+    def folder(self) -> JobFolder:
+        """The job's folder."""
+        return self._folder
+
+
+class _BlockRun:
+    """One start of a block. starts: the earlier ones."""
+
+    def __init__(
+        self, runner: Runner, block: int, start: Start, number: int, starts: Sequence[Start]
+    ) -> None:
+        self._runner, self._folder = runner, runner.folder
+        self._block, self._start, self._number = block, start, number
+        self._vanished = [one for one in starts if not one.left]
+        self._outcomes = self._folder.kept(block) if starts else {}
+        self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)
+        self.n_computed = 0
+
+    def outcomes(self) -> list[StoredOutcome]:
+        """Return the outcome of each unit. Raises: StoreError; Told."""
+        units = self._runner.units(self._block)
+        left = [number for number in range(len(units)) if number not in self._outcomes]
+        if len(self._vanished) >= VANISHED:
+            self._one_at_a_time(units, left)
+        else:
+            found = self._runner.results([units[number] for number in left])
+            for number, outcome in zip(left, found, strict=True):
+                self._take(number, outcome)
+        return [self._outcomes[number] for number in range(len(units))]
+
+    def leave(self, error: BaseException) -> None:
+        """Keep what is there, and say how this start ended; a store at fault may hear neither."""
+        left = "told" if isinstance(error, Told) else "failed"
+        try:
+            self._keep()
+            self._folder.tell_start(self._block, replace(self._start, left=left), self._number)
+            if left == "failed":
+                text = "".join(traceback.format_exception(error))
+                self._folder.put_log(self._block, self._number, text)
+        except StoreError as silent:
+            error.add_note(f"and how block {self._block} ended could not be written: {silent}")
+
+    def _one_at_a_time(self, units: Sequence[Any], left: Sequence[int]) -> None:
+        deaths = Counter(one.unit for one in self._vanished)
+        for number in sorted(left, key=lambda number: deaths[number]):
+            if deaths[number] >= VANISHED:
+                reason = f"its runner vanished {deaths[number]} times while it ran alone"
+                self._take(number, StoredOutcome(code="crashed", reason=reason))
+                continue
+            if deaths[number]:
+                self._keep()
+            self._start = replace(self._start, unit=number)
+            self._folder.tell_start(self._block, self._start, self._number)
+            for outcome in self._runner.results([units[number]]):
+                self._take(number, outcome)
+
+    def _take(self, number: int, outcome: StoredOutcome) -> None:
+        self._outcomes[number] = outcome
+        self.n_computed += 1
+        if time.monotonic() - self._kept_at > KEEP_S:
+            self._keep()
+
+    def _keep(self) -> None:
+        if len(self._outcomes) > self._n_kept:
+            self._folder.keep(self._block, self._number, self._outcomes)
+            self._n_kept = len(self._outcomes)
+        self._kept_at = time.monotonic()
+
+
+def check_code(description: JobDescription) -> None:
+    """Compare this machine's code with the job's. Raises: CodeMismatch."""
+    if description.python != python_release():
+        raise CodeMismatch(
+            f"the job was submitted by Python {description.python}, here is {python_release()} ({sys.executable})"
+        )
+    if (here := source_hash(description.work)) != description.code:
+        raise CodeMismatch(
+            f"the job was submitted by another source tree (SHA-256 {description.code[:12]}) than the one here "
+            f"({here[:12]}, {sys.executable}); install the same checkout for nodes and who submits"
+        )

@@ -1,0 +1,89 @@
+"""Process of a runner, as an engine begins it.
+
+python -m penstock.compute --root URL --job ID --attempt 1 --element 0 --elements 4 --cpus 2
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from loader.errors import CodeMismatch, InvalidRuntime, ObjectNotFound
+from loader.storage import open_store
+
+from .job import JobFolder
+from .pool import Compute, LocalCompute
+from .runner import FAILED, REFUSED, Runner, RunnerName
+from .work import work_at
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a runner as this process; return its exit status, one of `runner`'s."""
+    given = parser().parse_args(argv)
+    try:
+        runner = open_runner(given, LocalCompute)
+    except (CodeMismatch, InvalidRuntime) as error:
+        print(f"penstock runner: {type(error).__name__}: {error}", file=sys.stderr)
+        return REFUSED
+
+    def told(_: int, __: FrameType | None) -> None:
+        threading.Thread(target=runner.tell_to_end).start()
+
+    signal.signal(signal.SIGTERM, told)
+    if given.with_parent:
+        threading.Thread(target=_end_with_parent, args=(runner,), daemon=True).start()
+    try:
+        return runner.run()
+    except Exception:  # noqa: BLE001 - told where the engine keeps what its elements write
+        traceback.print_exc()
+        return FAILED
+    finally:
+        runner.tell_to_end()
+
+
+def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
+    """Return the runner of the parser's arguments. compute: makes the pool of so many workers.
+
+    Raises: CodeMismatch; InvalidRuntime; StoreError, ObjectNotFound for a job that is not there.
+    """
+    store = open_store(given.root, json.loads(given.options))
+    folder = JobFolder(store, given.job)
+    description = folder.description()
+    if description is None:
+        raise ObjectNotFound(f"{folder.key('job.json')} in {store.url}")
+    packages = given.packages.split(",")
+    workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory)
+    name = RunnerName(
+        attempt=given.attempt, element=given.element, elements=given.elements, node=socket.gethostname()
+    )
+    return Runner(folder, description, name, compute(workers), packages)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of a runner's arguments."""
+    made = argparse.ArgumentParser(prog="python -m penstock.compute", description=__doc__)
+    made.add_argument("--root", required=True, help="URL of the store with the job's folder")
+    made.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")
+    made.add_argument("--job", required=True, help="id of the job")
+    made.add_argument(
+        "--attempt", type=int, required=True, help="attempt at the job that the runner belongs to"
+    )
+    made.add_argument("--element", type=int, required=True, help="number of this runner")
+    made.add_argument("--elements", type=int, required=True, help="number of runners")
+    made.add_argument("--cpus", type=int, required=True, help="processors of the slot")
+    made.add_argument("--memory", type=int, default=0, help="bytes of memory of the slot; 0: unknown")
+    made.add_argument("--packages", required=True, metavar="A,B", help="packages whose works may run")
+    made.add_argument("--with-parent", action="store_true", help="end once standard input ends")
+    return made
+
+
+def _end_with_parent(runner: Runner) -> None:
+    while os.read(0, 1024):
+        pass
+    runner.tell_to_end()

@@ -1,0 +1,131 @@
+"""Work: a function over units, and all that a runner needs to know of it.
+
+    VERIFY = Work(
+        name="verify-parts", version="1", function=check_part, unit=PartUnit, result=PartProblems, timeout_s=3600
+    )
+
+    def check_part(unit: PartUnit, node: Node) -> PartProblems: ...
+
+Units and results lie in the store as JSON, so both are frozen dataclasses of plain values: whoever may write to a
+bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from loader.errors import InvalidRuntime
+from loader.storage import Store, StoreSpec
+
+U = TypeVar("U")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Resources of one unit: a runner runs as many units at once as its slot holds of them."""
+
+    cpus: int = 1
+    """Processors."""
+    memory_bytes: int = 2 * 2**30
+    """Memory at its peak."""
+
+    def units_at_once(self, cpus: int, memory_bytes: int) -> int:
+        """Return how many units a slot holds, at least 1. memory_bytes: of the slot; 0: unknown."""
+        by_memory = memory_bytes // self.memory_bytes if memory_bytes else cpus
+        return max(1, min(cpus // self.cpus, by_memory))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Surroundings of a unit on the machine that runs it."""
+
+    scratch: Path
+    """Folder of this unit alone, removed after it."""
+    stores: Mapping[str, StoreSpec]
+    """URL -> spec of each store that the job names."""
+
+    def open(self, url: str) -> Store:
+        """Return a store that the job names. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
+        if url not in self.stores:
+            raise InvalidRuntime(
+                f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
+            )
+        return self.stores[url].open()
+
+
+def _a_second(_: Any) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(Generic[U, R]):
+    """A function over units, with its types."""
+
+    name: str
+    """Name, of which people think at its jobs: lower-case letters, digits and hyphens."""
+    version: str
+    """Version of the function: another one makes other jobs."""
+    function: Callable[[U, Node], R]
+    """Makes a unit's result. It may run twice, and write nothing that a second run would not write alike."""
+    unit: type[U]
+    """Dataclass of a unit."""
+    result: type[R]
+    """Dataclass of a result."""
+    timeout_s: float | Callable[[U], float]
+    """Seconds that a unit may take, above 0: for all, or of a unit."""
+    cost_s: Callable[[U], float] = _a_second
+    """Seconds that a unit takes about, by which units are cut into blocks."""
+    resources: Resources = field(default_factory=Resources)
+    """Resources of a unit."""
+    libraries: Sequence[str] = ()
+    """Distributions whose releases decide the result's bytes, such as "av": they must be the same for all blocks."""
+
+    def limit_s(self, unit: U) -> float:
+        """Return the time limit of a unit, in s."""
+        return self.timeout_s(unit) if callable(self.timeout_s) else self.timeout_s
+
+    @property
+    def place(self) -> str:
+        """'module:name' of the work. Raises: InvalidRuntime for a work that its function's module does not hold."""
+        module = self.function.__module__
+        for name, value in vars(sys.modules[module]).items():
+            if value is self and module != "__main__":
+                return f"{module}:{name}"
+        raise InvalidRuntime(
+            f"the work {self.name!r} is no name of the module {module} of its function; "
+            "put both at the top level of a module that nodes can import"
+        )
+
+
+def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
+    """Return the work of 'module:name'.
+
+    packages: whose works may run; a job's description lies in a bucket, where others may have written it.
+
+    Raises: InvalidRuntime.
+    """
+    module, _, name = place.partition(":")
+    if module.partition(".")[0] not in packages:
+        raise InvalidRuntime(
+            f"work {place!r}; accepted are works of the packages {', '.join(sorted(packages))}: "
+            "name its package in `packages` of the cluster's file"
+        )
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise InvalidRuntime(f"work {place!r} cannot be imported here: {error}") from error
+    if not isinstance(found, Work):
+        raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
+    return found
+
+
+def check_limit(seconds: float) -> float:
+    """Return a time limit itself. Raises: InvalidRuntime."""
+    if not 0 < seconds < math.inf:
+        raise InvalidRuntime(f"timeout_s = {seconds!r}; accepted: a finite number of seconds above 0")
+    return seconds

@@ -34,6 +34,8 @@ INTENT_S = 60.0
 """An intent alone is overtaken after this time, in s: who wrote it died, or Slurm's answer was lost."""
 SLOWER = 6
 """Looks become as rare as this multiple of the engine's own time, while nothing happens."""
+BARREN = 2
+"""Attempts in a row that began no block, after which the next would begin none."""
 SILENCE_S = 24 * 3600.0
 """An engine out of reach is waited for this long, in s."""
 
@@ -184,6 +186,8 @@ class _Waiter(Generic[U, R]):
         self._job, self._description, self._folder = job, description, folder
         self._engine, self._cluster = engine, cluster
         self._heard_s = time.monotonic()
+        self._mine = 0  # the newest attempt that this process placed
+        self._n_barren = 0  # of its attempts in a row that began no block
         self.attempt = 0
 
     def look(self, n_missing: int) -> Look:
@@ -215,6 +219,10 @@ class _Waiter(Generic[U, R]):
             else:
                 return Look(state="unknown", reason=f"{given.by} is about to submit attempt {self.attempt}")
         look = self._engine.look(name)
+        if (
+            look.state == "ended" and 0 < self._mine < self.attempt
+        ):  # the newest is of a machine that we cannot see
+            look = self._engine.look(attempt_name(self._job.id, self._mine))
         if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
             return look
         self._check_ended(given)
@@ -228,10 +236,16 @@ class _Waiter(Generic[U, R]):
         )
         if not self._folder.intend(attempt, given):
             return Look(state="unknown", reason=f"somebody else submits attempt {attempt}")
-        self.attempt = attempt
+        self.attempt = self._mine = attempt
         n_blocks = len(self._description.blocks)
         runner = self._cluster.runner(self._job, attempt)
-        self._engine.submit(attempt_name(self._job.id, attempt), runner, n_blocks, FINAL)
+        try:
+            self._engine.submit(attempt_name(self._job.id, attempt), runner, n_blocks, FINAL)
+        except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for
+            raise
+        except Exception:
+            self._folder.placed(attempt, given)
+            raise
         self._folder.placed(attempt, given)
         return Look(state="waiting", reason="submitted")
 
@@ -245,9 +259,12 @@ class _Waiter(Generic[U, R]):
                 f"blocks {', '.join(map(str, tired[:10]))} of job {self._job.id} began {MAX_STARTS} times without "
                 f"outcomes; {self._last_words(tired[0])}"
             )
-        before = self._folder.given_before(self.attempt)
-        if before is not None and before.n_begun == given.n_begun == starts.total():
-            raise JobFailed(f"two attempts at job {self._job.id} began no block; {self._last_words(None)}")
+        barren = self.attempt == self._mine and given.n_begun == starts.total()
+        self._n_barren = self._n_barren + 1 if barren else 0
+        if self._n_barren == BARREN:
+            raise JobFailed(
+                f"{BARREN} attempts at job {self._job.id} began no block; {self._last_words(None)}"
+            )
 
     def _last_words(self, block: int | None) -> str:
         text = self._folder.log(block) if block is not None else ""

@@ -306,10 +306,6 @@ class JobFolder:
         newest = max(numbers, default=0)
         return newest, self._get(f"given/{newest}.json", Given) if newest else None
 
-    def given_before(self, number: int) -> Given | None:
-        """Return the attempt before one."""
-        return self._get(f"given/{number - 1}.json", Given)
-
     def intend(self, number: int, given: Given) -> bool:
         """Write an attempt; return False where another submitter has written it."""
         return self._put_new(f"given/{number}.json", given)

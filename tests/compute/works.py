@@ -38,7 +38,7 @@ def square(unit: Number, node: Node) -> Square:
     time.sleep(unit.seconds)
     if unit.does == "raise":
         raise ValueError(f"{unit.n} is odd in some way")
-    if unit.does == "hang":
+    if unit.does in ("hang", "sleep"):
         time.sleep(3600)
     if unit.does == "die":
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -1,25 +1,25 @@
-"""One runner on this machine, with a worker process per core. It ends with the process that began it."""
+"""A runner on this machine, with a worker process per core. It ends with the process that began it.
 
-import contextlib
+A runner holds a lock on a file of its attempt's name, so that every process of this user sees which runners live.
+"""
+
+import fcntl
 import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import IO
+from contextlib import suppress
+from pathlib import Path
+
+from loader.errors import EngineUnreachable
 
 from .contract import Look
 
 END_S = 10.0
-"""Seconds for a runner to keep its outcomes once it was told to end."""
+"""Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
 LOG_BYTES = 64 * 2**10
-
-
-@dataclass(slots=True, eq=False)
-class _Started:
-    process: subprocess.Popen[bytes]
-    log: IO[bytes]
 
 
 class LocalEngine:
@@ -28,57 +28,77 @@ class LocalEngine:
     look_s = 0.1
 
     def __init__(self) -> None:
-        self._started: dict[str, _Started] = {}
+        self._folder = Path(tempfile.gettempdir()) / f"penstock-runners-{os.getuid()}"
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Begin a runner. Where it fails, `look` says "ended", and the next attempt begins another one."""
-        log = tempfile.TemporaryFile(prefix="penstock-runner-")  # noqa: SIM115 - closed by `close`
-        process = subprocess.Popen(
-            [*runner, "--element", "0", "--elements", "1", "--with-parent"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        self._started[name] = _Started(process, log)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.stat().st_uid != os.getuid():
+            raise EngineUnreachable(
+                f"{self._folder} belongs to somebody else; set TMPDIR to a folder of your own"
+            )
+        with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = subprocess.Popen(
+                [*runner, "--element", "0", "--elements", "1", "--with-parent"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[lock.fileno()],  # the lock is the runner's from here on
+                start_new_session=True,
+            )
+            lock.write(str(process.pid))
+        self._begun[name] = process
 
     def find(self, name: str) -> bool:
         """See `Engine.find`."""
-        return name in self._started
+        return self._path(name, "lock").exists()
 
     def look(self, name: str) -> Look:
-        """Return "ended" too for an attempt of a process that is gone: its runner ended with it."""
-        one = self._started.get(name)
-        if one is None or one.process.poll() is not None:
-            return Look(state="ended")
-        return Look(state="running", running=1)
+        """See `Engine.look`; attempts of other machines have ended as far as this one can tell."""
+        if name in self._begun:
+            self._begun[name].poll()
+        return Look(state="ended") if self._runner(name) is None else Look(state="running", running=1)
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`."""
-        one = self._started.get(name)
-        if one is None:
-            return
-        one.process.terminate()
-        try:
-            one.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
+        until_s = time.monotonic() + END_S
+        while (pid := self._runner(name)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM) if time.monotonic() < until_s else os.killpg(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if name in self._begun:
+            self._begun[name].wait()
 
     def logs(self, name: str, element: int) -> str:
         """See `Engine.logs`."""
-        one = self._started.get(name)
-        if one is None:
+        try:
+            return self._path(name, "log").read_bytes()[-LOG_BYTES:].decode(errors="replace")
+        except FileNotFoundError:
             return ""
-        size = os.fstat(one.log.fileno()).st_size
-        return os.pread(one.log.fileno(), LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
 
     def close(self) -> None:
-        """End all runners."""
-        for name, one in self._started.items():
+        """End the runners that this engine began."""
+        for name, process in self._begun.items():
             self.cancel(name)
-            if one.process.stdin is not None:
-                one.process.stdin.close()
-            one.log.close()
-        self._started.clear()
+            if process.stdin is not None:
+                process.stdin.close()
+            for kind in ("lock", "log"):
+                self._path(name, kind).unlink(missing_ok=True)
+        self._begun.clear()
+
+    def _path(self, name: str, kind: str) -> Path:
+        return self._folder / f"{name}.{kind}"
+
+    def _runner(self, name: str) -> int | None:
+        """Return the process of a runner that lives."""
+        try:
+            with self._path(name, "lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(lock.read() or 0) or None
+                return None
+        except FileNotFoundError:
+            return None

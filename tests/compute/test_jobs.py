@@ -1,0 +1,244 @@
+"""Jobs on engines of this machine: every unit has one outcome, whatever becomes of units, runners and who waits."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loader.errors import Corrupt, InvalidRuntime, JobCancelled, JobFailed
+from loader.storage import open_store
+from penstock.compute import attach as attaching
+from penstock.compute.attach import attach, cancel, submitted
+from penstock.compute.blocks import MAX_COST_S, MAX_UNITS, cut_blocks
+from penstock.compute.cluster import Cluster
+from penstock.compute.job import MAX_STARTS, Job, Start, job_ids
+from penstock.compute.plain import to_json
+from penstock.compute.work import Work, work_at
+from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
+from tests.compute.works import SQUARES, Number, Square, square
+
+INLINE = Cluster(engine="inline", packages=("tests",))
+LOCAL = Cluster(engine="local", packages=("tests",))
+ENDS = {1: "raise", 3: "memory", 5: "wrong type"}
+
+
+@given(st.lists(st.floats(0, 300), max_size=600))
+def test_blocks_hold_each_unit_once_and_keep_to_their_limits(costs):
+    work = replace(SQUARES, cost_s=lambda unit: costs[unit.n])
+    blocks = list(cut_blocks(work, (Number(n=n) for n in range(len(costs)))))
+    assert [unit.n for block in blocks for unit in block] == list(range(len(costs)))
+    for block in blocks:
+        assert 1 <= len(block) <= MAX_UNITS
+        assert len(block) == 1 or sum(costs[unit.n] for unit in block) <= MAX_COST_S + 1e-6
+    for block, after in pairwise(blocks):  # no block ends sooner than it must
+        full = sum(costs[unit.n] for unit in [*block, after[0]]) > MAX_COST_S - 1e-6
+        assert len(block) == MAX_UNITS or full
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_outcomes_are_the_same_bytes_on_every_engine(tmp_path, workers):
+    inline, local = job_in(tmp_path / "inline"), job_in(tmp_path / "local")
+    first = done_by(inline, numbers(11, ENDS), INLINE)
+    assert told_of(first) == [0, "exception", 4, "memory", 16, "exception", 36, 49, 64, 81, 100]
+    cluster = replace(LOCAL, slot=replace(LOCAL.slot, cpus=workers))
+    assert told_of(done_by(local, numbers(11, ENDS), cluster)) == told_of(first)
+    assert len(bytes_done(local)) == 5
+    assert list(bytes_done(local).values()) == list(bytes_done(inline).values())
+
+
+def test_units_that_hang_or_die_cost_themselves(tmp_path):
+    told = told_of(done_by(job_in(tmp_path), numbers(6, {2: "hang", 4: "die"}), LOCAL))
+    assert told == [0, 1, "timeout", 9, "crashed", 25]
+
+
+def test_a_unit_that_kills_its_runner_begins_its_block_five_times_and_costs_no_other(tmp_path):
+    job = job_in(tmp_path)
+    units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
+    assert told_of(done_by(job, units, LOCAL)) == [0, 1, "crashed", 9]
+    starts = folder_of(job).starts(1)
+    assert len(starts) == 5
+    assert [one.unit for one in starts[2:4]] == [1, 1], "named at both deaths"
+    assert len((tmp_path / "begun-2").read_text().split()) == 4
+
+
+def test_a_store_at_fault_refuses_no_unit(tmp_path):
+    job = job_in(tmp_path)
+    units = numbers(3, {1: "wait for the store"}, where=str(tmp_path))
+    found: list[object] = []
+
+    def wait():
+        found.extend(told_of(done_by(job, units, LOCAL)))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not any(one.left == "failed" for one in folder_of(job).starts(1)):
+        time.sleep(0.05)
+    (tmp_path / "open").touch()
+    waiting.join()
+    assert found == [0, 1, 4]
+    assert "the store does not answer" in folder_of(job).log(1)
+
+
+def test_a_store_that_stays_at_fault_fails_the_job_with_its_words(tmp_path):
+    with pytest.raises(JobFailed, match=rf"block.* 1 .*{MAX_STARTS} times.*the store does not answer"):
+        done_by(job_in(tmp_path), numbers(2, {1: "wait for the store"}, where=str(tmp_path)), LOCAL)
+
+
+WAITER = """\
+import sys
+from pathlib import Path
+from penstock.compute.cluster import Cluster
+from tests.compute.job_checks import done_by, job_in, numbers, told_of
+folder = Path(sys.argv[1])
+told = told_of(done_by(job_in(folder), numbers(8, where=str(folder), seconds=0.15),
+    Cluster(packages=("tests",)), lambda state: print(state.n_done, flush=True)))
+print(told)
+"""
+
+
+def test_who_waits_is_killed_and_another_goes_on(tmp_path):
+    for _ in range(2):
+        one = subprocess.Popen(
+            [sys.executable, "-c", WAITER, str(tmp_path)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+        assert one.stdout is not None
+        while not one.stdout.readline().strip().isdigit():
+            pass
+        time.sleep(0.5)
+        one.kill()
+        one.wait()
+        one.stdout.close()
+    job = job_in(tmp_path)
+    assert told_of(done_by(job, numbers(8), LOCAL)) == [n**2 for n in range(8)]
+    begun = [len((tmp_path / f"begun-{n}").read_text().split()) for n in range(8)]
+    assert all(1 <= n <= 3 for n in begun), begun
+
+
+def test_two_wait_for_one_job(tmp_path):
+    job, found = job_in(tmp_path), [[], []]
+    units = numbers(8, where=str(tmp_path))
+
+    def wait(mine):
+        mine.extend(told_of(done_by(job, units, LOCAL)))
+
+    threads = [threading.Thread(target=wait, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[n**2 for n in range(8)]] * 2
+    assert list(job_ids(job.store)) == [job.id]
+
+
+def test_the_first_outcomes_of_a_block_stay(tmp_path):
+    job = job_in(tmp_path)
+    done_by(job, numbers(4), INLINE)
+    before, folder = bytes_done(job), folder_of(job)
+    description = folder.description()
+    assert description is not None
+    head, _ = folder.outcomes(description, 1, Square)
+    folder.put_done(1, head, [])  # a runner that was taken for dead comes back
+    assert bytes_done(job) == before
+
+
+def test_a_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):
+    job, engine = job_in(tmp_path), LOCAL.open()
+    units = numbers(5, {4: "wait for the store"}, where=str(tmp_path), seconds=0.2)
+    waiting = attach(job, units, engine, LOCAL)
+    next(waiting)
+    cancel(folder_of(job), engine)
+    with pytest.raises(JobCancelled, match="run it again"):
+        list(waiting)
+    engine.close()
+    (tmp_path / "open").touch()
+    assert told_of(done_by(job, units, LOCAL)) == [0, 1, 4, 9, 16]
+
+
+def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
+    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
+    submitted(job, numbers(3))
+    given = attaching.Given(by="gone:1", at_us=attaching.now_us(), n_begun=0)
+    assert folder.intend(1, given)
+    assert not folder.intend(1, replace(given, by="late:2"))
+    monkeypatch.setattr(attaching, "INTENT_S", 0.5)
+    assert told_of(done_by(job, numbers(0), LOCAL)) == [0, 1, 4]
+    assert folder.given()[0] == 2
+
+
+def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path):
+    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
+    description = submitted(job, numbers(3))
+    job.store.put(folder.key("job.json"), to_json(replace(description, code="0" * 64)))
+    with pytest.raises(JobFailed, match=r"began no block.*CodeMismatch.*another source tree"):
+        done_by(job, numbers(3), LOCAL)
+
+
+def test_a_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
+    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
+    description = submitted(job, numbers(3))
+    for place, why in (("os:system", "accepted are works"), ("penstock.compute.job:job_ids", "is no work")):
+        job.store.put(folder.key("job.json"), to_json(replace(description, work=place)))
+        with pytest.raises(InvalidRuntime, match=why):
+            done_by(job, numbers(3), INLINE)
+    with pytest.raises(InvalidRuntime, match="cannot be imported"):
+        work_at("penstock.nothing:WORK", ["penstock"])
+
+
+def test_a_job_of_a_store_in_memory_is_refused():
+    job = Job(store=open_store("memory://jobs"), work=SQUARES, about="", fingerprint="")
+    with pytest.raises(InvalidRuntime, match="cannot be opened by a node"):
+        submitted(job, numbers(1))
+
+
+def test_a_work_that_no_module_holds_is_refused(tmp_path):
+    nameless = Work(name="n", version="1", function=square, unit=Number, result=Square, timeout_s=1)
+    with pytest.raises(InvalidRuntime, match="top level of a module"):
+        submitted(replace(job_in(tmp_path), work=nameless), numbers(1))
+
+
+@pytest.mark.parametrize("name", ["job.json", "done/0.jsonl.zst", "begun/0-1.json"])
+def test_a_damaged_object_is_named(tmp_path, name):
+    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
+    done_by(job, numbers(3), INLINE)
+    job.store.put(folder.key(name), b"{]")
+    with pytest.raises(Corrupt, match=name.partition(".")[0]):
+        _ = folder.starts(0), done_by(job, numbers(3), INLINE)
+
+
+@pytest.mark.parametrize("n_blocks", [4, 12])
+def test_requests_per_block_do_not_grow(tmp_path, n_blocks, monkeypatch):
+    from loader.storage.disk.store import LocalStore
+
+    counted: dict[str, int] = {}
+
+    def counting(verb):
+        true = getattr(LocalStore, verb)
+
+        def call(store, *arguments, **more):
+            counted[verb] = counted.get(verb, 0) + 1
+            return true(store, *arguments, **more)
+
+        return call
+
+    for verb in ("get", "put", "put_if_absent", "put_file", "get_range", "head", "list", "delete_many"):
+        monkeypatch.setattr(LocalStore, verb, counting(verb))
+    done_by(job_in(tmp_path), numbers(3 * n_blocks - 2), INLINE)
+    assert sum(counted.values()) <= 7 * n_blocks + 20, counted
+
+
+def test_a_start_says_what_it_was(tmp_path):
+    job = job_in(tmp_path)
+    done_by(job, numbers(1), INLINE)
+    (start,) = folder_of(job).starts(0)
+    assert (start.attempt, start.element, start.left) == (1, 0, "")
+    assert start == Start(attempt=1, element=0, node=os.uname().nodename, at_us=start.at_us)

@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import loader
+from loader.errors import InvalidRuntime
 
 from ..units import size
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
     from ..verify.root import RootReport
     from ..verify.shard import Problem
 
@@ -18,6 +20,9 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
     parser.add_argument("--full", action="store_true", help="read every byte")
+    parser.add_argument(
+        "--cluster", metavar="FILE", help="file of a cluster that reads the shards, with --full"
+    )
 
 
 def run(arguments: Namespace) -> Answer:
@@ -25,9 +30,16 @@ def run(arguments: Namespace) -> Answer:
     from ..verify.version import verify
 
     root = loader.Root(arguments.root)
+    cluster = None
+    if arguments.cluster is not None:
+        from ..compute.cluster import read_cluster
+
+        if not arguments.full:
+            raise InvalidRuntime("--cluster reads every byte; add --full")
+        cluster = read_cluster(arguments.cluster)
     if arguments.ref is None:
-        return answer_of_root(root, full=arguments.full)
-    report = verify(root, arguments.ref, full=arguments.full)
+        return answer_of_root(root, full=arguments.full, cluster=cluster)
+    report = verify(root, arguments.ref, full=arguments.full, cluster=cluster)
     how = (
         "every byte" if report.full else "tables, sizes, indexes and a row of each (--full reads every byte)"
     )
@@ -38,11 +50,11 @@ def run(arguments: Namespace) -> Answer:
     return report.to_json(), _text(report.problems, [said]), 1 if report.problems else 0
 
 
-def answer_of_root(root: "loader.Root", *, full: bool) -> Answer:
+def answer_of_root(root: "loader.Root", *, full: bool, cluster: "Cluster | None" = None) -> Answer:
     """Check a whole root, and answer as `penstock verify`."""
     from ..verify.root import verify_root
 
-    return _root(verify_root(root, full=full))
+    return _root(verify_root(root, full=full, cluster=cluster))
 
 
 def _root(report: "RootReport") -> Answer:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.dataset.leases.lease import list_leases
@@ -23,6 +23,9 @@ from .derived import CHECKS, check_stored
 from .log import check_log
 from .shard import Problem
 from .version import check_version
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 DERIVED = (
     "plans",
@@ -43,7 +46,7 @@ DERIVED = (
     "seals",
     "foreign",
 )
-LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations")
+LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations", "jobs")
 FOLDERS = frozenset(("data", *DERIVED, *LIVES))
 """Folders under a root beside its marker and its log; anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
@@ -91,7 +94,7 @@ class RootReport:
         return asdict(self)
 
 
-def verify_root(root: Root, *, full: bool = False) -> RootReport:
+def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = None) -> RootReport:
     """Check a root, and count its objects.
 
     - The log's entries, chain, rules and hints.
@@ -101,6 +104,8 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
 
     Costs a listing of the root, a request per log entry, version, lease and table, and `check_version` of shards that
     were not looked at with another version. Memory: 100 bytes per object.
+
+    cluster: reads the shards, of which every byte is read; None: this process.
 
     Raises: NotARoot; FormatTooNew for a root, log entry or manifest of a newer penstock; StoreError where the root
     cannot be listed.
@@ -114,7 +119,7 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
     state, problems = check_log(root.store, numbers, hints)
     report.entries = state.n
     report.problems.extend(problems)
-    named = _versions(root, state, report)
+    named = _versions(root, state, report, cluster)
     for key, nbytes in listed:
         if key.startswith("data/") and key not in named:
             report.unreferenced += 1
@@ -133,7 +138,7 @@ def verify_root(root: Root, *, full: bool = False) -> RootReport:
     return report
 
 
-def _versions(root: Root, state: State, report: RootReport) -> set[str]:
+def _versions(root: Root, state: State, report: RootReport, cluster: "Cluster | None") -> set[str]:
     """Check every version. Returns the paths that any of them names."""
     named: set[str] = set()
     looked_at: set[str] = set()
@@ -149,7 +154,7 @@ def _versions(root: Root, state: State, report: RootReport) -> set[str]:
             except VersionRetired:  # since the log was read
                 report.retired += 1
                 continue
-            found = check_version(version, full=report.full, seen=looked_at)
+            found = check_version(version, full=report.full, seen=looked_at, cluster=cluster)
             problems = found.problems
             report.shards += found.shards
         report.problems.extend(problems)

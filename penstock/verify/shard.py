@@ -27,6 +27,16 @@ class Problem:
     """The damage, and often the remedy, in words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardProblems:
+    """The result of a shard."""
+
+    problems: list[Problem]
+    """Things that are wrong."""
+    unverified_nbytes: int
+    """Bytes that were read, and of which no checksum is known."""
+
+
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:

@@ -1,25 +1,26 @@
 """`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from loader import Root, Version
-from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.part import SHARDS_SCHEMA
-from loader.dataset.tables.foreign_objects import is_foreign
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import PenstockError
-from loader.storage import ObjectInfo
 
 from ..progress import progress
-from .registered import check_registered
-from .shard import Problem, check_bytes, check_last_row
+from .check_shard import check_shard
+from .shard import Problem, ShardProblems
 from .tables import any_in, bad_tables, check_statistics, compare_tables
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 SAMPLE_SHARDS = 1000
 """Shards that are looked at without `--full`: the first, the last and others evenly between them."""
@@ -51,16 +52,18 @@ class Report:
         return asdict(self)
 
 
-def verify(root: Root, ref: str, *, full: bool = False) -> Report:
+def verify(root: Root, ref: str, *, full: bool = False, cluster: "Cluster | None" = None) -> Report:
     """Check the log's chain, the manifest, and the version as `check_version` does.
 
     Raises: what opening the version raises (VersionNotFound, NotARoot, Corrupt for a damaged log or manifest).
     """
     root.log.verify()
-    return check_version(root.open(ref), full=full, seen=set())
+    return check_version(root.open(ref), full=full, seen=set(), cluster=cluster)
 
 
-def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
+def check_version(
+    version: Version, *, full: bool, seen: set[str], cluster: "Cluster | None" = None
+) -> Report:
     """Check every table against its hash and against the others, and shards.
 
     Without `full`, of a sample of the shards: the size, the index, and the header and checksum of the last row.
@@ -78,17 +81,14 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
     read. Each shard is read once, in order. Costs a request per table and, without `full`, 3 per shard of the sample.
 
     seen: shards and tables that were looked at before, and need not be again; those of this version are added.
+    cluster: reads the shards, of which every byte is read; None: this process.
     """
     report = Report(version=version.name, full=full)
-    unverified: list[int] = []
     bad = bad_tables(version, seen)
     different = list(compare_tables(version, bad))
     report.problems.extend([*bad.values(), *different])
     if full and not different:
         report.problems.extend(check_statistics(version, bad))
-    keys = _sample_keys(version, bad) if full else {}
-    # A part that is not among them is in a bad table, or in none.
-    no_keys = None if any_in(bad, version.manifest["samples"]) else list[str]()
     rows = _shard_rows(version, bad)
     report.of_shards = sum(file["n_rows"] for file in version.manifest["shards"])
     chosen = np.arange(len(rows))
@@ -96,25 +96,66 @@ def check_version(version: Version, *, full: bool, seen: set[str]) -> Report:
         chosen = np.unique(np.linspace(0, len(rows) - 1, SAMPLE_SHARDS).astype(np.int64))
     shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
     seen.update(shard["path"] for shard in shards)
-    with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
-        found = pool.map(
-            lambda shard: list(
-                _shard(version, shard, keys.get(shard["part"], no_keys), unverified.append, full=full)
-            ),
-            shards,
-        )
-        for shard in progress(
-            shards,
-            f"verify {version.name}",
-            lambda shard: int(shard["nbytes"]) if full else 1,
-            sum(s["nbytes"] for s in shards) if full else len(shards),
-        ):
-            report.shards += 1
-            report.rows += shard["n_rows"]
-            report.nbytes += shard["nbytes"]
-            report.problems.extend(next(found))
-    report.unverified_nbytes = sum(unverified)
+    read = partial(_shards_here, full=full) if cluster is None else partial(_shards_on, cluster)
+    found = read(version, shards, bad)
+    for shard in progress(
+        shards,
+        f"verify {version.name}",
+        lambda shard: int(shard["nbytes"]) if full else 1,
+        sum(s["nbytes"] for s in shards) if full else len(shards),
+    ):
+        one = next(found)
+        report.shards += 1
+        report.rows += shard["n_rows"]
+        report.nbytes += shard["nbytes"]
+        report.problems.extend(one.problems)
+        report.unverified_nbytes += one.unverified_nbytes
     return report
+
+
+def _shards_here(
+    version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
+) -> Iterator[ShardProblems]:
+    """Yield what is wrong with each shard: with `full` one after the other, in order of their bytes."""
+    keys = _sample_keys(version, bad) if full else {}
+    no_keys = _no_keys(version, bad)
+
+    def read(shard: dict[str, Any]) -> ShardProblems:
+        unverified: list[int] = []
+        problems = list(
+            check_shard(version, shard, keys.get(shard["part"], no_keys), unverified.append, full=full)
+        )
+        return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+
+    with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
+        yield from pool.map(read, shards)
+
+
+def _shards_on(
+    cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
+) -> Iterator[ShardProblems]:
+    """Yield what is wrong with each shard, every byte of which a cluster reads."""
+    from ..compute.job import StoredPlace
+    from .shards_job import ShardUnit, shards_read_on
+
+    files = _keys_files(version, bad)
+    known = _no_keys(version, bad) is not None
+    units = [
+        ShardUnit(
+            root=StoredPlace.of(version.store).url,
+            version=version.id,
+            shard=shard,
+            keys=files.get(shard["part"]),
+            keys_are_known=known or shard["part"] in files,
+        )
+        for shard in shards
+    ]
+    yield from shards_read_on(cluster, version, units)
+
+
+def _no_keys(version: Version, bad: Collection[str]) -> list[str] | None:
+    """Return the keys of a part that no good samples file has: none, or None where a bad one may have it."""
+    return None if any_in(bad, version.manifest["samples"]) else []
 
 
 def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
@@ -127,6 +168,17 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
         return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
 
 
+def _keys_files(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return part -> the samples file with its keys, as the manifest names it, by the files that are not bad."""
+    named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
+    tables = get_tables(version.store, [TableFile.from_json(one) for one in named], ["part"])
+    return {
+        part: one
+        for one, table in zip(named, tables, strict=True)
+        for part in table["part"].unique().to_pylist()
+    }
+
+
 def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]:
     """Return part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
     keys: dict[str, list[str]] = {}
@@ -136,57 +188,3 @@ def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]
         for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
             keys.setdefault(part, []).append(key)
     return keys
-
-
-def _shard(
-    version: Version,
-    shard: dict[str, Any],
-    keys: list[str] | None,
-    unverified: Callable[[int], None],
-    *,
-    full: bool,
-) -> Iterator[Problem]:
-    """Yield the problems of a shard and its index.
-
-    keys: of its part, by the samples table; None where that cannot be told.
-    unverified: told the registered bytes of which no checksum is known.
-    full: whether every byte is read.
-    """
-    address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
-    try:
-        registered = is_foreign(shard["path"])
-        if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
-            return  # its object may be another now, or gone: registering again has left its samples out
-        found = _head(version, shard["path"])
-        if found.nbytes != shard["nbytes"]:
-            yield Problem(
-                address=address,
-                what=f"the shard has {found.nbytes} bytes, the manifest says {shard['nbytes']}",
-            )
-        index = IndexFile(version.store, IndexPlace.of(shard))
-        if index.n_rows != shard["n_rows"]:
-            yield Problem(
-                address=address,
-                what=f"its index has {index.n_rows} rows, the manifest says {shard['n_rows']}",
-            )
-        if full:
-            there = version.store.head(shard["index_path"]).nbytes
-            if there != shard["index_nbytes"]:  # readers ask for its first bytes, and see no others
-                yield Problem(
-                    address=address,
-                    what=f"its index has {there} bytes, the manifest says {shard['index_nbytes']}",
-                )
-            if registered:
-                yield from check_registered(version, shard, address, index, keys, unverified)
-            else:
-                yield from check_bytes(version, shard, address, index, keys)
-        elif not registered and index.n_rows and found.nbytes == shard["nbytes"]:
-            yield from check_last_row(version, shard, index)
-    except (PenstockError, OSError) as error:
-        yield Problem(address=address, what=str(error))
-
-
-def _head(version: Version, path: str) -> ObjectInfo:
-    """Return what the store of a shard says of it. Raises: Changed for a registered object that is another now."""
-    placed = version.placed
-    return version.store.head(path) if placed is None else placed.head(path)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -22,7 +23,7 @@ from loader.errors import EngineUnreachable, JobCancelled, JobFailed, ObjectNotF
 from .blocks import write_units
 from .cluster import Cluster
 from .code import python_release, source_hash
-from .engines.contract import Engine, Look
+from .engines.engine import Engine, Look
 from .job import MAX_STARTS, Given, Head, Job, JobDescription, JobFolder, StoredPlace, now_us
 from .pool import Outcome
 from .runner import FINAL
@@ -121,30 +122,42 @@ def attach(
 
     units: called where the folder has none; the first submitter's are the job's. told: of the state, at each look.
 
+    Raises: as `submitted` and `follow`.
+    """
+    description = submitted(job, units)
+    return follow(JobFolder(job.store, job.id), description, job.work.result, engine, cluster, told)
+
+
+def follow(
+    folder: JobFolder,
+    description: JobDescription,
+    result: type[R],
+    engine: Engine,
+    cluster: Cluster,
+    told: Told | None = None,
+) -> Iterator[BlockOutcomes[R]]:
+    """Yield the blocks of a job that was submitted, as `attach`. result: type of its work's results.
+
     Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
 
     Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
     that libraries of other releases computed; JobCancelled where somebody stopped it; EngineUnreachable after a day of
     silence; StoreError.
     """
-    description = submitted(job, units)
-    folder = JobFolder(job.store, job.id)
     folder.go_on()
-    waiter = _Waiter(job, description, folder, engine, cluster)
-    firsts = [0]
-    for n_units, _ in description.blocks:
-        firsts.append(firsts[-1] + n_units)
+    waiter = _Waiter(folder, description, engine, cluster)
+    firsts = [0, *accumulate(n_units for n_units, _ in description.blocks)]
     seen: set[int] = set()
     head: Head | None = None
     delay_s = engine.look_s
     while True:
         fresh = [block for block in folder.done() if block not in seen]
         for block in fresh:
-            one, outcomes = folder.outcomes(description, block, job.work.result)
+            one, outcomes = folder.outcomes(description, block, result)
             if head is not None and one != head:
                 raise JobFailed(
-                    f"block {block} of job {job.id} was computed with {one.libraries}, others with {head.libraries}; "
-                    "install the same releases on all nodes, and clear the job"
+                    f"block {block} of job {folder.id} was computed with {one.libraries}, others with "
+                    f"{head.libraries}; install the same releases on all nodes, and penstock jobs clear {folder.id}"
                 )
             head = one
             seen.add(block)
@@ -177,13 +190,13 @@ def job_state(
     )
 
 
-class _Waiter(Generic[U, R]):
+class _Waiter:
     """Keeps an attempt at a job placed until its blocks are there."""
 
     def __init__(
-        self, job: Job[U, R], description: JobDescription, folder: JobFolder, engine: Engine, cluster: Cluster
+        self, folder: JobFolder, description: JobDescription, engine: Engine, cluster: Cluster
     ) -> None:
-        self._job, self._description, self._folder = job, description, folder
+        self._folder, self._description = folder, description
         self._engine, self._cluster = engine, cluster
         self._heard_s = time.monotonic()
         self._mine = 0  # the newest attempt that this process placed
@@ -196,7 +209,9 @@ class _Waiter(Generic[U, R]):
         Raises: JobFailed; JobCancelled; EngineUnreachable after `SILENCE_S`.
         """
         if self._folder.stopped:
-            raise JobCancelled(f"job {self._job.id} ({self._job.about}) was cancelled; run it again to go on")
+            raise JobCancelled(
+                f"job {self._folder.id} ({self._description.about}) was cancelled; run it again to go on"
+            )
         try:
             look = self._look(n_missing)
         except EngineUnreachable as error:
@@ -208,7 +223,7 @@ class _Waiter(Generic[U, R]):
 
     def _look(self, n_missing: int) -> Look:
         self.attempt, given = self._folder.given()
-        name = attempt_name(self._job.id, self.attempt)
+        name = attempt_name(self._folder.id, self.attempt)
         if given is None:
             return self._place(self.attempt + 1)
         if not given.placed:
@@ -222,7 +237,7 @@ class _Waiter(Generic[U, R]):
         if (
             look.state == "ended" and 0 < self._mine < self.attempt
         ):  # the newest is of a machine that we cannot see
-            look = self._engine.look(attempt_name(self._job.id, self._mine))
+            look = self._engine.look(attempt_name(self._folder.id, self._mine))
         if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
             return look
         self._check_ended(given)
@@ -238,9 +253,9 @@ class _Waiter(Generic[U, R]):
             return Look(state="unknown", reason=f"somebody else submits attempt {attempt}")
         self.attempt = self._mine = attempt
         n_blocks = len(self._description.blocks)
-        runner = self._cluster.runner(self._job, attempt)
+        runner = self._cluster.runner(self._folder, attempt)
         try:
-            self._engine.submit(attempt_name(self._job.id, attempt), runner, n_blocks, FINAL)
+            self._engine.submit(attempt_name(self._folder.id, attempt), runner, n_blocks, FINAL)
         except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for
             raise
         except Exception:
@@ -256,21 +271,21 @@ class _Waiter(Generic[U, R]):
         tired = sorted(block for block, n in starts.items() if n >= MAX_STARTS and block not in done)
         if tired:
             raise JobFailed(
-                f"blocks {', '.join(map(str, tired[:10]))} of job {self._job.id} began {MAX_STARTS} times without "
+                f"blocks {', '.join(map(str, tired[:10]))} of job {self._folder.id} began {MAX_STARTS} times without "
                 f"outcomes; {self._last_words(tired[0])}"
             )
         barren = self.attempt == self._mine and given.n_begun == starts.total()
         self._n_barren = self._n_barren + 1 if barren else 0
         if self._n_barren == BARREN:
             raise JobFailed(
-                f"{BARREN} attempts at job {self._job.id} began no block; {self._last_words(None)}"
+                f"{BARREN} attempts at job {self._folder.id} began no block; {self._last_words(None)}"
             )
 
     def _last_words(self, block: int | None) -> str:
         text = self._folder.log(block) if block is not None else ""
         if not text:
             with suppress(EngineUnreachable):
-                text = self._engine.logs(attempt_name(self._job.id, self.attempt), 0)
+                text = self._engine.logs(attempt_name(self._folder.id, self.attempt), 0)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
         where = f" on {', '.join(nodes)}" if nodes else ""

@@ -19,7 +19,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,11 +26,12 @@ from loader.cores import n_cores
 from loader.errors import InvalidCluster
 
 from ..units import parse_size
-from .engines.contract import Engine
-from .engines.inline import InlineEngine
-from .engines.local import LocalEngine
+from . import runner_process
+from .engines.engine import Engine
+from .engines.inline_engine import InlineEngine
+from .engines.local_engine import LocalEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
-from .job import Job, StoredPlace
+from .job import JobFolder, StoredPlace
 
 OUR_PACKAGES = ("assets", "penstock")
 
@@ -91,13 +91,13 @@ class Cluster:
         """Return the engine; close it after use. Raises: InvalidCluster."""
         return ENGINES[self.engine](self)
 
-    def runner(self, job: Job[Any, Any], attempt: int) -> list[str]:
+    def runner(self, folder: JobFolder, attempt: int) -> list[str]:
         """Return the command of a runner, without its element."""
-        place = StoredPlace.of(job.store)
+        place = StoredPlace.of(folder.store)
         told = {
             "root": place.url,
             "options": json.dumps(place.options),
-            "job": job.id,
+            "job": folder.id,
             "attempt": str(attempt),
             "cpus": str(self.cpus),
             "memory": str(self.memory_bytes),
@@ -105,7 +105,7 @@ class Cluster:
         }
         python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else sys.executable
         options = [word for name, value in told.items() for word in (f"--{name}", value)]
-        return [python, "-m", "penstock.compute", *options]
+        return [python, "-m", runner_process.__name__, *options]
 
 
 def _slurm(cluster: Cluster) -> Engine:

@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"/([0-9]+)(?:-([0-9]+))?\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Generic[U, R]):
-    """What is to be done. Equal jobs have one folder."""
+    """A list of units to be computed. Equal jobs have one folder."""
 
     store: Store
     """Store of the folder: of the root that the results are for."""
@@ -90,7 +90,7 @@ class StoredPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """`job.json`: what the first submitter wrote."""
+    """Description of a job, `job.json`, as its first submitter wrote it."""
 
     work: str
     """'module:name' of the work."""
@@ -134,7 +134,7 @@ class Start:
     unit: int = -1
     """Unit of the block that is about to run alone; -1: units run beside each other."""
     left: str = ""
-    """How it ended without outcomes: "told" to end, or "failed" by a fault; "" where it vanished, or still runs."""
+    """End without outcomes: "told" to end, or "failed" by a fault; "" for a start that vanished, or still runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class UnitFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerName:
-    """Who computes."""
+    """Name of a runner."""
 
     attempt: int
     """Attempt at the job."""

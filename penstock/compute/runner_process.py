@@ -1,6 +1,6 @@
 """Process of a runner, as an engine begins it.
 
-python -m penstock.compute --root URL --job ID --attempt 1 --element 0 --elements 4 --cpus 2
+python -m penstock.compute.runner_process --root URL --job ID --attempt 1 --element 0 --elements 4 --cpus 2
 """
 
 import argparse
@@ -67,7 +67,7 @@ def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) ->
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of a runner's arguments."""
-    made = argparse.ArgumentParser(prog="python -m penstock.compute", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m penstock.compute.runner_process", description=__doc__)
     made.add_argument("--root", required=True, help="URL of the store with the job's folder")
     made.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")
     made.add_argument("--job", required=True, help="id of the job")
@@ -87,3 +87,7 @@ def _end_with_parent(runner: Runner) -> None:
     while os.read(0, 1024):
         pass
     runner.tell_to_end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

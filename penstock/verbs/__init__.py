@@ -16,6 +16,7 @@ from . import (
     gc,
     hold,
     import_place,
+    jobs,
     lease,
     ls,
     migrate,
@@ -49,6 +50,7 @@ VERBS: dict[str, Verb] = {
     "batch": batch.VERB,
     "explain": explain.VERB,
     "seen": seen.VERB,
+    "jobs": jobs.VERB,
     "card": card.VERB,
     "bench": bench.VERB,
     "register": register.VERB,
@@ -100,6 +102,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "retire",
         "export",
     ),
-    "operate": ("doctor", "verify", "repair", "migrate", "lease", "hold", "gc", "takedown"),
+    "operate": ("doctor", "verify", "jobs", "repair", "migrate", "lease", "hold", "gc", "takedown"),
 }
 """User -> verbs, as `penstock --help` shows them; each verb is in one group."""

@@ -11,6 +11,7 @@ from penstock.compute.pool import Outcome
 from tests.compute.works import SQUARES, Number, Square
 
 REPOSITORY = Path(__file__).parents[2]
+INLINE_FILE = 'engine = "inline"\n'
 
 
 def job_in(folder: Path, fingerprint: str = "f") -> Job[Number, Square]:

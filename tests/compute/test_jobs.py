@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.errors import Corrupt, InvalidRuntime, JobCancelled, JobFailed
+from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed
 from loader.storage import open_store
 from penstock.compute import attach as attaching
 from penstock.compute.attach import attach, cancel, submitted
 from penstock.compute.blocks import MAX_COST_S, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
-from penstock.compute.job import MAX_STARTS, Job, Start, job_ids
+from penstock.compute.engines.engine import Look
+from penstock.compute.engines.local_engine import LocalEngine
+from penstock.compute.job import MAX_STARTS, Head, Job, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
 from penstock.compute.work import Work, work_at
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
@@ -70,7 +72,7 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_and_costs_no_o
 
 def test_a_store_at_fault_refuses_no_unit(tmp_path):
     job = job_in(tmp_path)
-    units = numbers(3, {1: "wait for the store"}, where=str(tmp_path))
+    units = numbers(3, {2: "wait for the store"}, where=str(tmp_path))
     found: list[object] = []
 
     def wait():
@@ -84,6 +86,7 @@ def test_a_store_at_fault_refuses_no_unit(tmp_path):
     waiting.join()
     assert found == [0, 1, 4]
     assert "the store does not answer" in folder_of(job).log(1)
+    assert len((tmp_path / "begun-1").read_text().split()) == 1, "its outcome was kept"
 
 
 def test_a_store_that_stays_at_fault_fails_the_job_with_its_words(tmp_path):
@@ -173,6 +176,34 @@ def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     monkeypatch.setattr(attaching, "INTENT_S", 0.5)
     assert told_of(done_by(job, numbers(0), LOCAL)) == [0, 1, 4]
     assert folder.given()[0] == 2
+
+
+def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
+    class Silent(LocalEngine):
+        looks = 0
+
+        def look(self, name):
+            self.looks += 1
+            if self.looks % 2:
+                raise EngineUnreachable("no answer")
+            return Look(state="unknown") if self.looks < 8 else super().look(name)
+
+    job, engine = job_in(tmp_path), Silent()
+    blocks = list(attach(job, numbers(5, seconds=0.2), engine, LOCAL))
+    engine.close()
+    assert engine.looks > 1
+    assert (len(blocks), folder_of(job).given()[0]) == (3, 1)
+
+
+def test_blocks_that_other_releases_computed_are_not_mixed(tmp_path):
+    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
+    done_by(job, numbers(4), INLINE)
+    description = folder.description()
+    assert description is not None
+    folder.store.delete_many([folder.key("done/1.jsonl.zst")])
+    folder.put_done(1, Head(libraries={"numpy": "1.0"}), [StoredOutcome(result={"n": 0, "square": 0})] * 3)
+    with pytest.raises(JobFailed, match=r"computed with .*'1\.0'"):
+        done_by(job, numbers(4), INLINE)
 
 
 def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path):

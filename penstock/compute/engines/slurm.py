@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loader.errors import InvalidCluster
 
-from .contract import Look
+from .engine import Look
 from .slurm_queue import ENDED, RUNNING, WAITING, SlurmQueue
 from .slurm_script import element_script
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from loader.errors import EngineUnreachable
 
-from .contract import Look
+from .engine import Look
 
 END_S = 10.0
 """Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""

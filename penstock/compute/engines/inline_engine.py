@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..pool import InlineCompute
 from ..runner_process import open_runner, parser
-from .contract import Look
+from .engine import Look
 
 
 class InlineEngine:
@@ -18,7 +18,7 @@ class InlineEngine:
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Run all blocks. See `Engine.submit`."""
         self._names.add(name)
-        arguments = [*runner[runner.index("penstock.compute") + 1 :], "--element", "0", "--elements", "1"]
+        arguments = [*runner[runner.index("-m") + 2 :], "--element", "0", "--elements", "1"]
         open_runner(parser().parse_args(arguments), lambda _: InlineCompute()).run()
 
     def find(self, name: str) -> bool:

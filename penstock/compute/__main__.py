@@ -1,7 +1,0 @@
-"""`python -m penstock.compute`: the process of a runner."""
-
-import sys
-
-from .runner_process import main
-
-sys.exit(main())

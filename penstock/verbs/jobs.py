@@ -1,0 +1,239 @@
+"""`penstock jobs ls|show|why|logs|attach|cancel|clear`: data jobs on clusters."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import loader
+from loader.errors import InvalidRuntime, ObjectNotFound
+
+from ..console.table import Table
+from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
+    from ..compute.job import JobDescription, JobFolder
+
+FORM = ("{:<32}", " {}", ", {}", ", {}")
+
+
+def _one(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="id of the job, or its beginning")
+
+
+def _with_cluster(parser: ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--cluster", metavar="FILE", required=True, help="file of the cluster that has it")
+
+
+def ls(arguments: Namespace) -> Answer:
+    """List the jobs of a root."""
+    from ..compute.job import JobFolder, job_ids
+
+    store = loader.Root(arguments.root).store
+    body = []
+    for id_ in job_ids(store):
+        folder = JobFolder(store, id_)
+        description = folder.description()
+        if description is not None:
+            body.append(_told(folder, description))
+    rows = [
+        (
+            row["id"],
+            row["about"],
+            f"{row['n_done']} of {row['n_blocks']} blocks done",
+            f"{row['n_units']} units",
+        )
+        for row in body
+    ]
+    table = Table(form=FORM, header=("id", "about", "blocks", "units"), rows=rows, titled=False)
+    return body, [table] if rows else "no jobs", 0
+
+
+def show(arguments: Namespace) -> Answer:
+    """Show a job: how far it is, and what it cost."""
+    folder, description = _job(arguments)
+    body = _told(folder, description)
+    again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
+    body |= {"begun_again": again, "stopped": folder.stopped, "code": description.code}
+    lines = [
+        f"{folder.id}: {description.about}",
+        f"work {description.work}, version {description.version}, Python {description.python}, "
+        f"source {description.code[:12]}",
+        f"{body['n_done']} of {body['n_blocks']} blocks done, {body['n_units']} units, attempt {body['attempt']}",
+    ]
+    if again:
+        lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
+    if body["stopped"]:
+        lines.append("somebody ended it: run it again, or penstock jobs attach, to go on")
+    return body, "\n".join(lines), 0
+
+
+def why(arguments: Namespace) -> Answer:
+    """Tell where the newest attempt at a job is, and why it waits."""
+    from ..compute.attach import attempt_name
+
+    folder, _ = _job(arguments)
+    engine = _cluster(arguments).open()
+    attempt, given = folder.given()
+    if given is None:
+        return {"attempt": 0}, "no attempt was made yet", 0
+    name = attempt_name(folder.id, attempt)
+    look = engine.look(name)
+    body = {"attempt": attempt, "name": name, "by": given.by, "state": look.state, "reason": look.reason}
+    body |= {"waiting": look.waiting, "running": look.running}
+    text = f"{name}, submitted by {given.by}: {look.state}, {look.running} runners run, {look.waiting} wait"
+    return body, text + (f": {look.reason}" if look.reason else ""), 0
+
+
+def logs(arguments: Namespace) -> Answer:
+    """Show what a runner of the newest attempt wrote, or why a block's last start failed."""
+    from ..compute.attach import attempt_name
+
+    folder, _ = _job(arguments)
+    if arguments.block is not None:
+        text = folder.log(arguments.block)
+        return (
+            {"block": arguments.block, "text": text},
+            text or f"no start of block {arguments.block} failed",
+            0,
+        )
+    if arguments.cluster is None:
+        raise InvalidRuntime("whose logs? pass --block N, or --cluster FILE for what a runner wrote")
+    attempt, _ = folder.given()
+    text = _cluster(arguments).open().logs(attempt_name(folder.id, attempt), arguments.element)
+    return {"element": arguments.element, "text": text}, text or "nothing was written", 0
+
+
+def attach(arguments: Namespace) -> Answer:
+    """Wait for a job, and begin what is missing of it."""
+    from ..compute.attach import follow
+    from ..compute.cluster import OUR_PACKAGES
+    from ..compute.work import work_at
+    from ..progress import progress
+
+    folder, description = _job(arguments)
+    cluster = _cluster(arguments)
+    work = work_at(description.work, [*OUR_PACKAGES, *cluster.packages])
+    engine = cluster.open()
+    ends: Counter[str] = Counter()
+    try:
+        blocks = follow(folder, description, work.result, engine, cluster)
+        for block in progress(blocks, description.about, lambda one: len(one.outcomes), description.n_units):
+            ends.update("done" if one.error is None else one.error.code for one in block.outcomes)
+    finally:
+        engine.close()
+    failed = ends.total() - ends["done"]
+    text = f"{ends['done']} units done, {failed} failed"
+    more = ", ".join(f"{code} {n}" for code, n in sorted(ends.items()) if code != "done")
+    return dict(ends), text + (f": {more}" if more else ""), 1 if failed else 0
+
+
+def cancel(arguments: Namespace) -> Answer:
+    """End a job to its last process."""
+    from ..compute.attach import cancel as cancel_job
+
+    folder, description = _job(arguments)
+    cancel_job(folder, _cluster(arguments).open())
+    return {"id": folder.id}, f"{folder.id} ({description.about}) was ended; its outcomes so far stay", 0
+
+
+def _clear_arguments(parser: ArgumentParser) -> None:
+    from ..units import parse_length
+
+    def read(text: str) -> float:
+        try:
+            return parse_length(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    parser.add_argument(
+        "id", nargs="?", help="id of a job, or its beginning; without one, all that are older"
+    )
+    parser.add_argument(
+        "--older",
+        type=read,
+        default=14 * 86_400.0,
+        metavar="14d",
+        help="submitted so long ago (default: 14d)",
+    )
+
+
+def clear(arguments: Namespace) -> Answer:
+    """Delete the folder of a job, or of all old ones."""
+    from ..compute.job import JobFolder, job_ids, now_us
+
+    store = loader.Root(arguments.root).store
+    if arguments.id is not None:
+        chosen = [_job(arguments)[0]]
+    else:
+        chosen = []
+        for id_ in job_ids(store):
+            folder = JobFolder(store, id_)
+            description = folder.description()
+            if description is None or now_us() - description.at_us > arguments.older * 1e6:
+                chosen.append(folder)
+    n_objects = sum(folder.remove() for folder in chosen)
+    return (
+        {"jobs": [one.id for one in chosen], "objects": n_objects},
+        f"{len(chosen)} jobs, {n_objects} objects deleted",
+        0,
+    )
+
+
+def _told(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
+    attempt, _ = folder.given()
+    return {
+        "id": folder.id,
+        "about": description.about,
+        "work": description.work,
+        "n_blocks": len(description.blocks),
+        "n_done": len(folder.done()),
+        "n_units": description.n_units,
+        "attempt": attempt,
+        "at_us": description.at_us,
+    }
+
+
+def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
+    from ..compute.job import JobFolder, job_ids
+
+    store = loader.Root(arguments.root).store
+    found = [one for one in job_ids(store) if one.startswith(arguments.id)]
+    if len(found) != 1:
+        what = f"{len(found)} jobs whose ids begin so" if found else "no such job"
+        raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
+    folder = JobFolder(store, found[0])
+    description = folder.description()
+    if description is None:
+        raise ObjectNotFound(
+            f"{folder.key('job.json')} in {store.url}: it was not submitted to its end; clear it"
+        )
+    return folder, description
+
+
+def _cluster(arguments: Namespace) -> "Cluster":
+    from ..compute.cluster import read_cluster
+
+    return read_cluster(arguments.cluster)
+
+
+def _logs_arguments(parser: ArgumentParser) -> None:
+    _one(parser)
+    parser.add_argument("--block", type=int, default=None, help="why this block's last start failed")
+    parser.add_argument("--element", type=int, default=0, help="number of the runner (default: 0)")
+    parser.add_argument("--cluster", metavar="FILE", help="file of the cluster, for what a runner wrote")
+
+
+VERB = Verb(
+    text="data jobs on clusters",
+    verbs={
+        "ls": Verb(text="the jobs of a root", run=ls),
+        "show": Verb(text="how far a job is", run=show, arguments=_one),
+        "why": Verb(text="where a job is, and why it waits", run=why, arguments=_with_cluster),
+        "logs": Verb(text="what a runner wrote, or why a block failed", run=logs, arguments=_logs_arguments),
+        "attach": Verb(text="wait for a job, and begin what is missing", run=attach, arguments=_with_cluster),
+        "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
+        "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),
+    },
+)

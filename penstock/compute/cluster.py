@@ -1,16 +1,6 @@
-"""Clusters: a TOML file names an engine, what a runner gets of it, and the code that runs there.
+"""Clusters: a TOML file names an engine, the share of it that a runner gets, and the code that runs there.
 
-engine = "slurm"
-venv = "/shared/penstock/.venv"       # the environment on the nodes; "" is the one of who submits
-queue = "long"
-environment = "/shared/penstock.env"  # NAME=value lines on the nodes: credentials of stores
-logs = "/shared/penstock-logs"
-submit = ["ssh", "login1"]
-packages = ["my_datasets"]            # whose works may run, besides penstock's own
-[slot]
-cpus = 8
-memory = "32GiB"
-number = 40
+See docs/clusters.md for examples.
 """
 
 import json
@@ -19,8 +9,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-
-import msgspec
 
 from loader.cores import n_cores
 from loader.errors import InvalidCluster
@@ -32,6 +20,7 @@ from .engines.inline_engine import InlineEngine
 from .engines.local_engine import LocalEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder, StoredPlace
+from .plain import from_mapping
 
 OUR_PACKAGES = ("assets", "penstock")
 
@@ -142,7 +131,7 @@ def read_cluster(path: str | Path) -> Cluster:
         slot = given.get("slot", {})
         _check_keys("", given, Cluster)
         _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
-        cluster = msgspec.convert(given, Cluster, strict=True)
+        cluster = from_mapping(given, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
     except (OSError, ValueError) as error:  # of reading, TOML, msgspec and sizes

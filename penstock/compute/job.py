@@ -1,14 +1,6 @@
-"""A job: what is to be done, and the folder of the store that says how far it is.
+"""A job: a list of units to be computed, and the folder of the store that says how far it is.
 
-    jobs/<id>/job.json                    work, version, code, blocks, units file; created once, by the first submitter
-    jobs/<id>/units-<sha256>.jsonl.zst    a unit per line, a frame per block
-    jobs/<id>/given/<attempt>.json        an attempt: its intent, then that an engine has it
-    jobs/<id>/begun/<block>-<start>.json  who began a block, and how that start ended if it could still say so
-    jobs/<id>/kept/<block>-<start>.jsonl.zst   outcomes so far, for who begins the block again
-    jobs/<id>/done/<block>.jsonl.zst      outcomes in the order of units; created once, the first counts
-    jobs/<id>/spent/<block>-<start>.json  seconds, processor time, memory, node: all that may differ between engines
-    jobs/<id>/logs/<block>-<start>.txt    traceback of a runner that failed
-    jobs/<id>/stop                        somebody wants the job ended
+Its objects are listed in docs/format.md, "Jobs".
 
 The id follows from what is to be done, so whoever computes it can submit, attach or finish. A block is done if its
 outcomes are there: retry, resume and attach are one operation.

@@ -3,13 +3,17 @@
 Nothing here can name code to run. JSON is strict: a value of another type, or a field that is missing, is refused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
 
-from loader.errors import Corrupt
+from loader.errors import Corrupt, MissingDependency
+
+try:
+    import msgspec
+except ImportError as error:
+    raise MissingDependency("data jobs need msgspec: pip install 'penstock[cluster]'") from error
 
 T = TypeVar("T")
 MAX_FRAME_BYTES = 2**30
@@ -30,6 +34,11 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:  # ValueError: of a __post_init__
         raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
+
+
+def from_mapping(given: Mapping[str, object], kind: type[T]) -> T:
+    """Return the value of a type from plain values, such as those of a TOML file. Raises: ValueError."""
+    return msgspec.convert(given, kind, strict=True)
 
 
 def to_frame(lines: Iterable[bytes]) -> bytes:

@@ -4,8 +4,8 @@ Element i takes blocks i, i + elements, ... that are not done. Every unit has ex
 
 - It returns, raises, hangs or dies in its worker: as `pool` says.
 - The runner vanishes: the block begins again, with the outcomes that were kept.
-- It vanishes twice, unannounced: from the third start on, units that are left run one at a time, and each is named in
-  the store before it begins, a unit that was named before last.
+- It vanishes twice, unannounced: units that are left run one at a time, beside nothing else. Each is named in the
+  store before it begins; a unit that was named before comes last.
 - A unit that is named at two such deaths has crashed; its neighbours go on.
 - The store or the disk is at fault: the runner fails, and no unit is refused.
 """
@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ class Runner:
         self._variables = store_variables(*(url for url, _ in stores))
         self._head = Head(libraries=libraries_here(self._work.libraries))
         self._told = threading.Event()
+        self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
 
     def run(self) -> int:
         """Compute this runner's blocks; return the exit status. Raises: the first fault, once the others ended."""
@@ -164,6 +166,22 @@ class Runner:
     def block(self, block: int) -> bool:
         """Compute a block; return False where it began too often. Raises: StoreError; Told."""
         starts = self._folder.starts(block)
+        with self._turn(alone=_n_vanished(starts) >= VANISHED):
+            return self._block(block, starts)
+
+    @contextmanager
+    def _turn(self, *, alone: bool) -> Iterator[None]:
+        """Wait until a block may run. alone: no other one of this runner runs beside it, and could end the runner."""
+        n = BLOCKS_AT_ONCE if alone else 1
+        with self._next_turn:
+            for _ in range(n):
+                self._turns.acquire()
+        try:
+            yield
+        finally:
+            self._turns.release(n)
+
+    def _block(self, block: int, starts: Sequence[Start]) -> bool:
         start = Start(
             attempt=self._name.attempt, element=self._name.element, node=self._name.node, at_us=now_us()
         )
@@ -229,7 +247,7 @@ class _BlockRun:
     ) -> None:
         self._runner, self._folder = runner, runner.folder
         self._block, self._start, self._number = block, start, number
-        self._vanished = [one for one in starts if not one.left]
+        self._starts = starts
         self._outcomes = self._folder.kept(block) if starts else {}
         self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)
         self.n_computed = 0
@@ -238,7 +256,7 @@ class _BlockRun:
         """Return the outcome of each unit. Raises: StoreError; Told."""
         units = self._runner.units(self._block)
         left = [number for number in range(len(units)) if number not in self._outcomes]
-        if len(self._vanished) >= VANISHED:
+        if _n_vanished(self._starts) >= VANISHED:
             self._one_at_a_time(units, left)
         else:
             found = self._runner.results([units[number] for number in left])
@@ -259,7 +277,7 @@ class _BlockRun:
             error.add_note(f"and how block {self._block} ended could not be written: {silent}")
 
     def _one_at_a_time(self, units: Sequence[Any], left: Sequence[int]) -> None:
-        deaths = Counter(one.unit for one in self._vanished)
+        deaths = Counter(one.unit for one in self._starts if not one.left)
         for number in sorted(left, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
                 reason = f"its runner vanished {deaths[number]} times while it ran alone"
@@ -283,6 +301,10 @@ class _BlockRun:
             self._folder.keep(self._block, self._number, self._outcomes)
             self._n_kept = len(self._outcomes)
         self._kept_at = time.monotonic()
+
+
+def _n_vanished(starts: Sequence[Start]) -> int:
+    return sum(not one.left for one in starts)
 
 
 def check_code(description: JobDescription) -> None:

@@ -70,6 +70,12 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_and_costs_no_o
     assert len((tmp_path / "begun-2").read_text().split()) == 4
 
 
+def test_a_unit_that_kills_its_runner_costs_no_other_block(tmp_path):
+    job = job_in(tmp_path)
+    units = numbers(7, {2: "kill the runner"}, where=str(tmp_path), seconds=0.4)
+    assert told_of(done_by(job, units, LOCAL)) == [0, 1, "crashed", 9, 16, 25, 36]
+
+
 def test_a_store_at_fault_refuses_no_unit(tmp_path):
     job = job_in(tmp_path)
     units = numbers(3, {2: "wait for the store"}, where=str(tmp_path))
@@ -80,7 +86,7 @@ def test_a_store_at_fault_refuses_no_unit(tmp_path):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while not any(one.left == "failed" for one in folder_of(job).starts(1)):
+    while waiting.is_alive() and not any(one.left == "failed" for one in folder_of(job).starts(1)):
         time.sleep(0.05)
     (tmp_path / "open").touch()
     waiting.join()

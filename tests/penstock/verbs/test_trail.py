@@ -199,6 +199,10 @@ def test_two_runs_are_compared(cli, root):
     assert came["key"] != key
     assert came["attempt"] > 0
     assert done.json["n_differing"] == len({step for step, _ in held})
+    _, beside = plan.batch_ids(held[0][0])[held[0][1] - 1]
+    train(root, "other", bad=[int(beside[1:])])  # each run has its own substitutions of one ledger
+    done = cli("trail", "against", "corrupt", "other", "--json", root=root.url)
+    assert (done.json["step"], len(done.json["slots"])) == (held[0][0], 2)
     train(root, "seeded", seed=4)
     done = cli("trail", "against", "one", "seeded", root=root.url)
     first, count, header, row, *_ = done.out.splitlines()

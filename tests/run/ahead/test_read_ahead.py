@@ -4,6 +4,7 @@ import gc
 import logging
 import threading
 from collections import Counter
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from loader.cache.cached_store import Claim
 from loader.cache.memory import MemoryPages
 from loader.cache.spec import PageMemory
 from loader.errors import Transient
-from loader.run.ahead.ranges import RangesAhead
+from loader.run.ahead.ranges import Ranges, RangesAhead
+from loader.storage import Span
 
 PAGE = 2**16
 SAMPLE = 6_000
@@ -202,6 +204,21 @@ def test_the_budget_is_never_exceeded(limit, source, memory_root, monkeypatch, w
         metrics = batches.metrics()
     assert (got, metrics["refetched_total"]) == (960, 0)
     assert 0 < max(peaks.values()) <= limit
+
+
+def test_each_range_of_a_unit_is_its_own(memory_root):
+    store = memory_root.store
+    store.put("object", bytes(range(100)))
+    spans = [Span(0, 4), Span(40, 3), Span(90, 2)]
+    ahead = RangesAhead(lambda step: {}, {0: store}, 2**20)
+    unit = Ranges(7, 0, "object", spans, Future())
+    assert ahead.claim(unit) is Claim.TAKEN
+    assert ahead.fetch(unit) == 9
+    taken = ahead.take(0, "object", spans[::-1])
+    assert [bytes(one.data) for one in taken] == [
+        bytes(range(n.offset, n.offset + n.nbytes)) for n in spans[::-1]
+    ]
+    assert ahead.take(0, "object", spans) == [None] * 3
 
 
 def test_a_page_that_fails_is_read_by_the_batch(memory_root, watched, wait_for, monkeypatch):

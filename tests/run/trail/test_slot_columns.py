@@ -56,6 +56,7 @@ def told(value):
     st.randoms(use_true_random=False),
 )
 @example([{"a": RAMP}, None, {"a": RAMP + 1}], "torch", None)
+@example([{"a": RAMP}, {"a": RAMP[:-1]}], "numpy", None)
 @example([{"a": b"x"}, None, {"b": 1}, {"b": 2.5}], "numpy", None)
 @example([{"a": 1}, {"a": 2.5}, None], "torch", None)
 def test_samples_one_by_one_are_those_of_their_batch(samples, framework, order) -> None:

@@ -130,7 +130,7 @@ class _Videos:
     def add(self, sample: Sample, episode: Planned) -> dict[str, Any]:
         """Append an episode's packets, and return where it is shown. Raises: Corrupt."""
         with self._packets(sample, episode) as (video, span):
-            if self._writer is None or span.kind != self._kind:
+            if self._writer is None or span.kind != self._kind or not self._writer.takes(span):
                 self.finish()
                 self._writer, self._kind = Mp4Writer(video[1]), span.kind
             width, height = video[1].codec_context.width, video[1].codec_context.height

@@ -22,6 +22,8 @@ TOLERANCE_S = 1e-4
 """Seconds by which an episode's first frame may lie beside `from_timestamp`: a float64 sum, LeRobot's own tolerance."""
 _BEFORE_S = 1.0
 """Seconds before the episode at which reading begins: an mp4 file is searched by times of decoding."""
+_MOST_TICKS = 2**31 - 1
+"""Ticks for which an mp4 file can show a frame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class Span:
     """Ticks at which their frames are shown, the first at 0."""
     key: Sequence[bool]
     """True for keyframes."""
-    durations: Sequence[int]
-    """Ticks."""
+    end: int
+    """Tick at which the last frame ends, as `end_of` has it."""
     places: Sequence[int]
     """First byte of each in its file; -1 where the container does not say."""
     time_base: Fraction
@@ -58,11 +60,14 @@ class Span:
         back = max(at - pts for at, pts in zip(shown, self.pts, strict=True))
         return [at - back for at in shown]
 
-    @property
-    def end(self) -> int:
-        """Tick at which the last frame ends."""
-        last = max(range(len(self.pts)), key=self.pts.__getitem__)
-        return self.pts[last] + self.durations[last]
+
+def end_of(pts: Sequence[int], told: int = 0) -> int:
+    """Return the tick at which the last frame ends: as it is told, and it lasts as long as the one before at least.
+
+    A packet's own duration says nothing of it: in an mp4 file that is the time to the next packet's decoding.
+    """
+    *_, before, last = 0, 0, *sorted(pts)[-2:]
+    return max(told, last + max(1, last - before))
 
 
 @contextlib.contextmanager
@@ -123,11 +128,17 @@ def read_span(
         raise Corrupt(f"{what}: the episode has {frames} rows, and the video more frames")
     if len(set(pts)) < frames:
         raise Corrupt(f"{what}: two frames are shown at one moment")
+    told = (stream.duration or 0) if to_s is None else round(Fraction(to_s) / base) - pts[0]
+    last_end = end_of([at - pts[0] for at in pts], told)
+    if last_end - (end - pts[0]) > _MOST_TICKS:
+        raise Corrupt(
+            f"{what}: row {frames - 1} would be shown for {last_end - (end - pts[0]):,} ticks of {base} s"
+        )
     return Span(
         bodies=[bytes(packet) for packet in taken],
         pts=[at - pts[0] for at in pts],
         key=[packet.is_keyframe for packet in taken],
-        durations=[max(1, packet.duration or 1) for packet in taken],
+        end=last_end,
         places=[-1 if packet.pos is None else packet.pos for packet in taken],
         time_base=base,
         kind=kind_of(stream),
@@ -192,23 +203,30 @@ class Mp4Writer:
         self._stream.time_base = self._base
         self.end = 0
         """Tick at which the last frame ends."""
+        self._decoded: int | None = None  # tick at which the last packet is
+
+    def takes(self, span: Span) -> bool:
+        """Return whether an episode can come next: one that is reordered further goes to the decoder too early."""
+        return self._decoded is None or self.end + span.decoded[0] > self._decoded
 
     def add(self, span: Span) -> None:
         """Append an episode."""
         import av
 
         shown, decoded = span.shown.tolist(), span.decoded
+        ends = dict(zip(shown, [*shown[1:], span.end], strict=True))
         for number, body in enumerate(span.bodies):
             packet: Any = av.Packet(body)
             packet.pts = self.end + span.pts[number]
             packet.dts = self.end + decoded[number]
             packet.is_keyframe = span.key[number]
             packet.time_base = self._base
-            packet.duration = span.durations[number]
+            packet.duration = ends[span.pts[number]] - span.pts[number]
             if number + 1 == len(span.bodies):  # so that the whole lasts as long as its frames are shown
-                packet.duration = max(1, span.end - shown[number])
+                packet.duration = span.end - shown[number]
             packet.stream = self._stream
             self._output.mux(packet)
+        self._decoded = self.end + decoded[-1]
         self.end += span.end
 
     def finish(self) -> bytes:

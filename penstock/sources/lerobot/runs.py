@@ -15,7 +15,7 @@ from loader.errors import DecodeFailed, InvalidStore
 from loader.modalities.fields import Buffer
 from loader.modalities.video.packet_table import PacketTable, packets_bytes, read_packets
 
-from .packets import Span, kind_of, mp4_of, opened
+from .packets import Span, end_of, kind_of, mp4_of, opened
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -59,15 +59,7 @@ def run_of(
     file.seek(int(places[-1]))  # the last one was read just now, and lies right if all do
     if file.read(int(sizes[-1])) != span.bodies[-1]:
         raise _refused(what, "its packets do not lie in the file as a decoder takes them")
-    shown = span.shown
-    gap = int(shown[-1] - shown[-2]) if len(shown) > 1 else 1
-    packets = RunPackets(
-        bodies=span.bodies,
-        pts=span.pts,
-        dts=span.decoded,
-        key=span.key,
-        end=max(span.end, int(shown[-1]) + gap),
-    )
+    packets = RunPackets(bodies=span.bodies, pts=span.pts, dts=span.decoded, key=span.key, end=span.end)
     table = table_of_run(video[1].codec_context, packets, span.time_base)
     facts = table.facts
     if because := facts.whole_because or ("" if facts.codec in CONFIGURATION else f"codec {facts.codec}"):
@@ -95,9 +87,6 @@ def opened_run(
         )
     places = zip(table.pos.tolist(), table.size.tolist(), strict=True)
     bodies = [bytes(whole[pos : pos + size]) for pos, size in places]
-    durations = [1] * len(bodies)
-    last = int(table.pts.argmax())
-    durations[last] = max(1, table.facts.end_pts - int(table.pts[last]))
     with opened(io.BytesIO(_first_packet(table, bodies[0])), what) as video:
         yield (
             video,
@@ -105,7 +94,7 @@ def opened_run(
                 bodies=bodies,
                 pts=table.pts.tolist(),
                 key=table.key.tolist(),
-                durations=durations,
+                end=end_of(table.pts.tolist(), table.facts.end_pts),
                 places=table.pos.tolist(),
                 time_base=table.facts.time_base,
                 kind=kind_of(video[1]),

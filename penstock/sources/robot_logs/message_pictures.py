@@ -13,7 +13,7 @@ import numpy as np
 
 from loader.errors import Corrupt, InvalidSample
 
-from ..lerobot.packets import Span, mp4_of, opened
+from ..lerobot.packets import Span, end_of, mp4_of, opened
 
 _PACKAGES = ("sensor_msgs", "foxglove", "foxglove_msgs")
 _KINDS = {"Image": "raw", "RawImage": "raw", "CompressedImage": "encoded", "CompressedVideo": "encoded"}
@@ -110,12 +110,11 @@ def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> by
         if not key[0]:
             raise Corrupt(f"{what}: its first frame is no keyframe; packets are never encoded anew")
         base, pts = _ticks(ns, what)
-        gaps = np.diff(pts)
         span = Span(
             bodies=frames,
             pts=pts.tolist(),
             key=key,
-            durations=[*gaps.tolist(), int(gaps[-1]) if len(gaps) else 1],
+            end=end_of(pts.tolist()),
             places=[-1] * len(frames),
             time_base=base,
             kind=(),

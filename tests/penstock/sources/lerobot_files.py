@@ -22,18 +22,24 @@ BASE = {
 }
 
 
-def video(path, numbers, gop=3, b_frames=0, fps=30):
-    """Encode a picture for each number: an mp4 file that begins with a keyframe."""
+def video(path, numbers, gop=3, b_frames=0, fps=30, ticks=None):
+    """Encode a picture for each number: an mp4 file that begins with a keyframe. ticks: of a second; None: x264's."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with av.open(path, "w", format="mp4") as out:
-        stream = out.add_stream(
-            "libx264", rate=fps, options={"g": str(gop), "bf": str(b_frames), "b_strategy": "0"}
-        )
+    scale = {"video_track_timescale": str(ticks)} if ticks else {}
+    with av.open(path, "w", format="mp4", options=scale) as out:
+        # Without sc_threshold each of these pictures is a scene of its own, and none a B-frame.
+        kinds = {"g": str(gop), "bf": str(b_frames), "b_strategy": "0", "sc_threshold": "0"}
+        stream = out.add_stream("libx264", rate=fps, options=kinds)
+        if ticks:
+            stream.codec_context.time_base = Fraction(1, ticks)
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
-        for number in numbers:
+        for n, number in enumerate(numbers):
             picture = np.full((32, 32, 3), (7 * number % 256, 40, 255 - number), np.uint8)
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
+            frame = av.VideoFrame.from_ndarray(picture, "rgb24")
+            if ticks:
+                frame.pts, frame.time_base = round(n * ticks / fps), Fraction(1, ticks)
+            out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
 
 
@@ -41,7 +47,9 @@ def joined(path, parts):
     """Copy packets of files into one, one behind the other; return the seconds at which each begins and ends."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     ends = [0]
-    with av.open(path, "w") as out:
+    with av.open(parts[0]) as file:
+        ticks = file.streams.video[0].time_base.denominator
+    with av.open(path, "w", options={"video_track_timescale": str(ticks)}) as out:
         copied = None
         for part in parts:
             with av.open(part) as file:
@@ -96,7 +104,7 @@ def stats(episode):
                                   "std": [0.5] * 3, "count": [LENGTHS[episode]]}}  # fmt: skip
 
 
-def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0, gop=3):
+def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0, gop=3, ticks=None):
     """Write a dataset with a file for each episode."""
     put(folder / "meta/info.json", info("v2.1", cameras, fps,
         "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
@@ -110,7 +118,7 @@ def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0, gop=3):
         table(folder / f"data/chunk-000/episode_{n:06d}.parquet", rows(n, length, sum(LENGTHS[:n]), fps))
         for k, camera in enumerate(cameras):
             path = folder / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4"
-            video(str(path), range(20 * n + 100 * k, 20 * n + 100 * k + length), gop, b_frames, fps)
+            video(str(path), range(20 * n + 100 * k, 20 * n + 100 * k + length), gop, b_frames, fps, ticks)
     return folder
 
 

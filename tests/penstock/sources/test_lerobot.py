@@ -20,7 +20,21 @@ from penstock.sources.importing.importer import Options
 from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
 
-from .lerobot_files import CAMERA, LENGTHS, OTHER, TASKS, joined, lines, put, rows, table, v21, v30, video
+from .lerobot_files import (
+    CAMERA,
+    LENGTHS,
+    OTHER,
+    TASKS,
+    change_meta,
+    joined,
+    lines,
+    put,
+    rows,
+    table,
+    v21,
+    v30,
+    video,
+)
 from .test_export import Dying, Killed, kill
 
 
@@ -128,6 +142,48 @@ def test_what_is_imported_comes_out_and_in_again(old, tmp_path, monkeypatch, fil
     files = len(list((tmp_path / "out/data").rglob("*.parquet")))
     assert files == {1: 3, 6000: files, 2**30: 1}[file_bytes]
     assert len(list((tmp_path / "out/videos").rglob("*.mp4"))) == 2 * files
+
+
+def law_1(folder, tmp_path):
+    """Import, export, import: return the shared videos between, having compared all that an episode is."""
+    with loader.Root(tmp_path / "a") as one, loader.Root(tmp_path / "b") as two:
+        version = version_of(one, folder)
+        assert export(version, "lerobot", open_store(tmp_path / "out")).failures == []
+        back = version_of(two, tmp_path / "out")
+        assert content_digest(back, full=True).digest == content_digest(version, full=True).digest
+    return sorted((tmp_path / "out/videos").rglob("*.mp4"))
+
+
+@pytest.mark.parametrize("ticks", [None, 1000])
+def test_b_frames_come_out_and_in_again(tmp_path, ticks):
+    """Of files whose last packet is the last one shown or not, at times that are rounded or not."""
+    old = v21(tmp_path / "old", cameras=[CAMERA], b_frames=2, gop=100, ticks=ticks)
+    shared = v30(tmp_path / "new", old, cameras=[CAMERA])
+    assert read(shared) == read(old)
+    (film,) = law_1(shared, tmp_path)
+    shown = [pts for pts, _ in packets(film.read_bytes())[0]]
+    assert shown != sorted(shown)
+    assert shown[-1] < max(shown)
+
+
+@pytest.mark.parametrize("lengths", [(1, 8, 5), (2, 7, 1)])
+@pytest.mark.parametrize("ticks", [None, 1000])
+def test_an_episode_that_is_reordered_further_than_those_before_it_begins_a_file(
+    tmp_path, monkeypatch, lengths, ticks
+):
+    """One frame is not reordered: in its file the next episode would go to a decoder before it, or with it."""
+    monkeypatch.setattr("tests.penstock.sources.lerobot_files.LENGTHS", lengths)
+    films = law_1(v21(tmp_path / "old", cameras=[CAMERA], b_frames=2, gop=100, ticks=ticks), tmp_path)
+    assert [len(packets(film.read_bytes())[0]) for film in films] == [lengths[0], sum(lengths[1:])]
+
+
+def test_a_frame_that_is_shown_longer_than_mp4_can_hold_is_refused(tmp_path):
+    folder = v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA]), cameras=[CAMERA])
+    change_meta(folder, lambda rows: [*rows[:2], {**rows[2], f"videos/{CAMERA}/to_timestamp": 9e8}])
+    with pytest.raises(
+        Corrupt, match=r"episode 2: row 2 would be shown for 13,\d{3},\d{3},\d{3},\d{3} ticks"
+    ):
+        read(folder)
 
 
 def test_videos_of_another_kind_are_in_files_of_their_own(tmp_path):

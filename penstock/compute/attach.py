@@ -146,7 +146,7 @@ def follow(
     """
     folder.go_on()
     waiter = _Waiter(folder, description, engine, cluster)
-    firsts = [0, *accumulate(n_units for n_units, _ in description.blocks)]
+    firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
     head: Head | None = None
     delay_s = engine.look_s

@@ -32,17 +32,18 @@ def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
         yield block
 
 
-def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> tuple[str, list[tuple[int, int]]]:
+def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> tuple[str, list[tuple[int, int, int]]]:
     """Write units to a file, a frame per block and a line per unit. Memory: one block.
 
-    Returns SHA-256 hex of the file, and (number of units, bytes) of each block.
+    Returns SHA-256 hex of the file, and (number of units, first byte, bytes) of each block.
     """
     sha256 = hashlib.sha256()
-    blocks = []
+    blocks, offset = [], 0
     with path.open("wb") as file:
         for block in cut_blocks(work, units):
             frame = to_frame(map(to_json, block))
             sha256.update(frame)
             file.write(frame)
-            blocks.append((len(block), len(frame)))
+            blocks.append((len(block), offset, len(frame)))
+            offset += len(frame)
     return sha256.hexdigest(), blocks

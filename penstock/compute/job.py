@@ -98,8 +98,8 @@ class JobDescription:
     """'3.11': its minor release."""
     units: str
     """SHA-256 hex of the units file."""
-    blocks: list[tuple[int, int]]
-    """(number of units, bytes of their frame) of each block, in order."""
+    blocks: list[tuple[int, int, int]]
+    """(number of units, first byte of their frame in the units file, its bytes) of each block, in order."""
     stores: list[StoredPlace]
     """Stores that units may open."""
     at_us: int
@@ -108,7 +108,7 @@ class JobDescription:
     @property
     def n_units(self) -> int:
         """Number of units."""
-        return sum(n for n, _ in self.blocks)
+        return sum(n for n, *_ in self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +211,7 @@ class JobFolder:
     def units(self, description: JobDescription, block: int, kind: type[U]) -> list[U]:
         """Return the units of a block. Costs one range."""
         name = f"units-{description.units}.jsonl.zst"
-        offset = sum(nbytes for _, nbytes in description.blocks[:block])
-        n_units, nbytes = description.blocks[block]
+        n_units, offset, nbytes = description.blocks[block]
         where = f"block {block} of {self.key(name)}"
         lines = from_frame(self.store.get_range(self.key(name), offset, nbytes).data, where)
         if len(lines) != n_units:

@@ -10,16 +10,15 @@ Element i takes blocks i, i + elements, ... that are not done. Every unit has ex
 - The store or the disk is at fault: the runner fails, and no unit is refused.
 """
 
+import math
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from loader.errors import (
@@ -44,6 +43,8 @@ DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
 """Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
 FINAL = (DONE, REFUSED)
 """Exit statuses after which a runner need not begin again."""
+STOP_S = 5.0
+"""Seconds between two looks whether the job is to end, at least."""
 KEEP_S = 30.0
 """Outcomes are kept at least this often, in s."""
 BLOCKS_AT_ONCE = 2
@@ -75,8 +76,7 @@ class UnitFunction:
     def __call__(self, unit: bytes) -> tuple[str, bytes]:
         """Return ("result", JSON) or ("fault", text)."""
         work = work_at(self.place, self.packages)
-        with tempfile.TemporaryDirectory(prefix="unit-", ignore_cleanup_errors=True) as scratch:
-            node = Node(scratch=Path(scratch), stores=dict(self.stores))
+        with closing(Node(dict(self.stores))) as node:
             try:
                 result = work.function(from_json(unit, work.unit, "a unit"), node)
             except _FAULTS as error:
@@ -124,6 +124,7 @@ class Runner:
         self._variables = store_variables(*(url for url, _ in stores))
         self._head = Head(libraries=libraries_here(self._work.libraries))
         self._told = threading.Event()
+        self._asked_s, self._stopped = -math.inf, False
         self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
 
     def run(self) -> int:
@@ -137,8 +138,8 @@ class Runner:
             try:
                 while not self._told.is_set():
                     with lock:
-                        block = next(waiting, None)
-                    if block is None or self._folder.stopped:
+                        block = None if self._is_stopped() else next(waiting, None)
+                    if block is None:
                         return
                     if not self.block(block):
                         given_up.append(block)
@@ -157,6 +158,13 @@ class Runner:
         if errors or self._told.is_set():
             return TOLD
         return REFUSED if given_up else DONE
+
+    def _is_stopped(self) -> bool:
+        """Return whether somebody wants the job ended, as of the last `STOP_S`: blocks may be short."""
+        now_s = time.monotonic()
+        if now_s > self._asked_s + STOP_S:
+            self._asked_s, self._stopped = now_s, self._folder.stopped
+        return self._stopped
 
     def tell_to_end(self) -> None:
         """End all units; `run` returns, once outcomes so far are kept."""

@@ -12,6 +12,7 @@ bucket cannot run code on a node. The work stands at the top level of its functi
 
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -40,14 +41,25 @@ class Resources:
         return max(1, min(cpus // self.cpus, by_memory))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """Surroundings of a unit on the machine that runs it."""
 
-    scratch: Path
-    """Folder of this unit alone, removed after it."""
-    stores: Mapping[str, StoreSpec]
-    """URL -> spec of each store that the job names."""
+    def __init__(self, stores: Mapping[str, StoreSpec]) -> None:
+        """Take the specs of the stores that the job names, by their URL."""
+        self.stores = stores
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of this unit alone, removed after it."""
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="unit-", ignore_cleanup_errors=True)
+        return Path(self._scratch.name)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def open(self, url: str) -> Store:
         """Return a store that the job names. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""

@@ -1,0 +1,1 @@
+"""Data jobs on engines: what they cost beside their units."""

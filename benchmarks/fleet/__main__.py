@@ -1,0 +1,70 @@
+"""`python -m benchmarks.fleet`: what data jobs cost beside their units. Writes docs/benchmarks-fleet.md.
+
+`--cluster FILE` has a cluster compute the units too: a packages line of its file names benchmarks.
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ..contest import ROOT
+from ..throughput import say
+from ..view.rows import Row
+from . import rows
+
+PAGE = ROOT / "docs" / "benchmarks-fleet.md"
+MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
+    "cost": rows.own_cost,
+    "attach": rows.reattachment,
+    "wait": rows.waiting,
+}
+"""Name -> function that measures its rows."""
+HEAD = """# Data jobs
+
+Made by `{command}` on {machine}. {note}
+
+[Data jobs](clusters.md) beside their units, which sleep for a millisecond: medians, with range. The store is a folder.
+
+| measured | goal | figure | reached |
+| --- | --- | --- | --- |"""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
+    options.add_argument("--rows", default=",".join(MEASURED), help="of: %(default)s")
+    options.add_argument("--units", type=int, default=rows.Sizes.units)
+    options.add_argument("--blocks", type=int, default=rows.Sizes.blocks)
+    options.add_argument("--waited", type=int, default=rows.Sizes.waited)
+    options.add_argument("--rounds", type=int, default=rows.Sizes.rounds)
+    options.add_argument("--cluster", default="", metavar="FILE")
+    options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
+    options.add_argument("--out", type=Path, default=PAGE, help="write the page here (default: %(default)s)")
+    given = options.parse_args()
+    names = ("units", "blocks", "waited", "rounds", "cluster")
+    sizes = rows.Sizes(**{name: getattr(given, name) for name in names})
+    changed = [
+        f"--{name} {getattr(given, name)}"
+        for name in ("rows", *names)
+        if getattr(given, name) != options.get_default(name)
+    ]
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.rows.split(","):
+            for row in MEASURED[name](Path(folder), sizes):
+                say(str(row))
+                found.append(row)
+    machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    head = HEAD.format(
+        command=" ".join(["python -m benchmarks.fleet", *changed]), machine=machine, note=given.note
+    )
+    text = "\n".join([*(line.rstrip() for line in head.splitlines()), *map(str, found)]) + "\n"
+    given.out.write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,56 @@
+"""Works of the benchmark. A node imports them by name."""
+
+import time
+from dataclasses import dataclass
+
+from penstock.compute.work import Node, Work
+
+UNIT_S = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A unit."""
+
+    n: int
+
+
+def wait(unit: Number, _: Node) -> Number:
+    """Take a millisecond."""
+    time.sleep(UNIT_S)
+    return unit
+
+
+def wait_alone(n: int) -> int:
+    """Take a millisecond, as a unit of the pool without a job."""
+    time.sleep(UNIT_S)
+    return n
+
+
+def _minutes(_: Number) -> float:
+    return 300.0
+
+
+SHORT = Work(
+    name="short",
+    version="1",
+    function=wait,
+    unit=Number,
+    result=Number,
+    timeout_s=60,
+    cost_s=lambda _: UNIT_S,
+)
+LONG = Work(
+    name="long", version="1", function=wait, unit=Number, result=Number, timeout_s=60, cost_s=_minutes
+)
+"""Each of its units is a block."""
+
+
+def _no_time(_: Number) -> float:
+    return 0.0
+
+
+MANY = Work(
+    name="many", version="1", function=wait, unit=Number, result=Number, timeout_s=60, cost_s=_no_time
+)
+"""Its blocks are of 256 units."""

@@ -10,6 +10,7 @@ Element i takes blocks i, i + elements, ... that are not done. Every unit has ex
 - The store or the disk is at fault: the runner fails, and no unit is refused.
 """
 
+import errno
 import math
 import sys
 import threading
@@ -26,7 +27,6 @@ from loader.errors import (
     Corrupt,
     Forbidden,
     InvalidRuntime,
-    PenstockError,
     StoreError,
     Throttled,
     Transient,
@@ -52,6 +52,10 @@ BLOCKS_AT_ONCE = 2
 VANISHED = 2
 """Unannounced ends of a block's starts after which units run one at a time; and those of a unit before it crashed."""
 _FAULTS = (Transient, Throttled, Forbidden)
+_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+)
+"""Errors of a disk or a machine, and not of the unit: a file that is missing is the unit's."""
 
 
 class Fault(StoreError):
@@ -79,10 +83,8 @@ class UnitFunction:
         with closing(Node(dict(self.stores))) as node:
             try:
                 result = work.function(from_json(unit, work.unit, "a unit"), node)
-            except _FAULTS as error:
-                return "fault", str(error).encode()
-            except OSError as error:
-                if isinstance(error, PenstockError):
+            except Exception as error:
+                if not _is_fault(error):
                     raise
                 return "fault", f"{type(error).__name__}: {error}".encode()
             return "result", to_json(result)
@@ -309,6 +311,10 @@ class _BlockRun:
             self._folder.keep(self._block, self._number, self._outcomes)
             self._n_kept = len(self._outcomes)
         self._kept_at = time.monotonic()
+
+
+def _is_fault(error: Exception) -> bool:
+    return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)
 
 
 def _n_vanished(starts: Sequence[Start]) -> int:

@@ -1,5 +1,6 @@
 """Works of the tests of jobs. A node imports them by name."""
 
+import errno
 import os
 import signal
 import time
@@ -49,6 +50,10 @@ def square(unit: Number, node: Node) -> Square:
         time.sleep(3600)
     if unit.does == "wait for the store" and not (Path(unit.where) / "open").exists():
         raise Transient("the store does not answer")
+    if unit.does == "fill the disk":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    if unit.does == "miss a file":
+        Path("/no/such/file").read_bytes()
     if unit.does == "wrong type":
         return {"n": "text"}  # type: ignore[return-value]
     return Square(n=unit.n, square=unit.n**2)

@@ -77,7 +77,7 @@ def run_place_case(case: PlaceCase) -> Report:
         format, _ = case.write(folder / "place")
         sound = objects_of(folder / "place")
         outcome, code, reason = _imported(folder, format, broken)
-        if format in REGISTERED:
+        if format in REGISTERED or format == "arrow":
             _registered(folder, format, outcome, broken)
         if objects_of(folder / "place") != sound:
             broken.append("the place was written to")
@@ -128,7 +128,8 @@ def _registered(folder: Path, format: str, imported: str, broken: list[str]) -> 
     """Register the place and read it: what is imported can be registered, with the same bytes."""
     with loader.Root(folder / "registered") as root:
         try:
-            version = register(root, format, folder / "place", "d").version
+            options = OPTIONS.get(format, NO_OPTIONS)
+            version = register(root, format, folder / "place", "d", fields=options.fields).version
         except PenstockError as error:
             if imported == "admitted":
                 broken.append(f"imported, and not registered: {error}")

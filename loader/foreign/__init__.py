@@ -6,7 +6,7 @@ A format is a module with two names, and a line in `FORMATS`.
 - `look(store, infos)`: those of the listed objects that are of the format, with a function that gives the samples of
   one, each a `ForeignSample`, or many as a `ForeignRun`. InvalidStore where none can be read.
 
-Tables are in `TABLES`: their `look` takes options too, and their samples lie in what objects decode to.
+Tables are in `TABLES`: their `look` takes options too. Samples of Parquet lie in what objects decode to.
 
 It knows nothing of versions: `register.py` makes keys, groups, indexes and tables of what it yields.
 """
@@ -28,7 +28,11 @@ FORMATS = {
     "webdataset": ".formats.webdataset",
 }
 """Format -> its module."""
-TABLES = {"hf": ".formats.tables.hub", "parquet": ".formats.tables.parquet_rows"}
+TABLES = {
+    "arrow": ".formats.tables.arrow_batches",
+    "hf": ".formats.tables.hub",
+    "parquet": ".formats.tables.parquet_rows",
+}
 """Format of tables -> its module."""
 
 

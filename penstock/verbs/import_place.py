@@ -13,7 +13,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument(
         "format",
-        help="one that can be registered (energon, files, hf, litdata, mds, megatron, parquet, webdataset), or arrow, "
+        help="one that can be registered (arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset), or "
         "csv, jsonl, lerobot, mcap, robomimic, rosbag",
     )
     parser.add_argument(

@@ -18,8 +18,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="webdataset: tar archives; energon: the same with .nv-meta; mds: shards of MosaicML streaming; litdata: "
-        "chunks of LitData; megatron: indexed datasets; files: a sample each; parquet, hf: tables, each row a sample; "
-        "lerobot: episodes, whose videos stay and whose numbers are copied",
+        "chunks of LitData; megatron: indexed datasets; files: a sample each; arrow, parquet, hf: tables, each row "
+        "a sample; lerobot: episodes, whose videos stay and whose numbers are copied",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"

@@ -279,7 +279,7 @@ def test_bad_rows_are_named_as_by_an_import(root, tmp_path, columns, how, error,
 def test_what_cannot_be_registered_is_told(root, place, monkeypatch, tars):
     with pytest.raises(InvalidRuntime, match="are for tables"):
         register(root, "files", place, "t", key="id")
-    with pytest.raises(InvalidStore, match="accepted: energon, files, hf"):
+    with pytest.raises(InvalidStore, match="accepted: arrow, energon, files, hf"):
         register(root, "csv", place, "t")
     (place / "state.json").write_text("{}")
     with pytest.raises(InvalidStore, match="save_to_disk"):

@@ -8,8 +8,11 @@ from PIL import Image
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
+from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.class_names import class_names_of
+from penstock.sources.content_digest import content_digest
+from penstock.sources.importing.importer import Options
 from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
 
@@ -52,6 +55,22 @@ def test_what_it_saved_is_imported(tmp_path, peer):
                 ["cat", "dog"][i % 2],
                 f"{i}.flac",
             )
+
+
+def test_what_it_saved_is_registered_where_it_lies(tmp_path, peer):
+    """Of each split, less what has no bytes of its own there."""
+    without = ["cls", "box", "grid"]
+    peer("hf", "write", tmp_path)
+    for split, n in (("train", 6), ("test", 3)):
+        place = tmp_path / "saved" / split
+        with loader.Root(tmp_path / split) as root:
+            version = register(root, "arrow", place, "r", without=without).version
+            options = Options(without=frozenset(without))
+            assert import_place(root, "arrow", open_store(place), "i", options=options).failures == []
+            copied = root.open("i")
+            assert len(version) == n
+            assert version.fields == ("ids.i4", "image.png", "sound.flac")
+            assert content_digest(version, full=True).digest == content_digest(copied, full=True).digest
 
 
 def test_it_reads_our_export(tmp_path, peer):

@@ -65,5 +65,5 @@ def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
             yield file
         except PenstockError:
             raise
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:  # names of columns too
             raise Corrupt(f"{file.path} is damaged or cut: {error}") from error

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import TableRows
 from loader.dataset.columnar.features import check_labels, features_of
+from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.foreign.formats.object_file import ObjectFile, opened
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
 
 OPTIONS = frozenset({"key", "fields"})
-_MAGIC = b"ARROW1"
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -50,11 +50,6 @@ def _samples(store: Store, options: Options, labels: list[str] | None, run: Run)
 
 def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return schema and record batches of a file or a stream. Raises: ArrowException."""
-    begin = file.read(len(_MAGIC))
+    begin = file.read(len(MAGIC))
     file.seek(0)
-    source = pa.PythonFile(file, "r")
-    if begin == _MAGIC:
-        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-        return reader.schema, (reader.get_batch(at) for at in range(reader.num_record_batches))
-    stream = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-    return stream.schema, iter(stream)
+    return record_batches(pa.PythonFile(file, "r"), begin)

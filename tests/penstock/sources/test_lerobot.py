@@ -177,6 +177,16 @@ def test_an_episode_that_is_reordered_further_than_those_before_it_begins_a_file
     assert [len(packets(film.read_bytes())[0]) for film in films] == [lengths[0], sum(lengths[1:])]
 
 
+def test_the_last_frame_is_shown_until_the_end_that_the_dataset_tells(tmp_path):
+    folder = v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA], b_frames=2), cameras=[CAMERA])
+    change_meta(folder, lambda rows: [*rows[:2], {**rows[2], f"videos/{CAMERA}/to_timestamp": 1.5}])
+    with av.open(io.BytesIO(read(folder)["episode_000002"].fields[f"{CAMERA}.mp4"])) as film:
+        stream = film.streams.video[0]
+        begin = Fraction(2550 + 4086, 15360)  # x264 lets the last frame of a file end some ticks early
+        assert stream.duration * stream.time_base == Fraction(3, 2) - begin
+    law_1(folder, tmp_path)
+
+
 def test_a_frame_that_is_shown_longer_than_mp4_can_hold_is_refused(tmp_path):
     folder = v30(tmp_path / "new", v21(tmp_path / "old", cameras=[CAMERA]), cameras=[CAMERA])
     change_meta(folder, lambda rows: [*rows[:2], {**rows[2], f"videos/{CAMERA}/to_timestamp": 9e8}])

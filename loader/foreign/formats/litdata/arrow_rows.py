@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ....dataset.columnar.record_batches import record_batches
 from ....errors import InvalidSample, InvalidStore, PenstockError
 from ....storage import Span
 from ..indexed import check_apart, column_name, corrupt, field_name
@@ -38,7 +39,7 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
     done = 0
     try:
         source = pa.py_buffer(data)
-        for batch in _batches(source, data):
+        for batch in record_batches(source, data)[1]:
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
             done += batch.num_rows
@@ -48,15 +49,6 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
         raise corrupt(window, start, f"the table of its samples is damaged: {error}") from error
     if done != n_samples:
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
-
-
-def _batches(source: pa.Buffer, data: bytes) -> Iterator[pa.RecordBatch]:
-    if not data.startswith(b"ARROW1"):
-        yield from pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-        return
-    file = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-    for number in range(file.num_record_batches):
-        yield file.get_batch(number)
 
 
 def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) -> Iterator[Values]:

@@ -1,1 +1,1 @@
-"""Tables, whose values are no spans of their objects: read once at registration, then by the decoded chunk."""
+"""Tables, read once at registration: Parquet is then read by the decoded chunk, Arrow by the span."""

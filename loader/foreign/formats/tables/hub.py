@@ -13,7 +13,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Found:
     saved = next((info.key for info in infos if info.key.rpartition("/")[2] == "state.json"), None)
     if saved is not None:
         raise InvalidStore(
-            f"{store.url} has a dataset of save_to_disk ({saved}), whose Arrow files cannot be registered: import it "
-            "(penstock import hf), or save it with to_parquet"
+            f"{store.url} has a dataset of save_to_disk ({saved}), which tells splits in files of its own: import it "
+            "(penstock import hf), save it with to_parquet, or register a split's files (penstock register arrow)"
         )
     return found_in(store, infos, options, split_of)

@@ -94,9 +94,10 @@ def _samples(
         columns = {name: _values(reads, batch.column(name), info) for name in rows.field_columns}
         reads.forget()
         for at, row in enumerate(rows.rows(batch, first)):
-            if rows.has_keys and row.key in keys:
-                raise duplicate_key(row.key, info.key)
-            keys.add(row.key)
+            if rows.has_keys:
+                if row.key in keys:
+                    raise duplicate_key(row.key, info.key)
+                keys.add(row.key)
             yield _sample(row, at, columns, options, info)
         first += batch.num_rows
 

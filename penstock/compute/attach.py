@@ -234,9 +234,8 @@ class _Waiter:
             else:
                 return Look(state="unknown", reason=f"{given.by} is about to submit attempt {self.attempt}")
         look = self._engine.look(name)
-        if (
-            look.state == "ended" and 0 < self._mine < self.attempt
-        ):  # the newest is of a machine that we cannot see
+        if look.state == "ended" and 0 < self._mine < self.attempt:
+            # The newest one may be of a machine that this engine does not see: ours goes on.
             look = self._engine.look(attempt_name(self._folder.id, self._mine))
         if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
             return look

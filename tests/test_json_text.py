@@ -99,7 +99,8 @@ OWN = {
     "assets/featurizers/models/networks/of_timm.py": "weights that the operator named",
     "assets/featurizers/models/networks/of_transformers.py": "weights that the operator named",
     "dagster_project/sensors/release.py": "the sensor's own cursor",
-    "resources/compute/answers.py": "values may be NaN; whatever cannot be read is that worker's answer",
+    "penstock/compute/runner_process.py": "an argument of the command line",
+    "penstock/compute/pool/answers.py": "values may be NaN; whatever cannot be read is that worker's answer",
 }
 """Who reads JSON by itself, and why nobody else is stopped by what it reads."""
 

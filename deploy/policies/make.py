@@ -55,6 +55,7 @@ ROLES: Mapping[str, Rights] = {
         "places/": (CREATE,),
         "seals/": (CREATE,),
         "foreign/": (PUT,),
+        "jobs/": (PUT, DELETE),
     },
     "collector": {
         **_LOG,

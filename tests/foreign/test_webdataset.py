@@ -148,7 +148,7 @@ def test_a_place_without_archives_says_what_is_there(root, tmp_path):
     with pytest.raises(EmptyVersion, match="has no webdataset object among 1"):
         register(root, "webdataset", tmp_path / "tars", "photos")
     with pytest.raises(
-        InvalidStore, match="format 'wds' is not known; accepted: energon, files, hf, litdata"
+        InvalidStore, match="format 'wds' is not known; accepted: arrow, energon, files, hf, litdata"
     ):
         register(root, "wds", tmp_path / "tars", "photos")
     assert loader.Root(root.url).datasets() == []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..contest import ROOT
 from ..throughput import say
-from ..view.rows import Row
+from ..view.rows import Row, table_lines
 from . import formats, rows, tables
 
 PAGE = ROOT / "docs" / "benchmarks-exchange.md"
@@ -79,8 +79,7 @@ def main() -> int:
 
 def page_of(found: list[Row], command: str, machine: str, note: str) -> str:
     """The page."""
-    head = HEAD.format(command=command, machine=machine, note=note)
-    return "\n".join([*(line.rstrip() for line in head.splitlines()), *map(str, found)]) + "\n"
+    return "\n".join(table_lines(HEAD, found, command=command, machine=machine, note=note)) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..contest import ROOT
 from ..throughput import say
-from ..view.rows import Row
+from ..view.rows import Row, table_lines
 from . import rows
 
 PAGE = ROOT / "docs" / "benchmarks-fleet.md"
@@ -57,10 +57,9 @@ def main() -> int:
                 say(str(row))
                 found.append(row)
     machine = f"{platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    head = HEAD.format(
-        command=" ".join(["python -m benchmarks.fleet", *changed]), machine=machine, note=given.note
-    )
-    text = "\n".join([*(line.rstrip() for line in head.splitlines()), *map(str, found)]) + "\n"
+    command = " ".join(["python -m benchmarks.fleet", *changed])
+    lines = table_lines(HEAD, found, command=command, machine=machine, note=given.note)
+    text = "\n".join(lines) + "\n"
     given.out.write_text(text)
     print(text)
     return 0

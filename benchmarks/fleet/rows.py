@@ -14,9 +14,9 @@ from typing import Any
 from loader.cores import n_cores
 from loader.storage import open_store
 from loader.storage.disk.store import LocalStore
-from penstock.compute.attach import JobState, attach, submitted
+from penstock.compute.attach import attach, submitted
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.compute.job import Given, Head, Job, JobFolder, StoredOutcome, now_us
+from penstock.compute.job import Head, Job, JobFolder, StoredOutcome
 from penstock.compute.pool import LocalCompute
 from penstock.compute.work import Work
 
@@ -70,21 +70,17 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
 
 
 def reattachment(folder: Path, sizes: Sizes) -> Iterator[Row]:
-    """Time until a process that attaches knows how a job of many blocks stands, all but one of them done."""
+    """Time until a process that attaches has the outcomes of a job of many blocks, all but one of them done."""
     job = _job(folder / "reattached", LONG)
     _pretend(job, sizes.blocks, sizes.blocks - 1)
-    given = Given(by="another process", at_us=now_us(), n_begun=0)
-    JobFolder(job.store, job.id).intend(1, given)
     taken = []
     for _ in range(sizes.rounds):
-        states: list[JobState] = []
         begun = time.perf_counter()
         cluster = Cluster(engine="local", packages=("benchmarks",))
         with closing(cluster.open()) as engine:
-            blocks = attach(job, list, engine, cluster, states.append)
+            blocks = attach(job, list, engine, cluster)
             for _ in range(sizes.blocks - 1):
                 next(blocks)
-            del blocks
         taken.append(time.perf_counter() - begun)
     yield Row(
         what=f"attach to a job of {sizes.blocks:,} blocks, all outcomes read",

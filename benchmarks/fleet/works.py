@@ -27,30 +27,20 @@ def wait_alone(n: int) -> int:
     return n
 
 
-def _minutes(_: Number) -> float:
-    return 300.0
+def _costing(name: str, seconds: float) -> Work[Number, Number]:
+    return Work(
+        name=name,
+        version="1",
+        function=wait,
+        unit=Number,
+        result=Number,
+        timeout_s=60,
+        cost_s=lambda _: seconds,
+    )
 
 
-SHORT = Work(
-    name="short",
-    version="1",
-    function=wait,
-    unit=Number,
-    result=Number,
-    timeout_s=60,
-    cost_s=lambda _: UNIT_S,
-)
-LONG = Work(
-    name="long", version="1", function=wait, unit=Number, result=Number, timeout_s=60, cost_s=_minutes
-)
+SHORT = _costing("short", UNIT_S)
+LONG = _costing("long", 300.0)
 """Each of its units is a block."""
-
-
-def _no_time(_: Number) -> float:
-    return 0.0
-
-
-MANY = Work(
-    name="many", version="1", function=wait, unit=Number, result=Number, timeout_s=60, cost_s=_no_time
-)
+MANY = _costing("many", 0.0)
 """Its blocks are of 256 units."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from .browser import CONNECTIONS, WINDOW
-from .rows import Row
+from .rows import Row, table_lines
 
 HEAD = """# The viewer
 
@@ -21,6 +21,6 @@ normalised by torch; a trail of 1e6 steps whose digests are made up.
 
 def page_of(rows: Sequence[Row], command: str, machine: str, note: str, notes: Sequence[str] = ()) -> str:
     """The page."""
-    head = HEAD.format(command=command, machine=machine, note=note, window=WINDOW, connections=CONNECTIONS)
-    lines = [*(line.rstrip() for line in head.splitlines()), *map(str, rows)]
+    words = {"command": command, "machine": machine, "note": note}
+    lines = table_lines(HEAD, rows, **words, window=WINDOW, connections=CONNECTIONS)
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -58,6 +58,11 @@ class Row:
     def _reached(self, value: float) -> bool:
         assert self.goal is not None
         return value >= self.goal if self.more_is_better else value <= self.goal
+
+
+def table_lines(head: str, rows: Iterable[Row], **words: object) -> list[str]:
+    """Return the lines of a page: a head with these words in it, which ends with a table's, and the rows."""
+    return [*(line.rstrip() for line in head.format(**words).splitlines()), *map(str, rows)]
 
 
 def first_paint(root: Path, rounds: int) -> Iterator[Row]:

@@ -37,7 +37,7 @@ from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, Stor
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome
 from .pool.store_variables import store_variables
-from .work import Node, Work, check_limit, work_at
+from .work import Node, Work, work_at
 
 DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
 """Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
@@ -176,7 +176,7 @@ class Runner:
     def block(self, block: int) -> bool:
         """Compute a block; return False where it began too often. Raises: StoreError; Told."""
         starts = self._folder.starts(block)
-        with self._turn(alone=_n_vanished(starts) >= VANISHED):
+        with self._turn(alone=_runs_alone(starts)):
             return self._block(block, starts)
 
     @contextmanager
@@ -214,7 +214,7 @@ class Runner:
 
     def results(self, units: Sequence[Any]) -> Iterator[StoredOutcome]:
         """Yield the outcomes of units, which run beside each other. Raises: Fault; Told."""
-        limits = [check_limit(self._work.limit_s(unit)) for unit in units]
+        limits = [self._work.limit_s(unit) for unit in units]
         try:
             found = self._compute.map(
                 self._function, [to_json(unit) for unit in units], timeout_s=limits, variables=self._variables
@@ -266,7 +266,7 @@ class _BlockRun:
         """Return the outcome of each unit. Raises: StoreError; Told."""
         units = self._runner.units(self._block)
         left = [number for number in range(len(units)) if number not in self._outcomes]
-        if _n_vanished(self._starts) >= VANISHED:
+        if _runs_alone(self._starts):
             self._one_at_a_time(units, left)
         else:
             found = self._runner.results([units[number] for number in left])
@@ -317,8 +317,8 @@ def _is_fault(error: Exception) -> bool:
     return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)
 
 
-def _n_vanished(starts: Sequence[Start]) -> int:
-    return sum(not one.left for one in starts)
+def _runs_alone(starts: Sequence[Start]) -> bool:
+    return sum(not one.left for one in starts) >= VANISHED
 
 
 def check_code(description: JobDescription) -> None:

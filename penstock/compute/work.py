@@ -1,16 +1,15 @@
 """Work: a function over units, and all that a runner needs to know of it.
 
-    VERIFY = Work(
-        name="verify-parts", version="1", function=check_part, unit=PartUnit, result=PartProblems, timeout_s=3600
-    )
+    def read_shard(unit: ShardUnit, node: Node) -> ShardProblems: ...
 
-    def check_part(unit: PartUnit, node: Node) -> PartProblems: ...
+    READ_SHARDS = Work(
+        name="verify-shards", version="1", function=read_shard, unit=ShardUnit, result=ShardProblems, timeout_s=3600
+    )
 
 Units and results lie in the store as JSON, so both are frozen dataclasses of plain values: whoever may write to a
 bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
 """
 
-import math
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -134,10 +133,3 @@ def work_at(place: str, packages: Sequence[str]) -> Work[Any, Any]:
     if not isinstance(found, Work):
         raise InvalidRuntime(f"{place!r} is no work; accepted: a name that holds a `Work`")
     return found
-
-
-def check_limit(seconds: float) -> float:
-    """Return a time limit itself. Raises: InvalidRuntime."""
-    if not 0 < seconds < math.inf:
-        raise InvalidRuntime(f"timeout_s = {seconds!r}; accepted: a finite number of seconds above 0")
-    return seconds

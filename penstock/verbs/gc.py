@@ -1,27 +1,12 @@
 """`penstock gc plan|sweep|retire`: bytes that nobody needs."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 
 import loader
 from loader.errors import InvalidRuntime
 
-from .verb import Answer, Verb
-
-T = TypeVar("T")
-
-
-def _read(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return the parser for argparse, which hides the text of a ValueError."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
-
-    return read
+from .verb import Answer, Verb, read_by
 
 
 def look(parser: ArgumentParser) -> None:
@@ -34,7 +19,7 @@ def look(parser: ArgumentParser) -> None:
     ):
         parser.add_argument(
             f"--{name}",
-            type=_read(parse_length),
+            type=read_by(parse_length),
             default=72 * 3600.0,
             metavar="72h",
             help=f"{what} (default: 72h)",
@@ -68,7 +53,7 @@ def sweeping(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", default=None, help="only what was this dataset's")
     parser.add_argument("--max-objects", type=int, default=100_000, metavar="N", help="(default: 100000)")
     parser.add_argument(
-        "--max-bytes", type=_read(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
+        "--max-bytes", type=read_by(parse_size), default=10 * 2**40, metavar="SIZE", help="(default: 10TiB)"
     )
 
 

@@ -1,6 +1,6 @@
 """`penstock jobs ls|show|why|logs|attach|cancel|clear`: data jobs on clusters."""
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, ObjectNotFound
 
 from ..console.table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Verb, read_by
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -141,18 +141,12 @@ def cancel(arguments: Namespace) -> Answer:
 def _clear_arguments(parser: ArgumentParser) -> None:
     from ..units import parse_length
 
-    def read(text: str) -> float:
-        try:
-            return parse_length(text)
-        except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
-
     parser.add_argument(
         "id", nargs="?", help="id of a job, or its beginning; without one, all that are older"
     )
     parser.add_argument(
         "--older",
-        type=read,
+        type=read_by(parse_length),
         default=14 * 86_400.0,
         metavar="14d",
         help="submitted so long ago (default: 14d)",

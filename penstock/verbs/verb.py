@@ -2,18 +2,19 @@
 
 import shlex
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import loader
 from loader.errors import FieldNotFound, InvalidRuntime
 
 from ..console.table import Text
 
+T = TypeVar("T")
 Answer = tuple[Any, Text, int]
 """The answer of a verb: a body that JSON can hold, the same as text, and the exit status."""
 
@@ -34,6 +35,18 @@ class Verb:
     """Answers; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
     """Name -> verb of a group; empty for a verb that runs."""
+
+
+def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser of texts for argparse, which hides the text of a ValueError."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def add_world(parser: ArgumentParser) -> None:

@@ -10,10 +10,23 @@ from loader.errors import PenstockError
 from loader.storage import ObjectInfo
 
 from .registered import check_registered
-from .shard import Problem, check_bytes, check_last_row
+from .shard import Problem, ShardProblems, check_bytes, check_last_row, shard_address
 
 
 def check_shard(
+    version: Version, shard: dict[str, Any], keys: list[str] | None, *, full: bool
+) -> ShardProblems:
+    """Return what is wrong with a shard and its index.
+
+    keys: of its part, by the samples table; None where that cannot be told.
+    full: whether every byte is read.
+    """
+    unverified: list[int] = []
+    problems = list(_problems(version, shard, keys, unverified.append, full=full))
+    return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+
+
+def _problems(
     version: Version,
     shard: dict[str, Any],
     keys: list[str] | None,
@@ -21,13 +34,7 @@ def check_shard(
     *,
     full: bool,
 ) -> Iterator[Problem]:
-    """Yield the problems of a shard and its index.
-
-    keys: of its part, by the samples table; None where that cannot be told.
-    unverified: told the registered bytes of which no checksum is known.
-    full: whether every byte is read.
-    """
-    address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
+    address = shard_address(version, shard)
     try:
         registered = is_foreign(shard["path"])
         if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():

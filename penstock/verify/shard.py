@@ -37,6 +37,11 @@ class ShardProblems:
     """Bytes that were read, and of which no checksum is known."""
 
 
+def shard_address(version: Version, shard: dict[str, Any]) -> str:
+    """Return version, part, group and path of a shard."""
+    return f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
+
+
 def check_bytes(
     version: Version, shard: dict[str, Any], address: str, index: IndexFile, keys: list[str] | None
 ) -> Iterator[Problem]:

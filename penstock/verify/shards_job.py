@@ -8,7 +8,7 @@ from typing import Any
 
 from loader import Version
 from loader.dataset.root import root_over
-from loader.dataset.tables.parquet import TableFile, get_table
+from loader.dataset.tables.parquet import TableFile
 from loader.dataset.versions.version import open_record
 from loader.errors import VersionNotFound
 from loader.storage import Store
@@ -18,7 +18,8 @@ from ..compute.cluster import Cluster
 from ..compute.job import Job, JobFolder
 from ..compute.work import Node, Work
 from .check_shard import check_shard
-from .shard import Problem, ShardProblems
+from .shard import Problem, ShardProblems, shard_address
+from .tables import keys_of_parts
 
 READ_BYTES_PER_S = 200e6
 """Bytes that a process reads and sums in a second, about: by this shards are cut into blocks."""
@@ -48,11 +49,7 @@ def read_shard(unit: ShardUnit, node: Node) -> ShardProblems:
     keys: list[str] | None = None
     if unit.keys_are_known:
         keys = _keys(store, TableFile.from_json(unit.keys)).get(unit.shard["part"], []) if unit.keys else []
-    unverified: list[int] = []
-    problems = list(
-        check_shard(_version(unit.version, store), unit.shard, keys, unverified.append, full=True)
-    )
-    return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+    return check_shard(_version(unit.version, store), unit.shard, keys, full=True)
 
 
 def _cost_s(unit: ShardUnit) -> float:
@@ -113,10 +110,9 @@ def _ended(job: Job[Any, Any]) -> bool:
 
 
 def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:
-    shard = unit.shard
-    address = f"{version.name}/{shard['part']} {shard['group']} ({shard['path']})"
     what = f"it could not be read to its end: {error.code}: {error.summary}"
-    return ShardProblems(problems=[Problem(address=address, what=what)], unverified_nbytes=0)
+    problem = Problem(address=shard_address(version, unit.shard), what=what)
+    return ShardProblems(problems=[problem], unverified_nbytes=0)
 
 
 _opened: dict[str, Version] = {}
@@ -136,10 +132,7 @@ def _version(id_: str, store: Store) -> Version:
 
 def _keys(store: Store, file: TableFile) -> dict[str, list[str]]:
     if file.path not in _read:
-        keys: dict[str, list[str]] = {}
-        table = get_table(store, file, ["part", "key"])
-        for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
-            keys.setdefault(part, []).append(key)
+        keys = keys_of_parts(store, [file])
         _read.clear()
         _read[file.path] = keys
     return _read[file.path]

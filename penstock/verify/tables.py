@@ -1,7 +1,7 @@
 """The tables of a version against the manifest and each other: hashes, counts, coverage, ordinals, statistics."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from loader.dataset.names import hashes_of
 from loader.dataset.shards.key_hashes import covered
 from loader.dataset.tables.annotations import EDIT_COLUMNS, cells
 from loader.dataset.tables.columns import fits, is_annotation, type_named
-from loader.dataset.tables.parquet import TableFile, get_table, integers
+from loader.dataset.tables.parquet import TableFile, get_table, get_tables, integers
 from loader.dataset.tables.references import table_references
 from loader.dataset.tables.stats import column_stats, merge
 from loader.errors import PenstockError
+from loader.storage import Store
 
 from .shard import Problem
 
@@ -61,6 +62,15 @@ def check_statistics(version: Version, bad: Collection[str] = ()) -> Iterator[Pr
         yield from _statistics(version, samples, entries, columns)
     if covered(version.manifest) and not any_in(bad, version.manifest["key_hashes"]):
         yield from _hashes(version, samples)
+
+
+def keys_of_parts(store: Store, files: Sequence[TableFile]) -> dict[str, list[str]]:
+    """Return part -> its keys, by samples files with keys. The rows of a part lie in one of them."""
+    keys: dict[str, list[str]] = {}
+    for table in get_tables(store, files, ["part", "key"]):
+        for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
+            keys.setdefault(part, []).append(key)
+    return keys
 
 
 def any_in(bad: Collection[str], files: Collection[Mapping[str, Any]]) -> bool:

@@ -1,7 +1,8 @@
 """`penstock verify REF`: stored bytes against the history, down to the field and its byte range."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from loader.errors import PenstockError
 from ..progress import progress
 from .check_shard import check_shard
 from .shard import Problem, ShardProblems
-from .tables import any_in, bad_tables, check_statistics, compare_tables
+from .tables import any_in, bad_tables, check_statistics, compare_tables, keys_of_parts
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -97,35 +98,31 @@ def check_version(
     shards = [row for row in rows.take(chosen).to_pylist() if row["path"] not in seen]
     seen.update(shard["path"] for shard in shards)
     read = partial(_shards_here, full=full) if cluster is None else partial(_shards_on, cluster)
-    found = read(version, shards, bad)
-    for shard in progress(
-        shards,
-        f"verify {version.name}",
-        lambda shard: int(shard["nbytes"]) if full else 1,
-        sum(s["nbytes"] for s in shards) if full else len(shards),
-    ):
-        one = next(found)
-        report.shards += 1
-        report.rows += shard["n_rows"]
-        report.nbytes += shard["nbytes"]
-        report.problems.extend(one.problems)
-        report.unverified_nbytes += one.unverified_nbytes
+    with closing(read(version, shards, bad)) as found:
+        for shard in progress(
+            shards,
+            f"verify {version.name}",
+            lambda shard: int(shard["nbytes"]) if full else 1,
+            sum(s["nbytes"] for s in shards) if full else len(shards),
+        ):
+            one = next(found)
+            report.shards += 1
+            report.rows += shard["n_rows"]
+            report.nbytes += shard["nbytes"]
+            report.problems.extend(one.problems)
+            report.unverified_nbytes += one.unverified_nbytes
     return report
 
 
 def _shards_here(
     version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str], *, full: bool
-) -> Iterator[ShardProblems]:
+) -> Generator[ShardProblems]:
     """Yield what is wrong with each shard: with `full` one after the other, in order of their bytes."""
-    keys = _sample_keys(version, bad) if full else {}
-    no_keys = _no_keys(version, bad)
+    files = [TableFile.from_json(one) for one in _keys_files(version, bad)] if full else []
+    keys, no_keys = keys_of_parts(version.store, files), _no_keys(version, bad)
 
     def read(shard: dict[str, Any]) -> ShardProblems:
-        unverified: list[int] = []
-        problems = list(
-            check_shard(version, shard, keys.get(shard["part"], no_keys), unverified.append, full=full)
-        )
-        return ShardProblems(problems=problems, unverified_nbytes=sum(unverified))
+        return check_shard(version, shard, keys.get(shard["part"], no_keys), full=full)
 
     with ThreadPoolExecutor(1 if full else AT_ONCE, thread_name_prefix="penstock-verify") as pool:
         yield from pool.map(read, shards)
@@ -133,12 +130,12 @@ def _shards_here(
 
 def _shards_on(
     cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
-) -> Iterator[ShardProblems]:
+) -> Generator[ShardProblems]:
     """Yield what is wrong with each shard, every byte of which a cluster reads."""
     from ..compute.job import StoredPlace
     from .shards_job import ShardUnit, shards_read_on
 
-    files = _keys_files(version, bad)
+    files = _file_of_parts(version, bad)
     known = _no_keys(version, bad) is not None
     units = [
         ShardUnit(
@@ -168,23 +165,17 @@ def _shard_rows(version: Version, bad: Collection[str]) -> pa.Table:
         return pa.concat_tables([SHARDS_SCHEMA.empty_table(), *tables], promote_options="default")
 
 
-def _keys_files(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return part -> the samples file with its keys, as the manifest names it, by the files that are not bad."""
-    named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
-    tables = get_tables(version.store, [TableFile.from_json(one) for one in named], ["part"])
+def _keys_files(version: Version, bad: Collection[str]) -> list[dict[str, Any]]:
+    """Return the samples files with keys that are not bad, as the manifest names them."""
+    return [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
+
+
+def _file_of_parts(version: Version, bad: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return part -> the file of `_keys_files` with its keys."""
+    files = _keys_files(version, bad)
+    tables = get_tables(version.store, [TableFile.from_json(one) for one in files], ["part"])
     return {
         part: one
-        for one, table in zip(named, tables, strict=True)
+        for one, table in zip(files, tables, strict=True)
         for part in table["part"].unique().to_pylist()
     }
-
-
-def _sample_keys(version: Version, bad: Collection[str]) -> dict[str, list[str]]:
-    """Return part -> its keys, by the samples tables that are not bad. The rows of a part lie in one of them."""
-    keys: dict[str, list[str]] = {}
-    named = [one for one in version.manifest["samples"] if one["group"] == "keys" and one["path"] not in bad]
-    files = [TableFile.from_json(one) for one in named]
-    for table in get_tables(version.store, files, ["part", "row", "key"]):
-        for part, key in zip(table["part"].to_pylist(), table["key"].to_pylist(), strict=True):
-            keys.setdefault(part, []).append(key)
-    return keys

@@ -62,8 +62,12 @@ def test_units_that_hang_or_die_cost_themselves(tmp_path):
 
 def test_a_unit_that_kills_its_runner_costs_no_other_block(tmp_path):
     job = job_in(tmp_path)
-    units = numbers(7, {2: "kill the runner"}, where=str(tmp_path), seconds=0.4)
-    assert told_of(done_by(job, units, LOCAL)) == [0, 1, "crashed", 9, 16, 25, 36]
+    first, *others = numbers(7, {2: "kill the runner"}, where=str(tmp_path), seconds=0.2)()
+    units = [
+        replace(first, seconds=1.5),
+        *others,
+    ]  # the first block still runs when the second one's runner dies
+    assert told_of(done_by(job, lambda: units, LOCAL)) == [0, 1, "crashed", 9, 16, 25, 36]
     starts = folder_of(job).starts(1)
     assert len(starts) == 5
     assert [one.unit for one in starts[2:4]] == [1, 1], "named at both deaths"

@@ -381,8 +381,10 @@ KILLED = """
 import sys, time
 import loader
 from loader.run.trail import recorder
+from loader.storage.shared import threads
 
 recorder.SECONDS = recorder.GAP_S = 0.05
+threads.LEAVE_S = 60.0  # a second may not suffice on a busy machine
 root = loader.Root(sys.argv[1])
 plan = loader.open_plan(root, sys.argv[2])
 batches = loader.Loader(plan, 0, 1, framework="numpy", workers=0, trail=loader.Trail(root, "r"))

@@ -67,7 +67,8 @@ oracles: $(READY) ## formats beside their own libraries, each in an environment 
 	    ! grep -q torch==2.13.0 $$pins || .oracles/$$name/bin/python -m pip install --quiet torch==2.13.0 || exit 1; \
 	    .oracles/$$name/bin/python -m pip install --quiet --no-deps -r $$pins || exit 1; done
 	$(PYTEST) -m 'oracle and not ceph' $(ORACLES:%=tests/oracles/test_%_oracle.py) \
-	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_tars_to_mds.py tests/oracles/test_streaming_order.py)
+	    $(if $(filter mds,$(ORACLES)),tests/oracles/test_streaming_order.py \
+	        $(if $(filter webdataset,$(ORACLES)),tests/oracles/test_tars_to_mds.py))
 
 mutants: $(READY) ## bugs planted in the text of the loader, each of which a test must catch (minutes)
 	$(PYTEST) $(PARALLEL) --dist load -m mutants tests

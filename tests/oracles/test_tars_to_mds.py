@@ -80,6 +80,12 @@ def done_after_kills(*arguments, root, took, chance):
     return done(*arguments, root=root)
 
 
+def timed(*arguments, root):
+    """(what the verb says, seconds that it took)."""
+    began = time.monotonic()
+    return done(*arguments, root=root), time.monotonic() - began
+
+
 def train(root, run, state, most=STEPS + 1):
     """step -> digest of a training, killed behind step number `most`."""
     command = [sys.executable, "-c", TRAIN, str(root), run, str(state), str(most)]
@@ -146,9 +152,7 @@ def test_tars_in_a_bucket_are_trained_on_and_leave_as_mds(tmp_path, peer, bucket
     before = objects(place)
 
     register = "register", "webdataset", "s3://bucket/tars", "photos"
-    began = time.monotonic()
-    alone = done(*register, root=tmp_path / "alone")
-    took = time.monotonic() - began
+    alone, took = timed(*register, root=tmp_path / "alone")
     found = done_after_kills(*register, root=root, took=took, chance=chance)
     assert (found["id"], found["samples"]) == (alone["id"], N)
 
@@ -184,6 +188,39 @@ def test_tars_in_a_bucket_are_trained_on_and_leave_as_mds(tmp_path, peer, bucket
         (tmp_path / "mds" / name).write_bytes(data)
     theirs = peer("mds", "read", tmp_path / "mds")
     assert content_digest(theirs) == done("digest", "photos@3", "--full", root=root)["digest"]
+
+
+KILLED = (
+    ("register", "webdataset", "s3://bucket/killed", "photos"),
+    ("seal", "photos@1"),
+    ("digest", "photos@1", "--full"),
+    ("adopt", "photos@1"),
+    ("import", "webdataset", "s3://bucket/killed", "kept", "--keep-order"),
+    ("import", "webdataset", "s3://bucket/killed", "shuffled", "--shuffle"),
+    ("export", "shuffled@1", "webdataset", "s3://bucket/killed-{root}"),
+)
+
+
+def test_every_verb_killed_at_random_moments_ends_in_the_same(tmp_path, peer, bucket):
+    chance, counts = random.Random(23), {"skipped", "same", "new", "nbytes", "url"}  # of this run alone
+    write_files(tmp_path / "files")
+    peer("webdataset", "write", tmp_path / "files", tmp_path / "tars")
+    place = open_store("s3://bucket/killed", bucket)
+    for path in (tmp_path / "tars").iterdir():
+        place.put(path.name, path.read_bytes())
+    for words in KILLED:
+        alone, took = timed(*(word.format(root="no") for word in words), root=tmp_path / "alone")
+        given = [word.format(root="yes") for word in words]
+        found = done_after_kills(*given, root=tmp_path / "killed", took=took, chance=chance)
+        assert {k: v for k, v in found.items() if k not in counts} == {
+            k: v for k, v in alone.items() if k not in counts
+        }
+    mine, theirs = (objects(open_store(str(tmp_path / name))) for name in ("alone", "killed"))
+    for folder in ("seals/", "foreign/", "data/"):
+        some = {key: data for key, data in mine.items() if key.startswith(folder)}
+        assert some.items() <= theirs.items(), folder
+    exported = (objects(open_store(f"s3://bucket/killed-{name}", bucket)) for name in ("no", "yes"))
+    assert next(exported) == next(exported)
 
 
 def test_an_archive_replaced_under_a_training_ends_it(tmp_path, peer, bucket):

@@ -4,6 +4,10 @@ A stage writes its files, audits them and appends `published` or `failed` (`pens
 audit, or never had one, are not read by mistake: neither in the same run nor in a later one.
 """
 
+import hashlib
+from itertools import count
+
+import loader
 from loader.errors import StageNotPublished
 from loader.storage import RangeReader, Store
 from penstock.stages import StageRecord, current_record
@@ -32,6 +36,23 @@ def require_published(store: Store, dataset: str, stage: str, partition: str) ->
             f"what it names, then materialize [{dataset}, {stage}] again"
         )
     return record
+
+
+def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool = False) -> str:
+    """Return the open transaction of this work, begun where there is none.
+
+    Its name follows from the words, so whoever does the work again, or beside another one, finds it. One that was
+    published or given up is followed by the next: O(those that are over), no request for them.
+
+    Raises: as `Root.begin`.
+    """
+    root.create()
+    txns = root.log.refresh().txns
+    for number in count(1):
+        name = hashlib.sha256("\0".join((dataset, *words, str(number))).encode()).hexdigest()[:32]
+        if name not in txns or txns[name].status == "open":
+            return root.begin(dataset, txn=name, gated=gated)
+    raise AssertionError("count() has no end")
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:

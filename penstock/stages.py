@@ -94,10 +94,16 @@ def check_partition(partition: str) -> str:
     return partition
 
 
-def append_record(store: Store, record: StageRecord) -> StageRecord:
-    """Append it as the partition's next record. Two writers at once get two numbers; none is lost."""
-    newest = current_record(store, record.dataset, record.stage, record.partition)
-    number = newest.r if newest else 0
+def append_record(store: Store, record: StageRecord, after: int | None = None) -> StageRecord:
+    """Append it as the partition's next record. Two writers at once get two numbers; none is lost.
+
+    after: number of the newest record when the work began. Who did the same work beside it, and was first, has the
+    record: it is returned, and nothing is appended.
+    """
+    number = after
+    if number is None:
+        newest = current_record(store, record.dataset, record.stage, record.partition)
+        number = newest.r if newest else 0
     mine = replace(record, nonce=secrets.token_hex(8), at_us=time.time_ns() // 1000)
     while True:
         number += 1
@@ -105,6 +111,9 @@ def append_record(store: Store, record: StageRecord) -> StageRecord:
         try:
             store.put_if_absent(mine.path, _to_json(mine))
         except AlreadyExists:
+            first = None if after is None else find_record(store, mine.path)
+            if first is not None and first.fingerprint == record.fingerprint:
+                return first
             continue
         return mine
 

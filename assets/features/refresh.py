@@ -5,10 +5,8 @@ publishes all of them as one version (`refresh_release`). A batch is done when i
 refresh that was killed goes on where it was.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -34,6 +32,7 @@ from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside
 from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
+from ..stages import open_transaction
 from ..tables import read_table, write_wide_table
 from .compute import compute_part, inputs_of
 from .names import names_of, stored_facts
@@ -188,19 +187,8 @@ class Included:
 
 
 def transaction(root: loader.Root, dataset: str) -> str:
-    """Return the open transaction that refreshed features wait in, begun where there is none.
-
-    One per publish: O(refreshes published so far), no request for those that are over.
-    """
-    txns = root.log.refresh().txns
-    for number in count(1):
-        words = (dataset, "refresh", str(number))
-        name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
-        if name not in txns:
-            return root.begin(dataset, txn=name)
-        if txns[name].status == "open":
-            return name
-    raise AssertionError("count() has no end")
+    """Return the open transaction that refreshed features wait in, begun where there is none. One per publish."""
+    return open_transaction(root, dataset, "refresh")
 
 
 def refresh_stage(

@@ -4,7 +4,6 @@ Units of one kind with the same fields are one part (a clip with sound has field
 transaction stays open: feature stages add groups to these parts, and `version` commits it, or nobody does.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
-from ..stages import MEDIA, RAW_OBJECTS, UNITS, require_published, require_read
+from ..stages import MEDIA, RAW_OBJECTS, UNITS, open_transaction, require_published, require_read
 from ..tables import read_table, write_table
 from . import recuts
 from .clip_staging import clear_staging, staging_of
@@ -42,12 +41,6 @@ CAPTION = "caption.txt"
 """Field of the text that came with an object, or with a segment of it, in a group of its own."""
 
 Row = dict[str, Any]
-
-
-def transaction_name(spec: DatasetSpec, partition: str, run_id: str) -> str:
-    """Return the name of a run's transaction. A retried step has the same."""
-    words = (spec.name, UNITS, partition, run_id)
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
 
 
 def units_stage(
@@ -82,9 +75,8 @@ def units_stage(
     require_read(media, landed)
     raws = {row["key"]: row for row in read_table(store, landed.files[RAW_OBJECTS])}
     audits = read_table(store, media.files[MEDIA])
-    txn = root.begin(
-        spec.name, txn=transaction_name(spec, partition, f"{run_id}/{_attempt(newest)}"), gated=True
-    )
+    earlier = newest.r if newest else 0
+    txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
     reason, short, foreign = "", 0, None
     if spec.format:
         from .foreign_samples import write_walked  # which media do without
@@ -144,11 +136,15 @@ def units_stage(
             **({"foreign": foreign} if foreign else {}),
         },
     )
-    published = append_record(store, record)
+    published = append_record(store, record, after=earlier)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
         recuts.clear(store, spec.name, partition, newest.body["txn"])
-    return published, rows, refusals
+    return (
+        published,
+        read_table(store, published.files[UNITS]),
+        read_table(store, published.files["refusals"]),
+    )
 
 
 def write_parts(
@@ -340,10 +336,6 @@ def _still_good(root: "loader.Root", record: StageRecord) -> bool:
     return status == "committed" or (
         status != "aborted" and not clash(root, record.dataset, record.body["labels"], parts)
     )
-
-
-def _attempt(newest: StageRecord | None) -> int:
-    return newest.r if newest else 0
 
 
 def _nbytes(parts: Sequence["loader.Part"]) -> int:

@@ -22,7 +22,7 @@ from assets.tables import read_table
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
-from penstock.stages import StageRecord, current_record
+from penstock.stages import StageRecord, current_record, partitions
 
 Publish = Callable[[loader.Root, StageRecord], loader.Version]
 SPEC = DatasetSpec(
@@ -242,6 +242,50 @@ def test_a_second_run_writes_nothing(root: loader.Root, trouble: Path, compute: 
     assert again == first
     after = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} == set()
+
+
+def test_a_run_that_died_is_finished_in_its_own_transaction(
+    root: loader.Root, landing: Path, compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise StoreError("gone in the middle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(units, "write_table", dies)
+        with pytest.raises(StoreError, match="in the middle"):
+            ingest(root, landing, compute)
+    (begun,) = root.log.refresh().txns
+    assert [*root.store.list(f"data/{begun}/")]
+    record, _ = cut_again(root, landing, compute, *discovered(root), run_id="run-2")
+    assert list(root.log.refresh().txns) == [begun] == [record.body["txn"]]
+    root.abort(begun, "no heartbeat for 72 hours")
+    again, _ = cut_again(root, landing, compute, *discovered(root), run_id="run-3")
+    assert root.log.refresh().txns[again.body["txn"]].status == "open"
+
+
+def test_two_runs_that_cut_a_batch_at_once_have_one_record(
+    root: loader.Root, landing: Path, compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[StageRecord] = []
+    true, store = units.cut_objects, open_store(str(landing))
+    told = {"compute": compute, "spec": SPEC}
+
+    def overtaken(*given: object, **more: object) -> object:
+        monkeypatch.setattr(units, "cut_objects", true)
+        first.append(units.units_stage(root, store, **told, partition=batch, run_id="run-2")[0])
+        return true(*given, **more)
+
+    (batch,) = discover(root.store, store, "demo")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="run-1")
+    validation.media_stage(root, store, **told, partition=batch, run_id="run-1")
+    monkeypatch.setattr(units, "cut_objects", overtaken)
+    record, rows, _ = units.units_stage(root, store, **told, partition=batch, run_id="run-1")
+    assert [record] == first == [current_record(root.store, "demo", "units", batch)]
+    assert {row["part"] for row in rows} == {entry["part"]["id"] for entry in record.body["parts"]}
+
+
+def discovered(root: loader.Root) -> list[str]:
+    return partitions(root.store, "demo", "raw_objects")
 
 
 def test_splits_follow_the_raw_object_and_nothing_else(root: loader.Root) -> None:

@@ -16,17 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from loader.errors import EngineUnreachable, JobCancelled, JobFailed, ObjectNotFound
 
-from .blocks import write_units
+from .blocks import BlockOutcomes, write_units
 from .cluster import Cluster
 from .code import python_release, source_hash
 from .engines.engine import Engine, Look
-from .job import MAX_STARTS, Given, Head, Job, JobDescription, JobFolder, StoredPlace, now_us
-from .pool import Outcome
+from .job import MAX_STARTS, Given, Job, JobDescription, JobFolder, StoredPlace, now_us
+from .plain import from_json, to_json
 from .runner import FINAL
+from .work import Work
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -39,18 +40,6 @@ BARREN = 2
 """Attempts in a row that began no block, after which the next would begin none."""
 SILENCE_S = 24 * 3600.0
 """An engine out of reach is waited for this long, in s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockOutcomes(Generic[R]):
-    """A block that is done."""
-
-    number: int
-    """Number of the block."""
-    first: int
-    """Number of its first unit in the job."""
-    outcomes: list[Outcome[R]]
-    """Outcomes in the order of units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +114,18 @@ def attach(
     Raises: as `submitted` and `follow`.
     """
     description = submitted(job, units)
-    return follow(JobFolder(job.store, job.id), description, job.work.result, engine, cluster, told)
+    return follow(JobFolder(job.store, job.id), description, job.work, engine, cluster, told)
 
 
 def follow(
     folder: JobFolder,
     description: JobDescription,
-    result: type[R],
+    work: Work[Any, R],
     engine: Engine,
     cluster: Cluster,
     told: Told | None = None,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job that was submitted, as `attach`. result: type of its work's results.
+    """Yield the blocks of a job that was submitted, as `attach`. work: the job's.
 
     Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
 
@@ -148,20 +137,21 @@ def follow(
     waiter = _Waiter(folder, description, engine, cluster)
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
-    head: Head | None = None
+    libraries: dict[str, str] | None = None
     delay_s = engine.look_s
     while True:
         fresh = [block for block in folder.done() if block not in seen]
         for block in fresh:
-            one, outcomes = folder.outcomes(description, block, result)
-            if head is not None and one != head:
+            head, outcomes = folder.outcomes(description, block, work.result)
+            if libraries is not None and head.libraries != libraries:
                 raise JobFailed(
-                    f"block {block} of job {folder.id} was computed with {one.libraries}, others with "
-                    f"{head.libraries}; install the same releases on all nodes, and penstock jobs clear {folder.id}"
+                    f"block {block} of job {folder.id} was computed with {head.libraries}, others with "
+                    f"{libraries}; install the same releases on all nodes, and penstock jobs clear {folder.id}"
                 )
-            head = one
+            libraries = head.libraries
             seen.add(block)
-            yield BlockOutcomes(number=block, first=firsts[block], outcomes=outcomes)
+            part = from_json(to_json(head.part), work.part, f"the part of block {block} of job {folder.id}")
+            yield BlockOutcomes(number=block, first=firsts[block], outcomes=outcomes, part=part)
         n_missing = len(description.blocks) - len(seen)
         look = waiter.look(n_missing) if n_missing else Look(state="ended")
         if told is not None:

@@ -5,29 +5,49 @@ The number of workers decides nothing here, so a job has the same blocks on a la
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .plain import to_frame, to_json
+from .pool import Outcome
 from .work import Work
 
 U = TypeVar("U")
+R = TypeVar("R")
 MAX_UNITS = 256
 MAX_COST_S = 120.0
 """Seconds of a block as its units' costs tell; a unit above it is a block of its own."""
+MAX_NBYTES = 256 * 2**20
+"""Bytes that a block writes, as its units tell; a unit above it is a block of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockOutcomes(Generic[R]):
+    """A block that is done."""
+
+    number: int
+    """Number of the block."""
+    first: int
+    """Number of its first unit in the job."""
+    outcomes: list[Outcome[R]]
+    """Outcomes in the order of units."""
+    part: Any = None
+    """Answer of the work's `finish`; None for a work without."""
 
 
 def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
     """Yield the units in their order, in runs. Memory: one run."""
     block: list[U] = []
-    seconds = 0.0
+    seconds, written = 0.0, 0
     for unit in units:
-        cost_s = work.cost_s(unit)
-        if block and (len(block) == MAX_UNITS or seconds + cost_s > MAX_COST_S):
+        cost_s, nbytes = work.cost_s(unit), work.nbytes(unit)
+        full = len(block) == MAX_UNITS or seconds + cost_s > MAX_COST_S or written + nbytes > MAX_NBYTES
+        if block and full:
             yield block
-            block, seconds = [], 0.0
+            block, seconds, written = [], 0.0, 0
         block.append(unit)
-        seconds += cost_s
+        seconds, written = seconds + cost_s, written + nbytes
     if block:
         yield block
 

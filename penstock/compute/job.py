@@ -157,10 +157,12 @@ class StoredOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """First line of a block's outcomes."""
+    """First line of a block's outcomes: of the block as a whole."""
 
     libraries: dict[str, str] = field(default_factory=dict)
     """Distribution that decides bytes -> its release on the node."""
+    part: Any = None
+    """Plain values of what the work's `finish` returned; None for a work without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ class JobFolder:
     def outcomes(
         self, description: JobDescription, block: int, kind: type[R]
     ) -> tuple[Head, list[Outcome[R]]]:
-        """Return the outcomes of a block that is done, in the order of units."""
+        """Return the head of a block that is done, and its outcomes in the order of units."""
         where = self.key(f"done/{block}.jsonl.zst")
         lines = from_frame(self.store.get(where).data, where)
         if len(lines) != description.blocks[block][0] + 1:

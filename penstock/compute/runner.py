@@ -10,34 +10,26 @@ Element i takes blocks i, i + elements, ... that are not done. Every unit has ex
 - The store or the disk is at fault: the runner fails, and no unit is refused.
 """
 
-import errno
 import math
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from loader.errors import (
-    CodeMismatch,
-    Corrupt,
-    Forbidden,
-    InvalidRuntime,
-    StoreError,
-    Throttled,
-    Transient,
-)
+from loader.errors import CodeMismatch, InvalidRuntime, StoreError
 
 from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
-from .plain import from_json, to_json
-from .pool import Compute, Failure, Outcome
+from .pool import Compute
 from .pool.store_variables import store_variables
-from .work import Node, Work, work_at
+from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
 """Exit status: nothing is left to do; a fault, after which a new start may help; none will; told to end."""
@@ -51,43 +43,10 @@ BLOCKS_AT_ONCE = 2
 """So that workers have units while the last ones of a block run."""
 VANISHED = 2
 """Unannounced ends of a block's starts after which units run one at a time; and those of a unit before it crashed."""
-_FAULTS = (Transient, Throttled, Forbidden)
-_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
-)
-"""Errors of a disk or a machine, and not of the unit: a file that is missing is the unit's."""
-
-
-class Fault(StoreError):
-    """A store or disk at fault under a unit, which says nothing about the unit."""
 
 
 class Told(Exception):
     """The runner was told to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitFunction:
-    """The work as workers get it: JSON of a unit to JSON of its result."""
-
-    place: str
-    """'module:name' of the work."""
-    packages: tuple[str, ...]
-    """Packages whose works may run."""
-    stores: tuple[tuple[str, Any], ...]
-    """(URL, spec) of stores that units may open."""
-
-    def __call__(self, unit: bytes) -> tuple[str, bytes]:
-        """Return ("result", JSON) or ("fault", text)."""
-        work = work_at(self.place, self.packages)
-        with closing(Node(dict(self.stores))) as node:
-            try:
-                result = work.function(from_json(unit, work.unit, "a unit"), node)
-            except Exception as error:
-                if not _is_fault(error):
-                    raise
-                return "fault", f"{type(error).__name__}: {error}".encode()
-            return "result", to_json(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +79,9 @@ class Runner:
     ) -> None:
         check_code(description)
         self._folder, self._description, self._name, self._compute = folder, description, name, compute
-        self._work: Work[Any, Any] = work_at(description.work, packages)
-        stores = tuple((one.url, one.spec) for one in description.stores)
-        self._function = UnitFunction(description.work, tuple(packages), stores)
-        self._variables = store_variables(*(url for url, _ in stores))
-        self._head = Head(libraries=libraries_here(self._work.libraries))
+        stores = {one.url: one.spec for one in description.stores}
+        self._calls = WorkerCalls(compute, description.work, packages, stores, store_variables(*stores))
+        self._libraries = libraries_here(self._calls.work.libraries)
         self._told = threading.Event()
         self._asked_s, self._stopped = -math.inf, False
         self._turns, self._next_turn = threading.Semaphore(BLOCKS_AT_ONCE), threading.Lock()
@@ -200,48 +157,49 @@ class Runner:
             number += 1
         if number > MAX_STARTS:
             return False
-        run = _BlockRun(self, block, start, number, starts)
         begun = time.monotonic()
-        try:
-            outcomes = run.outcomes()
-        except BaseException as error:
-            run.leave(error)
-            raise
-        self._folder.put_done(block, self._head, outcomes)
+        with tempfile.TemporaryDirectory(prefix="penstock-block-", ignore_cleanup_errors=True) as scratch:
+            run = _BlockRun(self, block, start, number, starts, Path(scratch) if self.finishes else None)
+            try:
+                outcomes = run.outcomes()
+                head = Head(libraries=self._libraries, part=run.finish(outcomes))
+            except BaseException as error:
+                run.leave(error)
+                raise
+        self._folder.put_done(block, head, outcomes)
         spent = Spent(seconds=time.monotonic() - begun, node=self._name.node, n_computed=run.n_computed)
         self._folder.put_spent(block, number, spent)
         return True
 
-    def results(self, units: Sequence[Any]) -> Iterator[StoredOutcome]:
+    @property
+    def finishes(self) -> bool:
+        """True for a work whose blocks write something once their units have ended."""
+        return self._calls.work.finish is not None
+
+    def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome]:
         """Yield the outcomes of units, which run beside each other. Raises: Fault; Told."""
-        limits = [self._work.limit_s(unit) for unit in units]
+        with self._told_or_closed():
+            yield from self._calls.outcomes(units, folders)
+
+    def finish(
+        self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome]
+    ) -> Any:
+        """Return what the work's `finish` makes of a block; None for a work without. Raises: Fault; Told."""
+        with self._told_or_closed():
+            return self._calls.finish(block, units, folders, outcomes)
+
+    @contextmanager
+    def _told_or_closed(self) -> Iterator[None]:
         try:
-            found = self._compute.map(
-                self._function, [to_json(unit) for unit in units], timeout_s=limits, variables=self._variables
-            )
-            for outcome in found:
-                yield self._stored(outcome)
+            yield
         except InvalidRuntime:
             if self._told.is_set():
                 raise Told from None
             raise
 
-    def _stored(self, outcome: Outcome[tuple[str, bytes]]) -> StoredOutcome:
-        if outcome.value is None:
-            error = outcome.error or Failure(code="exception", reason="no value")
-            return StoredOutcome(code=error.code, reason=error.summary)
-        kind, body = outcome.value
-        if kind == "fault":
-            raise Fault(body.decode(errors="replace"))
-        try:  # a worker may have been taken over by the file that it read
-            result = from_json(body, self._work.result, "the result of a unit")
-        except Corrupt as error:
-            return StoredOutcome(code="exception", reason=str(error))
-        return StoredOutcome(result=result)
-
     def units(self, block: int) -> list[Any]:
         """Return the units of a block."""
-        return self._folder.units(self._description, block, self._work.unit)
+        return self._folder.units(self._description, block, self._calls.work.unit)
 
     @property
     def folder(self) -> JobFolder:
@@ -250,29 +208,50 @@ class Runner:
 
 
 class _BlockRun:
-    """One start of a block. starts: the earlier ones."""
+    """One start of a block. starts: the earlier ones. scratch: folder for what units leave to `finish`; None for none.
+
+    Outcomes of a work with `finish` are not kept: the files beside them are gone with this runner.
+    """
 
     def __init__(
-        self, runner: Runner, block: int, start: Start, number: int, starts: Sequence[Start]
+        self,
+        runner: Runner,
+        block: int,
+        start: Start,
+        number: int,
+        starts: Sequence[Start],
+        scratch: Path | None,
     ) -> None:
         self._runner, self._folder = runner, runner.folder
         self._block, self._start, self._number = block, start, number
-        self._starts = starts
+        self._starts, self._scratch = starts, scratch
+        self._units: list[Any] = []
         self._outcomes = self._folder.kept(block) if starts else {}
         self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)
         self.n_computed = 0
 
     def outcomes(self) -> list[StoredOutcome]:
         """Return the outcome of each unit. Raises: StoreError; Told."""
-        units = self._runner.units(self._block)
-        left = [number for number in range(len(units)) if number not in self._outcomes]
+        self._units = self._runner.units(self._block)
+        numbers = range(len(self._units))
+        left = [number for number in numbers if number not in self._outcomes]
         if _runs_alone(self._starts):
-            self._one_at_a_time(units, left)
+            self._one_at_a_time(left)
         else:
-            found = self._runner.results([units[number] for number in left])
-            for number, outcome in zip(left, found, strict=True):
+            for number, outcome in zip(left, self._results(left), strict=True):
                 self._take(number, outcome)
-        return [self._outcomes[number] for number in range(len(units))]
+        return [self._outcomes[number] for number in numbers]
+
+    def finish(self, outcomes: Sequence[StoredOutcome]) -> Any:
+        """Return what the work's `finish` makes of the block; None for a work without. Raises: Fault; Told."""
+        folders = self._folders(range(len(self._units)))
+        return self._runner.finish(self._block, self._units, folders, outcomes)
+
+    def _results(self, numbers: Sequence[int]) -> Iterator[StoredOutcome]:
+        return self._runner.results([self._units[number] for number in numbers], self._folders(numbers))
+
+    def _folders(self, numbers: Sequence[int]) -> list[str]:
+        return [str(self._scratch / str(number)) if self._scratch else "" for number in numbers]
 
     def leave(self, error: BaseException) -> None:
         """Keep what is there, and say how this start ended; a store at fault may hear neither."""
@@ -286,7 +265,7 @@ class _BlockRun:
         except StoreError as silent:
             error.add_note(f"and how block {self._block} ended could not be written: {silent}")
 
-    def _one_at_a_time(self, units: Sequence[Any], left: Sequence[int]) -> None:
+    def _one_at_a_time(self, left: Sequence[int]) -> None:
         deaths = Counter(one.unit for one in self._starts if not one.left)
         for number in sorted(left, key=lambda number: deaths[number]):
             if deaths[number] >= VANISHED:
@@ -297,7 +276,7 @@ class _BlockRun:
                 self._keep()
             self._start = replace(self._start, unit=number)
             self._folder.tell_start(self._block, self._start, self._number)
-            for outcome in self._runner.results([units[number]]):
+            for outcome in self._results([number]):
                 self._take(number, outcome)
 
     def _take(self, number: int, outcome: StoredOutcome) -> None:
@@ -307,14 +286,10 @@ class _BlockRun:
             self._keep()
 
     def _keep(self) -> None:
-        if len(self._outcomes) > self._n_kept:
+        if self._scratch is None and len(self._outcomes) > self._n_kept:
             self._folder.keep(self._block, self._number, self._outcomes)
             self._n_kept = len(self._outcomes)
         self._kept_at = time.monotonic()
-
-
-def _is_fault(error: Exception) -> bool:
-    return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)
 
 
 def _runs_alone(starts: Sequence[Start]) -> bool:

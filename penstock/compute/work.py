@@ -10,19 +10,27 @@ Units and results lie in the store as JSON, so both are frozen dataclasses of pl
 bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
 """
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import NoneType
 from typing import Any, Generic, TypeVar
 
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, StoreError
 from loader.storage import Store, StoreSpec
+
+from .pool import Outcome
 
 U = TypeVar("U")
 R = TypeVar("R")
+
+
+class Fault(StoreError):
+    """A store or a disk at fault, which says nothing about the unit: its block begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,22 +51,26 @@ class Resources:
 class Node:
     """Surroundings of a unit on the machine that runs it."""
 
-    def __init__(self, stores: Mapping[str, StoreSpec]) -> None:
-        """Take the specs of the stores that the job names, by their URL."""
+    def __init__(self, stores: Mapping[str, Store | StoreSpec], scratch: Path | None = None) -> None:
+        """Take the stores that the job names, or their specs, by their URL.
+
+        scratch: the folder, which whoever gives it removes; None for one of its own.
+        """
         self.stores = stores
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch, self._own = scratch, scratch is None
 
     @property
     def scratch(self) -> Path:
-        """Folder of this unit alone, removed after it."""
+        """Folder of this unit alone, removed after it; that of a work with `finish`, after its block."""
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="unit-", ignore_cleanup_errors=True)
-        return Path(self._scratch.name)
+            self._scratch = Path(tempfile.mkdtemp(prefix="unit-"))
+        self._scratch.mkdir(exist_ok=True)
+        return self._scratch
 
     def close(self) -> None:
-        """Remove the folder."""
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        """Remove the folder, if it is its own."""
+        if self._own and self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def open(self, url: str) -> Store:
         """Return a store that the job names. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
@@ -66,11 +78,28 @@ class Node:
             raise InvalidRuntime(
                 f"the job names no store {url!r}; accepted: {', '.join(sorted(self.stores))}"
             )
-        return self.stores[url].open()
+        found = self.stores[url]
+        return found.open() if isinstance(found, StoreSpec) else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block(Generic[U]):
+    """Units of a block, as its work's `finish` gets them."""
+
+    number: int
+    """Number of the block in its job, from 0."""
+    units: Sequence[U]
+    """Units in their order."""
+    folders: Sequence[Path]
+    """Scratch folder of each unit, as the unit left it; one that failed, or left nothing, may have none."""
 
 
 def _a_second(_: Any) -> float:
     return 1.0
+
+
+def _no_bytes(_: Any) -> int:
+    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +120,13 @@ class Work(Generic[U, R]):
     """Seconds that a unit may take, above 0: for all, or of a unit."""
     cost_s: Callable[[U], float] = _a_second
     """Seconds that a unit takes about, by which units are cut into blocks."""
+    nbytes: Callable[[U], int] = _no_bytes
+    """Bytes that a unit adds about to what `finish` writes, by which units are cut into blocks."""
+    finish: Callable[[Block[U], Sequence[Outcome[R]], Node], Any] | None = None
+    """Writes one thing of a block, such as its part, from the folders that its units left; None for nothing. It may run
+    twice: what it writes has a name of each run's own, and the first run's answer counts."""
+    part: type[Any] = NoneType
+    """Dataclass of what `finish` returns."""
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
     libraries: Sequence[str] = ()

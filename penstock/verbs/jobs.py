@@ -118,7 +118,7 @@ def attach(arguments: Namespace) -> Answer:
     engine = cluster.open()
     ends: Counter[str] = Counter()
     try:
-        blocks = follow(folder, description, work.result, engine, cluster)
+        blocks = follow(folder, description, work, engine, cluster)
         for block in progress(blocks, description.about, lambda one: len(one.outcomes), description.n_units):
             ends.update("done" if one.error is None else one.error.code for one in block.outcomes)
     finally:

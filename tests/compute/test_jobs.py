@@ -16,7 +16,7 @@ from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancell
 from loader.storage import open_store
 from penstock.compute import attach as attaching
 from penstock.compute.attach import attach, cancel, submitted
-from penstock.compute.blocks import MAX_COST_S, MAX_UNITS, cut_blocks
+from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import Look
 from penstock.compute.engines.local_engine import LocalEngine
@@ -31,17 +31,23 @@ LOCAL = Cluster(engine="local", packages=("tests",))
 ENDS = {1: "raise", 3: "memory", 5: "wrong type", 6: "miss a file"}
 
 
-@given(st.lists(st.floats(0, 300), max_size=600))
-def test_blocks_hold_each_unit_once_and_keep_to_their_limits(costs):
-    work = replace(SQUARES, cost_s=lambda unit: costs[unit.n])
-    blocks = list(cut_blocks(work, (Number(n=n) for n in range(len(costs)))))
-    assert [unit.n for block in blocks for unit in block] == list(range(len(costs)))
+@given(st.lists(st.tuples(st.floats(0, 300) | st.just(1.0), st.integers(0, MAX_NBYTES + 1)), max_size=600))
+def test_blocks_hold_each_unit_once_and_keep_to_their_limits(units):
+    work = replace(SQUARES, cost_s=lambda unit: units[unit.n][0], nbytes=lambda unit: units[unit.n][1])
+    blocks = list(cut_blocks(work, (Number(n=n) for n in range(len(units)))))
+    assert [unit.n for block in blocks for unit in block] == list(range(len(units)))
+
+    def spent(block):
+        each = [units[unit.n] for unit in block]
+        return sum(cost_s for cost_s, _ in each), sum(nbytes for _, nbytes in each)
+
     for block in blocks:
+        seconds, nbytes = spent(block)
         assert 1 <= len(block) <= MAX_UNITS
-        assert len(block) == 1 or sum(costs[unit.n] for unit in block) <= MAX_COST_S + 1e-6
+        assert len(block) == 1 or (seconds <= MAX_COST_S + 1e-6 and nbytes <= MAX_NBYTES)
     for block, after in pairwise(blocks):  # no block ends sooner than it must
-        full = sum(costs[unit.n] for unit in [*block, after[0]]) > MAX_COST_S - 1e-6
-        assert len(block) == MAX_UNITS or full
+        seconds, nbytes = spent([*block, after[0]])
+        assert len(block) == MAX_UNITS or seconds > MAX_COST_S - 1e-6 or nbytes > MAX_NBYTES
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -1,0 +1,160 @@
+"""A work on a pool of workers: what a worker is sent, and what comes back of it.
+
+Units, results and what a block's `finish` returns go to workers and back as JSON, as they lie in a job's folder.
+"""
+
+import errno
+import shutil
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loader.errors import Corrupt, Forbidden, Throttled, Transient
+
+from .job import StoredOutcome, read_outcome
+from .plain import from_json, to_json
+from .pool import Compute, Failure, Outcome, Progress
+from .work import Block, Fault, Node, Work, work_at
+
+FINISH_S = 3600.0
+"""Seconds that the `finish` of a block may take."""
+_FAULTS = (Fault, Transient, Throttled, Forbidden)
+_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
+)
+"""Errors of a disk or a machine, and not of the unit: a file that is missing is the unit's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A work by name."""
+
+    place: str
+    """'module:name' of the work."""
+    packages: tuple[str, ...]
+    """Packages whose works may run."""
+    stores: Mapping[str, Any]
+    """URL -> store, or its spec, that units may open."""
+
+    @property
+    def work(self) -> Work[Any, Any]:
+        """The work. Raises: InvalidRuntime."""
+        return work_at(self.place, self.packages)
+
+
+class _UnitCall(_Call):
+    """The work's function as workers get it."""
+
+    def __call__(self, given: tuple[bytes, str]) -> tuple[str, bytes]:
+        """Return ("result", JSON) or ("fault", text). given: JSON of a unit; its folder, "" for one of its own."""
+        work, (unit, folder) = self.work, given
+        with closing(Node(self.stores, Path(folder) if folder else None)) as node:
+            try:
+                return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
+            except Exception:
+                if folder:
+                    shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+
+class _FinishCall(_Call):
+    """The work's `finish` as workers get it."""
+
+    def __call__(self, given: tuple[int, list[bytes], list[str], list[bytes]]) -> tuple[str, bytes]:
+        """Return ("result", JSON) or ("fault", text). given: number, units, folders and outcomes of a block."""
+        work, (number, units, folders, outcomes) = self.work, given
+        block = Block(
+            number=number,
+            units=[from_json(unit, work.unit, "a unit") for unit in units],
+            folders=[Path(folder) for folder in folders],
+        )
+        told = [read_outcome(line, work.result, "an outcome") for line in outcomes]
+        with closing(Node(self.stores)) as node:
+            return _answer(lambda: work.finish and work.finish(block, told, node))
+
+
+class WorkerCalls:
+    """A work whose units and blocks a pool computes.
+
+    place: 'module:name' of the work. packages: whose works may run. stores: URL -> store or spec. variables: names of
+    environment variables that the stores need.
+    """
+
+    def __init__(
+        self,
+        compute: Compute,
+        place: str,
+        packages: Sequence[str],
+        stores: Mapping[str, Any],
+        variables: Collection[str],
+    ) -> None:
+        call = (place, tuple(packages), stores)
+        self._unit, self._finish = _UnitCall(*call), _FinishCall(*call)
+        self.work: Work[Any, Any] = self._unit.work
+        self._compute, self._variables = compute, variables
+
+    def outcomes(
+        self, units: Sequence[Any], folders: Sequence[str], progress: Progress | None = None
+    ) -> Generator[StoredOutcome]:
+        """Yield the outcomes of units in their order; they run beside each other. Raises: Fault; as `Compute.map`.
+
+        folders: scratch folder of each, which stays; "" for one that is removed after the unit.
+        """
+        found = self._compute.map(
+            self._unit,
+            [(to_json(unit), folder) for unit, folder in zip(units, folders, strict=True)],
+            timeout_s=[self.work.limit_s(unit) for unit in units],
+            progress=progress,
+            variables=self._variables,
+        )
+        for outcome in found:
+            yield self._stored(outcome)
+
+    def finish(
+        self, number: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome]
+    ) -> Any:
+        """Return what `finish` makes of a block; None for a work without one. Raises: Fault; as `Compute.map`."""
+        if self.work.finish is None:
+            return None
+        given = (number, [*map(to_json, units)], list(folders), [*map(to_json, outcomes)])
+        (outcome,) = self._compute.map(self._finish, [given], timeout_s=FINISH_S, variables=self._variables)
+        if outcome.value is None:
+            raise Fault(f"block {number} could not be finished: {_failure(outcome).reason}")
+        kind, body = outcome.value
+        if kind == "fault":
+            raise Fault(f"block {number} could not be finished: {body.decode(errors='replace')}")
+        return from_json(body, self.work.part, f"what the finish of block {number} returned")
+
+    def _stored(self, outcome: Outcome[tuple[str, bytes]]) -> StoredOutcome:
+        if outcome.value is None:
+            error = _failure(outcome)
+            return StoredOutcome(code=error.code, reason=error.summary)
+        kind, body = outcome.value
+        if kind == "fault":
+            raise Fault(body.decode(errors="replace"))
+        try:  # a worker may have been taken over by the file that it read
+            result = from_json(body, self.work.result, "the result of a unit")
+        except Corrupt as error:
+            return StoredOutcome(code="exception", reason=str(error))
+        return StoredOutcome(result=result)
+
+
+def _failure(outcome: Outcome[Any]) -> Failure:
+    return outcome.error or Failure(code="exception", reason="no value")
+
+
+def _answer(make: Callable[[], Any]) -> tuple[str, bytes]:
+    """Return ("result", JSON) of what a function makes, or ("fault", text)."""
+    try:
+        made = make()
+    except Exception as error:
+        if not _is_fault(error):
+            raise
+        return "fault", f"{type(error).__name__}: {error}".encode()
+    return "result", to_json(made)
+
+
+def _is_fault(error: Exception) -> bool:
+    return isinstance(error, _FAULTS) or (isinstance(error, OSError) and error.errno in _ERRNOS)

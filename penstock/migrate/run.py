@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from loader import Root
 from loader.dataset.log.state import State
@@ -10,13 +11,16 @@ from loader.errors import Conflict, Forbidden
 from loader.storage import Store
 
 from .contents import new_items, new_versions
-from .copying.compare import Compared, copy_entries, put_compared, read_twice
-from .copying.copy_many import Copies, copy_all
-from .copying.copy_one import Transfer
+from .copying.compare import copy_entries, put_compared, read_twice
+from .copying.copy_all import copy_all
+from .copying.copy_many import Copies, Migration
 from .copying.items import Item
 from .copying.journal import Journal
 from .copying.rate_limit import Pace
 from .target import close_former, copied_entries, make_mirror
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,14 +42,24 @@ class Report(Copies):
 
 
 def migrate(
-    root: Root, target: Store, pace: Pace, *, at_once: int = 16, scratch: str | None = None
+    root: Root,
+    target: Store,
+    pace: Pace,
+    *,
+    at_once: int = 16,
+    scratch: str | None = None,
+    cluster: "Cluster | None" = None,
 ) -> Report:
     """Copy what the mirror at `target` lacks of `root`.
 
     Memory: 228 MiB of objects at most. An object that cannot be copied is named, the rest goes on, and the log stays as
     it was. A former primary that came back becomes a mirror.
 
-    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; what the target's store raises when it fails.
+    cluster: whose machines copy the objects, each process `at_once` of them, within the limits together; None: this
+    process. The log is copied by this process.
+
+    Raises: Conflict, NotARoot as `copied_entries`; InvalidStore; what the target's store raises when it fails; with a
+    cluster as `attach`.
     """
     source, state = root.store, root.state
     close_former(source, state, target)
@@ -58,11 +72,7 @@ def migrate(
         make_mirror(source, target)
 
         def items() -> Iterator[Item]:
-            for item in new_items(source, target, state, after, report.failed):
-                if journal.find(item.path):
-                    report.skipped += 1
-                else:
-                    yield item
+            return _items(new_items(source, target, state, after, report.failed), journal, report)
 
         def total() -> int:
             items = new_items(source, target, state, after, lambda *_: None)
@@ -70,8 +80,17 @@ def migrate(
 
         if new_versions(state, after):
             journal.begin()
-        transfer = Compared(source, target, Transfer(source, target, pace, scratch))
-        copy_all(items(), transfer, journal, report, at_once=at_once, look=resumed, total=total)
+        migration = Migration(
+            source=source,
+            target=target,
+            pace=pace,
+            at_once=at_once,
+            scratch=scratch,
+            look=resumed,
+            compared=True,
+            since=[str(after)],
+        )
+        copy_all(migration, items, journal, report, total, cluster)
         if report.failures:
             return report
         _copy_places(source, target)
@@ -79,6 +98,15 @@ def migrate(
         report.recorded = any(one.get("url") == target.url for one in root.state.mirrors)
         journal.finish()
     return report
+
+
+def _items(items: Iterator[Item], journal: Journal, report: Report) -> Iterator[Item]:
+    """Yield the items to copy; count those that the journal has."""
+    for item in items:
+        if journal.find(item.path):
+            report.skipped += 1
+        else:
+            yield item
 
 
 def _copy_places(source: Store, target: Store) -> None:

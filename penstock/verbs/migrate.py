@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime
 from loader.storage import Store, open_store
 
 from .doctor import option, options_of
-from .verb import Answer, Verb
+from .verb import Answer, Verb, cluster_argument, cluster_of
 
 if TYPE_CHECKING:
     from ..migrate.prefixes.copy import PrefixReport
@@ -53,6 +53,10 @@ def _plan_arguments(parser: ArgumentParser) -> None:
 def _run_arguments(parser: ArgumentParser) -> None:
     _where(parser)
     _pace(parser)
+    cluster_argument(
+        parser,
+        "file of a cluster whose machines copy: --at-once for each process, the limits for all together",
+    )
     parser.add_argument(
         "--update",
         action="store_true",
@@ -138,6 +142,7 @@ def run(arguments: Namespace) -> Answer:
 
     source, target = _source(arguments), _target(arguments)
     pace, at_once = Pace(arguments.requests_per_s, arguments.bytes_per_s), _at_once(arguments)
+    cluster = cluster_of(arguments)
     report: Report | PrefixReport
     if source is not None:
         from ..migrate.prefixes.copy import migrate_prefix
@@ -150,14 +155,14 @@ def run(arguments: Namespace) -> Answer:
             scratch=arguments.scratch,
             replace=arguments.update,
             hash=arguments.hash or "sha256",
+            cluster=cluster,
         )
     else:
         _for_prefixes(arguments)
         from ..migrate.run import migrate  # a root's tables take half a second of imports
 
-        report = migrate(
-            loader.Root(arguments.root), target, pace, at_once=at_once, scratch=arguments.scratch
-        )
+        root = loader.Root(arguments.root)
+        report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
     return report.to_json(), report.to_text(), int(bool(report.failures))
 
 

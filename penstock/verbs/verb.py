@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import loader
 from loader.errors import FieldNotFound, InvalidRuntime
 
 from ..console.table import Text
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 T = TypeVar("T")
 Answer = tuple[Any, Text, int]
@@ -35,6 +38,20 @@ class Verb:
     """Answers; None for a group."""
     verbs: Mapping[str, "Verb"] = field(default_factory=dict)
     """Name -> verb of a group; empty for a verb that runs."""
+
+
+def cluster_argument(parser: ArgumentParser, text: str) -> None:
+    """Add --cluster. text: its help text."""
+    parser.add_argument("--cluster", metavar="FILE", help=text)
+
+
+def cluster_of(arguments: Namespace) -> "Cluster | None":
+    """Return the cluster of --cluster; None without it. Raises: InvalidCluster; MissingDependency."""
+    if arguments.cluster is None:
+        return None
+    from ..compute.cluster import read_cluster
+
+    return read_cluster(arguments.cluster)
 
 
 def read_by(parse: Callable[[str], T]) -> Callable[[str], T]:

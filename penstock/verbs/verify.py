@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime
 
 from ..units import size
-from .verb import Answer, Verb
+from .verb import Answer, Verb, cluster_argument, cluster_of
 
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
@@ -20,9 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("ref", nargs="?", help="e.g. photos@3; without one, the whole root")
     parser.add_argument("--full", action="store_true", help="read every byte")
-    parser.add_argument(
-        "--cluster", metavar="FILE", help="file of a cluster that reads the shards, with --full"
-    )
+    cluster_argument(parser, "file of a cluster that reads the shards, with --full")
 
 
 def run(arguments: Namespace) -> Answer:
@@ -30,13 +28,9 @@ def run(arguments: Namespace) -> Answer:
     from ..verify.version import verify
 
     root = loader.Root(arguments.root)
-    cluster = None
-    if arguments.cluster is not None:
-        from ..compute.cluster import read_cluster
-
-        if not arguments.full:
-            raise InvalidRuntime("--cluster reads every byte; add --full")
-        cluster = read_cluster(arguments.cluster)
+    if arguments.cluster is not None and not arguments.full:
+        raise InvalidRuntime("--cluster reads every byte; add --full")
+    cluster = cluster_of(arguments)
     if arguments.ref is None:
         return answer_of_root(root, full=arguments.full, cluster=cluster)
     report = verify(root, arguments.ref, full=arguments.full, cluster=cluster)

@@ -1,20 +1,20 @@
 """Many objects at once: what every migration does, of a root or of a plain prefix."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
 from loader.errors import PenstockError
+from loader.storage import Store
 from loader.storage.shared.threads import DaemonPool
 
-from ...progress import progress
 from ...units import size
 from .compare import Compared
 from .copy_one import Transfer
 from .items import Copied, Item
-from .journal import Journal
+from .rate_limit import Pace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,35 +48,53 @@ class Copies:
         ]
 
 
-def copy_all(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """The way in which all objects of a migration are copied."""
+
+    source: Store
+    """The source."""
+    target: Store
+    """The target."""
+    pace: Pace
+    """Limits: of all machines together."""
+    at_once: int
+    """Objects at once, of each process."""
+    scratch: str | None
+    """Folder of this machine for larger objects on their way."""
+    look: bool = False
+    """True where any may be in the target already."""
+    compared: bool = False
+    """True where items without a digest are read twice, as those of a root are."""
+    hash: str = "sha256"
+    """One of `digest.KINDS`, taken of objects of which nobody has said what they must be."""
+    notes: str = ""
+    """Folder of the target for the folder of a cluster's job."""
+    since: Sequence[str] = ()
+    """Texts that decide the objects of a job, beside places and limits: a later migration has others."""
+
+    def transfer(self) -> Transfer | Compared:
+        """Return what copies an object in this process."""
+        transfer = Transfer(self.source, self.target, self.pace, self.scratch, self.hash)
+        return Compared(self.source, self.target, transfer) if self.compared else transfer
+
+
+Failed = Callable[[str, PenstockError, int | None], None]
+"""Told of an object that was not copied: its path, why, and its size in bytes where it is known."""
+
+
+def copied_here(
     items: Iterator[Item],
     transfer: Transfer | Compared,
-    journal: Journal,
-    report: Copies,
+    failed: Failed,
     *,
     at_once: int,
     look: bool = False,
-    total: Callable[[], int],
-) -> None:
-    """Copy items, note and count those that were copied, name the others. At most four times `at_once` items are known.
+) -> Iterator[Copied]:
+    """Copy items, and yield each once it is there. At most four times `at_once` items are known.
 
     look: whether any may be there already.
-    total: returns the bytes of all, asked for where somebody watches.
     """
-    coming = _copied(items, transfer, at_once, look, report)
-    for copied in progress(coming, "migrate", lambda one: one.nbytes, total):
-        journal.add(copied)
-        if copied.written:
-            report.copied += 1
-            report.nbytes += copied.nbytes
-        else:
-            report.skipped += 1
-    journal.flush()
-
-
-def _copied(
-    items: Iterator[Item], transfer: Transfer | Compared, at_once: int, look: bool, report: Copies
-) -> Iterator[Copied]:
     pool = DaemonPool(at_once, "penstock-migrate")
     waiting: dict[Future[Copied], Item] = {}
     try:
@@ -91,6 +109,6 @@ def _copied(
                 try:
                     yield future.result()
                 except PenstockError as error:
-                    report.failed(item.path, error, item.nbytes)
+                    failed(item.path, error, item.nbytes)
     finally:
         pool.dismiss()

@@ -89,6 +89,11 @@ class Journal:
         self._noted.close()
         self._file.close()
 
+    @property
+    def newest_manifest(self) -> str:
+        """Key of the last piece of the manifest; "" before there is one."""
+        return self._manifests[-1] if self._manifests else ""
+
     def begin(self) -> None:
         """Put an empty piece: from now on a killed run is seen to be one."""
         self._put(b"")

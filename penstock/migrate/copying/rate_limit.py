@@ -24,6 +24,7 @@ class Pace:
         for name, limit in (("requests_per_s", requests_per_s), ("bytes_per_s", bytes_per_s)):
             if limit is not None and not limit > 0:
                 raise InvalidRuntime(f"{name} = {limit:g}: a number above 0 is needed, or leave it out")
+        self.requests_per_s, self.bytes_per_s = requests_per_s, bytes_per_s
         self._costs = (1 / requests_per_s if requests_per_s else 0.0, 1 / bytes_per_s if bytes_per_s else 0.0)
         self._lock, self._clock, self._sleep = Lock(), clock, sleep
         self._free_s = [clock(), clock()]  # when the next request, the next byte may go

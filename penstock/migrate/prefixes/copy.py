@@ -11,6 +11,7 @@ sha256 and crc32c are "" for objects that another tool copied, until `verify --f
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loader.dataset.log.entries import canonical
 from loader.dataset.log.marker import MARKER
@@ -22,12 +23,15 @@ from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.shared.threads import beside
 
-from ..copying.copy_many import Copies, copy_all
-from ..copying.copy_one import Transfer
+from ..copying.copy_all import copy_all
+from ..copying.copy_many import Copies, Migration
 from ..copying.items import Copied, Item
 from ..copying.journal import Journal
 from ..copying.rate_limit import Pace
 from .places import FOLDER, SOURCE, check_places, objects, read
+
+if TYPE_CHECKING:
+    from ...compute.cluster import Cluster
 
 UNREAD = "unknown"
 """In place of the digest of an object that nobody has read."""
@@ -131,6 +135,7 @@ def migrate_prefix(
     scratch: str | None = None,
     replace: bool = False,
     hash: str = "sha256",
+    cluster: "Cluster | None" = None,
 ) -> PrefixReport:
     """Copy what the target lacks, and name what can be no object there.
 
@@ -138,44 +143,60 @@ def migrate_prefix(
     deleted. Memory: 228 MiB of objects at most, whatever their number.
 
     hash: one of `digest.KINDS`, taken of every byte that is copied, and noted.
+    cluster: as `migrate` takes it.
 
-    Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises.
+    Raises: as `check_places`; Corrupt for a journal that somebody edited; what listing raises; with a cluster as
+    `attach`.
     """
     check_places(source, target)
     report = PrefixReport(source=source.url, target=target.url)
     target.put_if_absent(SOURCE, canonical({"format": FORMAT, "source": source.url}))
-    transfer = Transfer(source, target, pace, scratch, hash)
     with Journal(target, FOLDER, scratch) as journal:
 
         def items() -> Iterator[Item]:
-            for sides in both_sides(source, target, journal):
-                if sides.source is None:
-                    continue
-                try:
-                    item = item_of(sides, replace=replace)
-                except PenstockError as error:
-                    report.failed(sides.key, error)
-                    continue
-                if item is not None:
-                    yield item
-                    continue
-                report.skipped += 1
-                if sides.noted is None:
-                    noted = Copied(
-                        path=sides.key, nbytes=sides.source.nbytes, digest="", etag=sides.source.etag
-                    )
-                    journal.add(noted)
-                report.unhashed += sides.noted is None or not sides.noted.digest
+            return _items(source, target, journal, report, replace)
 
         def total() -> int:
             return sum(item.nbytes or 0 for item in wanted(source, target, journal))
 
         journal.begin()
         journal.will_keep()
-        copy_all(items(), transfer, journal, report, at_once=at_once, total=total)
+        migration = Migration(
+            source=source,
+            target=target,
+            pace=pace,
+            at_once=at_once,
+            scratch=scratch,
+            hash=hash,
+            notes=FOLDER,
+            since=[journal.newest_manifest, str(replace)],
+        )
+        copy_all(migration, items, journal, report, total, cluster)
         journal.keep()
     report.failures.update(left_out(source))
     return report
+
+
+def _items(
+    source: Store, target: Store, journal: Journal, report: PrefixReport, replace: bool
+) -> Iterator[Item]:
+    """Yield the items to copy; count, note or name the other keys of the source."""
+    for sides in both_sides(source, target, journal):
+        if sides.source is None:
+            continue
+        try:
+            item = item_of(sides, replace=replace)
+        except PenstockError as error:
+            report.failed(sides.key, error)
+            continue
+        if item is not None:
+            yield item
+            continue
+        report.skipped += 1
+        if sides.noted is None:
+            noted = Copied(path=sides.key, nbytes=sides.source.nbytes, digest="", etag=sides.source.etag)
+            journal.add(noted)
+        report.unhashed += sides.noted is None or not sides.noted.digest
 
 
 def wanted(source: Store, target: Store, journal: Journal) -> Iterator[Item]:

@@ -1,0 +1,53 @@
+"""All objects of a migration: copied by this process or a cluster's, noted and counted."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ...progress import progress
+from .copy_many import Copies, Migration, copied_here
+from .items import Copied, Item
+from .journal import Journal
+
+if TYPE_CHECKING:
+    from ...compute.cluster import Cluster
+
+
+def copy_all(
+    migration: Migration,
+    items: Callable[[], Iterator[Item]],
+    journal: Journal,
+    report: Copies,
+    total: Callable[[], int],
+    cluster: "Cluster | None" = None,
+) -> None:
+    """Copy items, note and count those that were copied, name the others.
+
+    total: returns the bytes of all, asked for where somebody watches.
+    cluster: whose machines copy; None: this process.
+
+    Raises: with a cluster as `attach`.
+    """
+    coming = _copied(migration, items, journal, report, cluster)
+    for copied in progress(coming, "migrate", lambda one: one.nbytes, total):
+        journal.add(copied)
+        if copied.written:
+            report.copied += 1
+            report.nbytes += copied.nbytes
+        else:
+            report.skipped += 1
+    journal.flush()
+
+
+def _copied(
+    migration: Migration,
+    items: Callable[[], Iterator[Item]],
+    journal: Journal,
+    report: Copies,
+    cluster: "Cluster | None",
+) -> Iterator[Copied]:
+    if cluster is None:
+        transfer, at_once = migration.transfer(), migration.at_once
+        return copied_here(items(), transfer, report.failed, at_once=at_once, look=migration.look)
+    from .copy_job import copied_on
+
+    return copied_on(cluster, migration, items, journal, report)

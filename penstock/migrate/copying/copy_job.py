@@ -1,0 +1,137 @@
+"""Many objects at once by the machines of a cluster: a large object, or a run of small ones, is a unit.
+
+The job's folder lies in the target, as a migration's notes do. Its outcomes say what was copied: a migration that is
+begun again learns it from there, whoever waited for the job. What is left is the next job's.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count
+
+from loader.storage import open_store
+
+from ...compute.attach import attach
+from ...compute.blocks import BlockOutcomes
+from ...compute.cluster import Cluster
+from ...compute.job import Job, JobFolder, StoredPlace
+from ...compute.pool import Failure
+from .copy_many import Copies, Migration
+from .copy_unit import COPY, CopiedUnit, CopyUnit, NotCopied, Way
+from .items import HELD_BYTES, Copied, Item
+from .journal import Journal
+
+ITEMS = 64
+"""Objects of a unit, at most."""
+
+
+def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
+    """Return the job of a migration. Its limits are part of it: with others it is another job."""
+    pace = migration.pace
+    words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
+    words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
+    place = StoredPlace.of(migration.target)
+    return Job(
+        store=open_store(f"{place.url.rstrip('/')}/{migration.notes}".rstrip("/"), place.options),
+        work=COPY,
+        about=f"migrate {migration.source.url} to {migration.target.url}",
+        fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),
+        attempt=attempt,
+        stores=[migration.source, migration.target],
+    )
+
+
+def way_of(migration: Migration, cluster: Cluster) -> Way:
+    """Return the way of each process, which has its share of the limits."""
+    processes = cluster.slot.number * COPY.resources.units_at_once(cluster.cpus, cluster.memory_bytes)
+    requests, nbytes = migration.pace.requests_per_s, migration.pace.bytes_per_s
+    return Way(
+        source=StoredPlace.of(migration.source).url,
+        target=StoredPlace.of(migration.target).url,
+        compared=migration.compared,
+        look=migration.look,
+        hash=migration.hash,
+        at_once=migration.at_once,
+        requests_per_s=requests / processes if requests else None,
+        bytes_per_s=nbytes / processes if nbytes else None,
+    )
+
+
+def copied_on(
+    cluster: Cluster,
+    migration: Migration,
+    items: Callable[[], Iterator[Item]],
+    journal: Journal,
+    report: Copies,
+) -> Iterator[Copied]:
+    """Copy items on a cluster, and yield each once it is there.
+
+    A job of an earlier run is followed to its end, noted, and what it lacks is tried again.
+
+    items: those that no note of the journal names. It is asked after the notes of earlier jobs were taken.
+
+    Raises: as `attach`.
+    """
+    engine, way = cluster.open(), way_of(migration, cluster)
+    try:
+        for attempt in count():
+            job = job_of(migration, attempt)
+            folder = JobFolder(job.store, job.id)
+            if folder.description() is not None:
+                for value in _outcomes(attach(job, lambda: (), engine, cluster), folder):
+                    for copied in value.copied:
+                        journal.add(copied)
+                continue
+            coming = items()
+            first = next(coming, None)
+            if first is None:
+                return
+            units, failed = _Units(chain([first], coming), way), list[NotCopied]()
+            for value in _outcomes(attach(job, units, engine, cluster), folder):
+                yield from value.copied
+                failed += value.failed
+            if units.are_taken and sum(1 for _ in folder.store.list(folder.key("units-"))) == 1:
+                for one in failed:
+                    report.failed(one.path, one.error, one.nbytes)
+                return
+            # Another process began this job at the same moment, with other units: the next one has what these lack.
+    finally:
+        engine.close()
+
+
+def _outcomes(blocks: Iterable[BlockOutcomes[CopiedUnit]], folder: JobFolder) -> Iterator[CopiedUnit]:
+    """Yield what came of each unit; of one that no worker survived, that none of its objects was copied."""
+    for block in blocks:
+        for number, outcome in enumerate(block.outcomes):
+            yield outcome.value or _lost(folder, block.number, number, outcome.error)
+
+
+def _lost(folder: JobFolder, block: int, number: int, error: Failure | None) -> CopiedUnit:
+    description = folder.description()
+    assert description is not None
+    assert error is not None
+    why = f"it was not copied to its end: {error.code}: {error.summary}"
+    items = folder.units(description, block, CopyUnit)[number].items
+    failed = [NotCopied(path=one.path, nbytes=one.nbytes, is_missing=False, why=why) for one in items]
+    return CopiedUnit(copied=[], failed=failed)
+
+
+class _Units:
+    """Runs of items: at most `ITEMS`, and no more bytes than a process holds."""
+
+    def __init__(self, items: Iterator[Item], way: Way) -> None:
+        self._items, self._way = items, way
+        self.are_taken = False  # once the job was to be submitted by this process
+
+    def __call__(self) -> Iterator[CopyUnit]:
+        """Yield the units, once."""
+        self.are_taken = True
+        run: list[Item] = []
+        nbytes = 0
+        for item in self._items:
+            if run and (len(run) == ITEMS or nbytes + (item.nbytes or 0) > HELD_BYTES):
+                yield CopyUnit(way=self._way, items=run)
+                run, nbytes = [], 0
+            run.append(item)
+            nbytes += item.nbytes or 0
+        if run:
+            yield CopyUnit(way=self._way, items=run)

@@ -28,7 +28,6 @@ LONG = {
     "penstock.gc.collector.collect",
     "penstock.takedown.prove.prove",
     "assets.features.refresh.refresh_stage",
-    "assets.ingest.cut.cut_objects",
     "assets.ingest.units.units_stage",
     "assets.samples.samples_asset.samples_stage",
     "dagster_project.sensors.discovery.discovery_sensor",

@@ -1,149 +1,158 @@
-"""Raw objects of a batch cut by workers, each compared with its source: units whose bytes wait in scratch files."""
+"""Raw objects of a batch cut by workers, each compared with its source, and written as parts of a transaction."""
 
-import os
-import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from loader.errors import StoreError
+from loader.dataset.shards.part import Part
 from loader.storage import Store
+from penstock.compute.job import Job, store_url
+from penstock.compute.local_blocks import blocks_of
 from penstock.compute.pool import Compute, Progress
-from penstock.compute.pool.store_variables import store_variables
 from penstock.stages import fingerprint
 
 from ..media.cut_audit.findings import STAGE as CUT_AUDIT
-from ..media.cutters import ALL_KINDS
-from ..media.objects import CutRequest, CutResult, cut_object, refusal_row, stores_of
+from ..media.cutters import ALL_KINDS, CUTTERS
+from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
-from ..media.unit import Kind, Unit, dropped, rejected
+from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
 from .clip_staging import StagingOf, segments_of
-from .time_limits import Tell, limits_decoded, log
+from .cut_work import CUT, CutTask, Pieces
+from .time_limits import Limit, Tell, limits_decoded, log
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutUnit:
-    """One unit whose bytes wait in scratch files."""
+class CutInto:
+    """Destination of a batch's units."""
 
-    key: str
-    """Key of the sample."""
-    unit_id: str
-    """Id of the unit."""
-    kind: Kind
-    """Kind of media."""
-    unit: Unit
-    """The unit."""
-    raw: Mapping[str, Any]
-    """Row of the landed object."""
-    audit: Mapping[str, Any]
-    """Media row of the unit."""
+    root: Store
+    """Store of the root."""
+    txn: str
+    """Transaction of the parts."""
+    labels: Sequence[str]
+    """Names of the classes, in the order of their numbers."""
+    provenance: Mapping[str, str]
+    """Provenance of all samples."""
+    waiting: StagingOf | None = None
+    """Places of clips that the audit made; None for none."""
 
 
-def cut_objects(
-    landing: Store,
-    compute: Compute,
-    spec: DatasetSpec,
-    audits: Sequence[Row],
-    raws: Mapping[str, Row],
-    scratch: Path,
-    published: Mapping[str, str],
-    progress: Progress | None = None,
-    waiting: StagingOf | None = None,
-    tell: Tell = log.info,
-) -> tuple[list[CutUnit], list[Row]]:
-    """Return (units, refusal rows), in landing order. published: sha256 -> where these bytes are in the dataset.
+@dataclass(slots=True, kw_only=True)
+class CutBatch:
+    """Result of cutting a batch."""
 
-    waiting: places of clips that the audit made; tell: of objects whose time limit is above the dataset's.
+    parts: list[tuple[str, Part]] = field(default_factory=list)
+    """Kind and part, in the order of blocks."""
+    rows: list[Row] = field(default_factory=list)
+    """Rows of the `units` table."""
+    refusals: list[Row] = field(default_factory=list)
+    """Rows of the `refusals` table."""
+    job: Job[CutTask, Pieces]
+    """The job, whose folder may go once the batch is on record."""
+    short_shots: int = 0
+    """Shots, and ends of shots, that gave no clip because they are too short."""
 
-    Raises: StoreError when this machine has no room, or the store does not answer.
+
+def new_objects(audits: Sequence[Row], published: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
+    """Return (media rows of objects to cut, refusal rows of the others).
+
+    published: sha256 -> where these bytes are in the dataset.
     """
-    refusals: list[Row] = []
-    wanted: list[Row] = []
+    wanted, refusals = list[Row](), list[Row]()
     for row in audits:
         if row["sha256"] in published:
             twice = dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
             refusals.append(refusal_row(row["key"], row["sha256"], twice))
         else:
             wanted.append(row)
-    work = [
-        CutRequest(
-            store=landing,
-            key=row["key"],
-            sha256=row["sha256"],
-            mime=row["mime"],
-            scratch=str(scratch / f"{position:06d}"),
-            policy=spec.policy,
-            kinds=ALL_KINDS,
-            audit=row,
-            segments=segments_of(raws[row["key"]]),
-            staging=None if waiting is None else waiting(row["sha256"], segments_of(raws[row["key"]])),
-        )
-        for position, row in enumerate(wanted)
-    ]
-    units: list[CutUnit] = []
-    limits = limits_decoded(wanted, spec, tell)
-    outcomes = compute.map(
-        cut_object,
-        work,
-        timeout_s=[limit.seconds for limit in limits],
-        progress=progress,
-        variables=store_variables(*stores_of(work)),
-    )
-    for request, row, limit, outcome in zip(work, wanted, limits, outcomes, strict=True):
-        result = outcome.value
-        if result is not None and not _are_own(result.units, Path(request.scratch)):
-            foreign = rejected("cut", "foreign_file", "its worker named a file that it did not make itself")
-            result = CutResult(key=row["key"], refusal=refusal_row(row["key"], row["sha256"], foreign))
-        if result is None:
-            error = outcome.error
-            code, reason = (error.code, limit.reason(error)) if error else ("exception", "")
-            result = CutResult(
-                key=row["key"], refusal=refusal_row(row["key"], row["sha256"], rejected("cut", code, reason))
-            )
-        if result.fault:
-            raise StoreError(f"{row['key']!r} could not be cut: {result.fault}")
-        if result.refusal is not None:
-            refusals.append(result.refusal)
-        elif result.kind is not None:
-            units += _named(result.kind, result.units, raws[row["key"]], row, spec.policy)
-    return units, refusals
+    return wanted, refusals
 
 
-def _are_own(units: Sequence[Unit], scratch: Path) -> bool:
-    """Return whether every file of the units was made in the worker's folder: no link, and nothing elsewhere.
+def labels_of(wanted: Sequence[Row], raws: Mapping[str, Row], known: Sequence[str]) -> list[str]:
+    """Return the class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
+    found = {raws[row["key"]]["label"] for row in wanted if CUTTERS[row["kind"]].has_label}
+    return [*known, *sorted(found - set(known))]
 
-    A worker that a file took over would have this process read the files that it names.
+
+def cut_objects(
+    landing: Store,
+    compute: Compute,
+    spec: DatasetSpec,
+    wanted: Sequence[Row],
+    raws: Mapping[str, Row],
+    into: CutInto,
+    progress: Progress | None = None,
+    tell: Tell = log.info,
+) -> CutBatch:
+    """Cut objects, and write their units as parts. wanted: their media rows.
+
+    tell: of objects whose time limit is above the dataset's.
+
+    Raises: StoreError when a machine has no room, or a store does not answer.
     """
-    files = [value for unit in units for value in unit.fields.values() if isinstance(value, Path)]
-    return all(file.parent == scratch and _is_plain(file) for file in files)
+    limits = limits_decoded(wanted, spec, tell)
+    tasks = [
+        _task(landing, spec, row, raws[row["key"]], limit, into)
+        for row, limit in zip(wanted, limits, strict=True)
+    ]
+    job = Job(
+        store=into.root,
+        work=CUT,
+        about=f"{spec.name}/units/{into.provenance['partition']}",
+        fingerprint=fingerprint(into.txn, list(into.labels), [row["sha256"] for row in wanted]),
+        stores=[landing, into.root],
+    )
+    made = CutBatch(job=job)
+    for block in blocks_of(compute, job, lambda: tasks, progress):
+        for number, outcome in enumerate(block.outcomes, block.first):
+            row = wanted[number]
+            if outcome.error is not None:
+                lost = rejected("cut", outcome.error.code, limits[number].reason(outcome.error))
+                made.refusals.append(refusal_row(row["key"], row["sha256"], lost))
+            elif outcome.value is not None and outcome.value.refusal is not None:
+                made.refusals.append(outcome.value.refusal)
+        made.parts += [(kind, Part.from_json(part)) for kind, part in block.part.parts]
+        made.rows += block.part.rows
+        made.refusals += block.part.refusals
+        made.short_shots += block.part.short_shots
+    return made
 
 
-def _is_plain(file: Path) -> bool:
-    try:
-        found = os.lstat(file)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+def _task(landing: Store, spec: DatasetSpec, row: Row, raw: Row, limit: Limit, into: CutInto) -> CutTask:
+    kind: Kind = row["kind"]
+    staging = None if into.waiting is None else into.waiting(row["sha256"], segments_of(raw))
+    return CutTask(
+        landing=store_url(landing),
+        root=store_url(into.root),
+        txn=into.txn,
+        raw=raw,
+        audit=row,
+        policy=spec.policy,
+        words=_plain(spec.policy, kind),
+        staging=staging.key if staging else "",
+        label=into.labels.index(raw["label"]) if CUTTERS[kind].has_label else None,
+        source=_source(spec, raw) | {**into.provenance},
+        limit_s=limit.seconds,
+    )
 
 
-def _named(kind: Kind, units: Sequence[Unit], raw: Row, audit: Row, policy: CutPolicy) -> Iterator[CutUnit]:
-    for unit in units:
-        asked = [unit.request] if unit.request else []
-        unit_id = fingerprint(raw["sha256"], unit.start, unit.end, _plain(policy, kind), *asked)
-        yield CutUnit(
-            key=f"{kind}/{unit_id[:20]}", unit_id=unit_id, kind=kind, unit=unit, raw=raw, audit=audit
-        )
-
-
-def n_short_shots(units: Sequence[CutUnit]) -> int:
-    """Count shots, and ends of shots, that gave no clip because they are too short, over all videos of these units."""
-    by_object = {unit.raw["key"]: unit.unit.fields.get("json", {}) for unit in units if unit.kind == "video"}
-    return sum(int(facts.get("n_short_shots", 0)) for facts in by_object.values())
+def _source(spec: DatasetSpec, raw: Row) -> dict[str, str]:
+    """Return the provenance of an object's samples: its place, split and subject."""
+    by_subject = spec.split_by == "subject"
+    identity = str(raw["label"] if by_subject else raw["sha256"])
+    return {
+        **({"subject": identity} if by_subject and raw["label"] else {}),
+        "source_key": raw["key"],
+        "raw_uri": raw["uri"],
+        "raw_key": raw["key"],
+        "raw_etag": raw["etag"],
+        "raw_sha256": raw["sha256"],
+        "split": spec.split_of(identity),
+    }
 
 
 def untrue_reason(refusals: Sequence[Row], n_objects: int, max_untrue_rate: float) -> str:

@@ -3,31 +3,32 @@
 Nothing is cut here. A later stage takes exactly the objects that this stage admitted.
 """
 
-import tempfile
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 import loader
-from loader.errors import StageNotPublished, StoreError
+from loader.errors import StageNotPublished
 from loader.storage import Store
+from penstock.compute.job import Job, store_url
+from penstock.compute.local_blocks import blocks_of, discard
 from penstock.compute.pool import Compute, Outcome, Progress
-from penstock.compute.pool.store_variables import store_variables
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
-from ..media.cutters import ALL_KINDS
-from ..media.objects import AuditRequest, AuditResult, audit_object, refusal_row, stores_of
+from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
+from .audit_work import AUDIT, Audited, AuditTask
 from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
 from .time_limits import Limit, Tell, limits_told, log
 
@@ -36,6 +37,9 @@ CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
 """Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was
 stopped because of it. Not damage."""
+_BYTES_PER_S = 10e6
+"""Bytes of a photo or a text that a core audits in a second, about. Of sound and video the limit is eight times as long
+as an idle core takes."""
 
 Row = dict[str, Any]
 
@@ -67,7 +71,8 @@ def media_stage(
         return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
     landed = read_table(store, upstream.files[RAW_OBJECTS])
     staging = staging_of(store, spec.name, partition, spec.policy)
-    admitted, refusals = audit_objects(landing, compute, landed, spec, progress, staging, tell)
+    of = AuditOf(root=store, partition=partition, fingerprint=wanted, staging=staging)
+    admitted, refusals = audit_objects(landing, compute, landed, spec, of, progress, tell)
     reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
     if reason:
         clear_staging(store, spec.name, partition)
@@ -87,7 +92,23 @@ def media_stage(
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
         counts=refusal_counts(refusals) | {"landed": len(landed), "admitted": len(admitted)},
     )
-    return append_record(store, record), admitted, refusals
+    published = append_record(store, record)
+    discard(compute, _job(landing, spec, of))
+    return published, admitted, refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOf:
+    """Batch of an audit."""
+
+    root: Store
+    """Store of the root."""
+    partition: str
+    """Name of the batch."""
+    fingerprint: str
+    """Everything that decides the result."""
+    staging: StagingOf | None = None
+    """Places for clips that are made on the way; None for nowhere."""
 
 
 def audit_objects(
@@ -95,13 +116,15 @@ def audit_objects(
     compute: Compute,
     landed: Sequence[Row],
     spec: DatasetSpec,
+    of: AuditOf,
     progress: Progress | None = None,
-    staging: StagingOf | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
     """Return (media rows, refusal rows), in landing order. Of two objects with the same bytes the first is taken.
 
-    staging: places for clips that are made on the way; tell: of objects whose limit is above the dataset's.
+    tell: of objects whose limit is above the dataset's.
+
+    Raises: StoreError when a machine has no room, or a store does not answer.
     """
     refusals: list[Row] = []
     readable: list[Row] = []
@@ -119,37 +142,40 @@ def audit_objects(
 
         admitted, walked = audit_walked(landing, spec, readable)
         return admitted, [*refusals, *walked]
+    limits = limits_told(landing, compute, readable, spec, tell)
+    tasks = [_task(landing, spec, row, limit, of) for row, limit in zip(readable, limits, strict=True)]
     admitted = []
-    with tempfile.TemporaryDirectory(prefix="penstock-audit-") as scratch:
-        work = [
-            AuditRequest(
-                store=landing,
-                key=row["key"],
-                sha256=row["sha256"],
-                mime=row["mime"],
-                scratch=str(Path(scratch) / f"{position:06d}"),
-                kinds=ALL_KINDS,
-                policy=spec.policy,
-                segments=segments_of(row),
-                staging=None if staging is None else staging(row["sha256"], segments_of(row)),
-            )
-            for position, row in enumerate(readable)
-        ]
-        limits = limits_told(landing, compute, readable, spec, tell)
-        outcomes = compute.map(
-            audit_object,
-            work,
-            timeout_s=[limit.seconds for limit in limits],
-            progress=progress,
-            variables=store_variables(*stores_of(work)),
-        )
-        for row, limit, outcome in zip(readable, limits, outcomes, strict=True):
-            result = _audited(row, limit, outcome)
-            if result.refusal is not None:
-                refusals.append(result.refusal)
-            elif result.row is not None:
-                admitted.append(result.row)
+    for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks, progress):
+        for number, outcome in enumerate(block.outcomes, block.first):
+            found = _audited(readable[number], limits[number], outcome)
+            if found.refusal is not None:
+                refusals.append(found.refusal)
+            elif found.row is not None:
+                admitted.append(found.row)
     return admitted, refusals
+
+
+def _job(landing: Store, spec: DatasetSpec, of: AuditOf) -> Job[AuditTask, Audited]:
+    return Job(
+        store=of.root,
+        work=AUDIT,
+        about=f"{spec.name}/media/{of.partition}",
+        fingerprint=of.fingerprint,
+        stores=[landing, of.root],
+    )
+
+
+def _task(landing: Store, spec: DatasetSpec, row: Row, limit: Limit, of: AuditOf) -> AuditTask:
+    staging = None if of.staging is None else of.staging(row["sha256"], segments_of(row))
+    return AuditTask(
+        landing=store_url(landing),
+        root=store_url(of.root),
+        raw=row,
+        policy=spec.policy,
+        staging=staging.key if staging else "",
+        cost_s=row["nbytes"] / _BYTES_PER_S if limit.work is None else limit.work.limit_s(0.0, math.inf) / 8,
+        limit_s=limit.seconds,
+    )
 
 
 def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
@@ -162,16 +188,13 @@ def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> No
         raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
 
 
-def _audited(row: Row, limit: Limit, outcome: Outcome[AuditResult]) -> AuditResult:
-    """Return the result, or a refusal for an object that no worker survived. Raises: StoreError for a fault."""
+def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
+    """Return the result, or a refusal for an object that no worker survived."""
     if outcome.value is not None:
-        if outcome.value.fault:
-            raise StoreError(f"{row['key']!r} could not be audited: {outcome.value.fault}")
         return outcome.value
     error = outcome.error
     code, reason = (error.code, limit.reason(error)) if error else ("exception", "no result")
-    refused = refusal_row(row["key"], row["sha256"], rejected("probe", code, reason))
-    return AuditResult(key=row["key"], refusal=refused)
+    return Audited(refusal=refusal_row(row["key"], row["sha256"], rejected("probe", code, reason)))
 
 
 def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:

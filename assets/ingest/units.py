@@ -1,12 +1,10 @@
 """units: admitted objects, cut into samples' media and written at once as parts of an open transaction.
 
-Units of one kind with the same fields are one part (a clip with sound has fields that a silent one has not). The
-transaction stays open: feature stages add groups to these parts, and `version` commits it, or nobody does.
+A batch is cut in blocks, and a block's units of one kind with the same fields are one part. The transaction stays
+open: feature stages add groups to these parts, and `version` commits it, or nobody does.
 """
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -16,13 +14,13 @@ from loader.dataset.shards.part import part_rows
 from loader.errors import StageNotPublished
 from loader.storage import Store
 from penstock.class_names import class_names
+from penstock.compute.local_blocks import discard
 from penstock.compute.pool import Compute, Progress
 from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
-from ..media.cutters import CUTTERS
 from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
@@ -31,14 +29,12 @@ from ..stages import MEDIA, RAW_OBJECTS, UNITS, open_transaction, require_publis
 from ..tables import read_table, write_table
 from . import recuts
 from .clip_staging import clear_staging, staging_of
-from .cut import CutUnit, cut_objects, n_short_shots, policy_fingerprint, untrue_reason
+from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .media import refusal_counts
 from .time_limits import Tell, log
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
-CAPTION = "caption.txt"
-"""Field of the text that came with an object, or with a segment of it, in a group of its own."""
 
 Row = dict[str, Any]
 
@@ -77,7 +73,7 @@ def units_stage(
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
-    reason, short, foreign = "", 0, None
+    reason, short, foreign, cut = "", 0, None, None
     if spec.format:
         from .foreign_samples import write_walked  # which media do without
 
@@ -86,25 +82,20 @@ def units_stage(
             there = published_objects(root, spec.name)
             parts, rows, refusals, foreign = write_walked(root, landing, spec, txn, audits, raws, there, told)
     else:
-        with root.heartbeat(txn), tempfile.TemporaryDirectory(prefix="penstock-cut-") as scratch:
-            cut, refusals = cut_objects(
-                landing,
-                compute,
-                spec,
-                audits,
-                raws,
-                Path(scratch),
-                published_objects(root, spec.name),
-                progress,
-                staging_of(store, spec.name, partition, spec.policy),
-                tell,
+        with root.heartbeat(txn):
+            wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
+            labels = labels_of(wanted_rows, raws, published_labels(root, spec.name))
+            into = CutInto(
+                root=store,
+                txn=txn,
+                labels=labels,
+                provenance=_provenance(spec, partition, run_id),
+                waiting=staging_of(store, spec.name, partition, spec.policy),
             )
-            reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), n_short_shots(cut)
-            labels = labels_of(cut, published_labels(root, spec.name))
-            told = {"partition": partition, "run_id": run_id}
-            made = [] if reason else write_parts(root, spec, txn, cut, labels, **told)
-        parts = [(members[0].kind, part) for part, members in made]
-        rows = [unit_row(unit, part) for part, members in made for unit in members]
+            cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, progress, tell)
+        refusals += cut.refusals
+        reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), cut.short_shots
+        parts, rows = ([], []) if reason else (cut.parts, cut.rows)
     if not parts:
         root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")
     kinds = [] if spec.format else [kind for kind, _ in parts]
@@ -137,6 +128,8 @@ def units_stage(
         },
     )
     published = append_record(store, record, after=earlier)
+    if cut is not None:
+        discard(compute, cut.job)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
         recuts.clear(store, spec.name, partition, newest.body["txn"])
@@ -147,40 +140,6 @@ def units_stage(
     )
 
 
-def write_parts(
-    root: "loader.Root",
-    spec: DatasetSpec,
-    txn: str,
-    units: Sequence[CutUnit],
-    labels: Sequence[str],
-    *,
-    partition: str,
-    run_id: str,
-) -> list[tuple["loader.Part", list[CutUnit]]]:
-    """Write one part per kind and set of fields, and return each with its units."""
-    provenance = _provenance(spec, partition, run_id)
-    number = {label: position for position, label in enumerate(labels)}
-    layouts: dict[tuple[str, tuple[str, ...]], list[CutUnit]] = {}
-    for unit in units:
-        layouts.setdefault((unit.kind, field_names(unit)), []).append(unit)
-    parts = []
-    for place, ((kind, fields), members) in enumerate(sorted(layouts.items())):
-        groups = {**members[0].unit.groups, CAPTION: "captions"}
-        samples = (
-            (
-                unit.key,
-                sample_fields(unit, number),
-                _metadata(unit),
-                _source(spec, unit) | provenance | {"split": spec.split_of(_identity(spec, unit))},
-            )
-            for unit in members
-        )
-        used = {field: group for field, group in groups.items() if field in fields}
-        name = f"{kind}_{place}"
-        parts.append((loader.write_part(root, txn, samples, group=kind, groups=used, name=name), members))
-    return parts
-
-
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:
     return {
         "run_id": run_id,
@@ -188,93 +147,6 @@ def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str
         "partition": partition,
         "code_version": CODE_VERSION,
     }
-
-
-def field_names(unit: CutUnit) -> tuple[str, ...]:
-    """Return the fields that `sample_fields` gives, sorted; no file is read."""
-    cutter = CUTTERS[unit.kind]
-    names = {*unit.unit.fields, cutter.facts} - {"json"}
-    if cutter.has_label:
-        names.add("cls")
-    if unit.raw["text"] or unit.raw["title"]:
-        names.add(CAPTION)
-    return tuple(sorted(names))
-
-
-def sample_fields(unit: CutUnit, number: Mapping[str, int]) -> dict[str, Any]:
-    """Return field -> value of one sample, its files read. number: label -> class."""
-    cutter, raw = CUTTERS[unit.kind], unit.raw
-    fields: dict[str, Any] = {
-        name: value.read_bytes() if isinstance(value, Path) else value
-        for name, value in unit.unit.fields.items()
-    }
-    told = {
-        name: raw[name] for name in ("label", "title", "text", "licence", "author", "origin") if raw[name]
-    }
-    fields[cutter.facts] = {**fields.pop("json", {}), "raw": raw["key"], **told}
-    if cutter.has_label:
-        fields["cls"] = number[raw["label"]]
-    if CAPTION not in fields and (caption := raw["text"] or raw["title"]):
-        fields[CAPTION] = caption
-    return fields
-
-
-def _metadata(unit: CutUnit) -> dict[str, Any]:
-    raw = unit.raw
-    facts = {"kind": unit.kind, "label": raw["label"], "licence": raw["licence"], "mime": raw["mime"]}
-    source_rate = unit.audit.get("sample_rate_hz")
-    if source_rate is not None:
-        facts["source_sample_rate_hz"] = source_rate
-    if unit.kind in ("image", "video"):  # by which the better of two copies is kept
-        facts["source_width_px"] = unit.audit["upright_width_px"]
-        facts["source_height_px"] = unit.audit["upright_height_px"]
-        facts["source_nbytes"] = raw["nbytes"]
-    if unit.kind == "video":
-        facts["source_duration_s"] = unit.audit["duration_s"]
-    return {**facts, **unit.unit.metadata}
-
-
-def _source(spec: DatasetSpec, unit: CutUnit) -> dict[str, str]:
-    raw = unit.raw
-    place = {"raw_start": unit.unit.start, "raw_end": unit.unit.end} if unit.unit.end else {}
-    subject = {"subject": _identity(spec, unit)} if spec.split_by == "subject" and raw["label"] else {}
-    return (
-        place
-        | subject
-        | {
-            "source_key": raw["key"],
-            "unit_id": unit.unit_id,
-            "raw_uri": raw["uri"],
-            "raw_key": raw["key"],
-            "raw_etag": raw["etag"],
-            "raw_sha256": raw["sha256"],
-        }
-    )
-
-
-def _identity(spec: DatasetSpec, unit: CutUnit) -> str:
-    """Return the value that decides the split: the raw object's sha256, or the subject (the folder it landed in)."""
-    return str(unit.raw["label"] if spec.split_by == "subject" else unit.raw["sha256"])
-
-
-def unit_row(unit: CutUnit, part: "loader.Part") -> Row:
-    """Return the unit's row of the `units` table."""
-    return {
-        "key": unit.key,
-        "unit_id": unit.unit_id,
-        "kind": unit.kind,
-        "part": part.id,
-        "raw_key": unit.raw["key"],
-        "raw_sha256": unit.raw["sha256"],
-        "start": unit.unit.start,
-        "end": unit.unit.end,
-    }
-
-
-def labels_of(units: Sequence[CutUnit], known: Sequence[str]) -> list[str]:
-    """Return the class names: `known` first, so that no number changes its meaning; then new ones, sorted."""
-    found = {unit.raw["label"] for unit in units if CUTTERS[unit.kind].has_label}
-    return [*known, *sorted(found - set(known))]
 
 
 def published_labels(root: "loader.Root", dataset: str) -> list[str]:

@@ -8,7 +8,7 @@ this machine (a full disk) is raised.
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,11 +158,6 @@ def cut_object(request: CutRequest) -> CutResult:
     except StoreError as error:
         shutil.rmtree(scratch, ignore_errors=True)
         return CutResult(key=request.key, fault=f"{type(error).__name__}: {error}")
-
-
-def stores_of(work: Sequence[AuditRequest | CutRequest]) -> list[Store]:
-    """Return the stores that these requests read and write, each of which is the same in all of them."""
-    return [store for one in work[:1] for store in (one.store, one.staging and one.staging.store) if store]
 
 
 def refusal_row(key: str, sha256: str, unusable: Unusable) -> dict[str, Any]:

@@ -349,6 +349,12 @@ class JobFolder:
         return True
 
 
+def store_url(store: Store) -> str:
+    """Return the URL by which units open a store that their job names."""
+    spec = getattr(store, "spec", None)
+    return spec.url if isinstance(spec, StoreSpec) else store.url
+
+
 def read_outcome(line: bytes | memoryview, kind: type[R], where: str) -> Outcome[R]:
     """Return an outcome from its line. Raises: Corrupt."""
     stored = from_json(line, StoredOutcome, where)

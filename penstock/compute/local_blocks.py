@@ -1,17 +1,17 @@
-"""Blocks of a work that this process's own pool computes: the same as on a cluster, without a folder and an engine."""
+"""Blocks of a work, for a step: of a cluster's job, or the same ones computed by this process's own pool."""
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from loader.storage import Store
 
 from .blocks import BlockOutcomes, cut_blocks
-from .job import read_outcome
+from .job import Job, JobFolder, read_outcome, store_url
 from .plain import to_json
 from .pool import Compute, Progress
 from .pool.store_variables import store_variables
@@ -20,6 +20,40 @@ from .worker_calls import WorkerCalls
 
 U = TypeVar("U")
 R = TypeVar("R")
+
+
+@runtime_checkable
+class Jobs(Protocol):
+    """An engine that computes works as jobs of its own, elsewhere."""
+
+    def blocks(
+        self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
+    ) -> Iterator[BlockOutcomes[R]]:
+        """Yield the blocks of a job in their order."""
+
+
+def blocks_of(
+    compute: Compute,
+    job: Job[U, R],
+    units: Callable[[], Iterable[U]],
+    progress: Progress | None = None,
+) -> Iterator[BlockOutcomes[R]]:
+    """Yield the blocks of a job in their order: as its engine computes them, or this process's own pool.
+
+    Raises: as `ClusterCompute.blocks`; as `computed_here`.
+    """
+    if isinstance(compute, Jobs):
+        return compute.blocks(job, units, progress)
+    return computed_here(job.work, units(), compute, job.stores, progress)
+
+
+def discard(compute: Compute, job: Job[Any, Any]) -> None:
+    """Delete the folder of a job whose outcomes are on record: units hold keys and texts of raw objects.
+
+    There is none where this process computed the job.
+    """
+    if isinstance(compute, Jobs):
+        JobFolder(job.store, job.id).remove()
 
 
 def computed_here(
@@ -40,7 +74,7 @@ def computed_here(
         compute,
         place,
         [place.partition(":")[0].partition(".")[0]],
-        {store.url: store for store in stores},
+        {store_url(store): store for store in stores},
         store_variables(*stores),
     )
     blocks = list(cut_blocks(work, units))

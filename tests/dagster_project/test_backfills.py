@@ -142,7 +142,9 @@ def test_120_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: 
         assert set(place.done()) == {*place.batches, live}
         assert set(place.done().values()) == {1}  # every batch was computed once
         shards = [
-            info for info in place.root.store.list("data/") if info.key.endswith(f"{STAGE[8:]}-text_0.tar")
+            info
+            for info in place.root.store.list("data/")
+            if info.key.endswith(f"{STAGE[8:]}-text_00000_0.tar")
         ]
         # One that was killed between its shard and its record left a shard that nobody names.
         assert 0 <= len(shards) - (N + 1) <= len(missing - bad)

@@ -145,7 +145,7 @@ def test_a_new_version_has_the_new_features_and_the_old_one_stays(
     assert old.facts == told
     assert new.facts == told | {"sizes.r2.npy": {"unit": "2 byte"}}
     assert rows(root.open("demo@1")) == before
-    assert {key.rpartition("/")[2] for key in tars(root) - shards} == {"sizes_r2-image_0.tar"}
+    assert {key.rpartition("/")[2] for key in tars(root) - shards} == {"sizes_r2-image_00000_0.tar"}
     made = new.manifest["producer"]["featurizers"]["sizes"]
     assert made == {"version": "2-0", "group": "sizes_r2", "fields": {"sizes.npy": "sizes.r2.npy"}}
     edit = new.edits("size_bytes").collect().to_dicts()[0]

@@ -11,13 +11,12 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.features import feature_asset as features
+from assets.ingest import audit_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
-from assets.ingest import units
 from assets.media.objects import AuditRequest
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature, Filter
-from assets.stages import require_published
 from assets.tables import read_table
 from loader.errors import Fenced, StageNotPublished, StoreError
 from loader.storage import open_store
@@ -319,21 +318,9 @@ def test_a_fault_of_this_machine_is_nobodys_reject_row(
     (batch,) = discover(root.store, store, "demo")
     landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="r")
     (tmp_path / "not a folder").write_bytes(b"")
-    rows = read_table(
-        root.store, require_published(root.store, "demo", "raw_objects", batch).files["raw_objects"]
-    )
-    asked = [
-        AuditRequest(
-            store=store,
-            key=row["key"],
-            sha256=row["sha256"],
-            mime=row["mime"],
-            scratch=str(tmp_path / "not a folder" / "x"),
-        )
-        for row in rows
-    ]
+    elsewhere = str(tmp_path / "not a folder" / "x")
     monkeypatch.setattr(
-        validation, "AuditRequest", lambda **given: next(one for one in asked if one.key == given["key"])
+        audit_work, "AuditRequest", lambda **given: AuditRequest(**{**given, "scratch": elsewhere})
     )
     with pytest.raises(StoreError, match=r"could not be audited: StoreError.*Set TMPDIR"):
         validation.media_stage(root, store, InlineCompute(), SPEC, partition=batch, run_id="r")

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from assets.ingest import cut as cutting
-from assets.ingest.cut import cut_objects
+from assets.ingest import cut_work
+from assets.ingest.cut import CutInto, cut_objects
 from assets.media.objects import CutRequest, CutResult
 from assets.media.unit import Unit
 from assets.spec import DatasetSpec
 from loader.storage import open_store
 from penstock.compute.pool import InlineCompute
+from tests.assets.ingest.landed import raw_of
 
 
 def naming(request: CutRequest) -> CutResult:
     """What `request.mime` says: a file of its own, or one that is not."""
     folder, secret = Path(request.scratch), Path(request.key)
-    folder.mkdir(parents=True)
-    file = folder / "unit.jpg"
+    file = folder / "unit.txt"
     match request.mime:
         case "own":
             file.write_bytes(b"made here")
@@ -30,19 +30,20 @@ def naming(request: CutRequest) -> CutResult:
             file = secret
         case "above":
             file = folder / ".." / secret.name
-    return CutResult(key=request.key, kind="image", units=(Unit(fields={"jpg": file}, metadata={}),))
+    return CutResult(key=request.key, kind="text", units=(Unit(fields={"txt": file}, metadata={}),))
 
 
 @pytest.mark.parametrize("how", ["own", "link", "hard link", "elsewhere", "above"])
 def test_a_unit_is_a_file_that_its_worker_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(cutting, "cut_object", naming)
+    monkeypatch.setattr(cut_work, "cut_object", naming)
     secret = tmp_path / "secret"
     secret.write_bytes(b"a key")
-    row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "image"}
-    landing, spec = open_store(str(tmp_path)), DatasetSpec(name="demo")
-    raws = {row["key"]: row}
-    units, refusals = cut_objects(landing, InlineCompute(), spec, [row], raws, tmp_path / "work", {})
-    assert len(units) == (how == "own")
-    assert [one["code"] for one in refusals] == ([] if how == "own" else ["foreign_file"])
+    row = {"key": str(secret), "sha256": "0" * 64, "mime": how, "kind": "text"}
+    root = open_store(str(tmp_path / "root"))
+    into = CutInto(root=root, txn="t", labels=[], provenance={"partition": "b"})
+    cut = cut_objects(root, InlineCompute(), DatasetSpec(name="demo"), [row], {row["key"]: raw_of(row)}, into)
+    assert len(cut.rows) == len(cut.parts) == (how == "own")
+    assert [one["code"] for one in cut.refusals] == ([] if how == "own" else ["foreign_file"])
+    assert not any(b"a key" in root.get(info.key).data for info in root.list("data/"))

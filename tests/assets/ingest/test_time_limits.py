@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from assets.ingest.cut import cut_objects
-from assets.ingest.media import audit_objects
+from assets.ingest.cut import CutInto, cut_objects
+from assets.ingest.media import AuditOf, audit_objects
 from assets.ingest.time_limits import limits_decoded, limits_told
 from assets.media.decode_time import PIXELS_PER_S, VALUES_PER_S, Work, told_of, work_of
 from assets.media.sniff import HEAD_BYTES, sniff
 from assets.spec import DatasetSpec
 from loader.storage import Store, open_store
 from penstock.compute.pool import InlineCompute, LocalCompute, Outcome
+from tests.assets.ingest.landed import raw_of
 from tests.assets.media.conftest import encode, write_sound
 
 SPEC = DatasetSpec(name="demo", work_timeout_s=100.0, max_work_timeout_s=5_000.0)
@@ -29,7 +30,7 @@ class Told(InlineCompute):
         self.limits: dict[str, Any] = {}
 
     def map(self, function: Any, units: Sequence[Any], **how: Any) -> Iterator[Outcome[Any]]:
-        self.limits[function.__name__] = how["timeout_s"]
+        self.limits.setdefault(getattr(function, "__name__", "a unit"), how["timeout_s"])
         return super().map(function, units, **how)
 
 
@@ -49,6 +50,10 @@ def landing(tmp_path: Path) -> Store:
     folder = tmp_path / "landing"
     folder.mkdir()
     return open_store(str(folder))
+
+
+def of_batch(root: Store) -> AuditOf:
+    return AuditOf(root=root, partition="b", fingerprint="f")
 
 
 def landed(landing: Store, *paths: Path) -> list[dict[str, Any]]:
@@ -124,9 +129,9 @@ def test_an_audit_is_given_the_time_that_its_sound_asks_for(landing: Store, tmp_
     n_samples = 36_000 * RATE_HZ
     rows = landed(landing, flac(tmp_path / "long.flac", n_samples), flac(tmp_path / "short.flac"))
     rows += landed(landing, flac(tmp_path / "endless.flac", 2**36 - 1))
-    audit_objects(landing, engine, rows, SPEC, tell=said.append)
+    audit_objects(landing, engine, rows, SPEC, of_batch(landing), tell=said.append)
     limit_s = 100 + n_samples / VALUES_PER_S
-    assert engine.limits["audit_object"] == pytest.approx([limit_s, 100 + RATE_HZ / VALUES_PER_S, 5000])
+    assert engine.limits["a unit"] == pytest.approx([limit_s, 100 + RATE_HZ / VALUES_PER_S, 5000])
     assert said == [
         f"'long.flac': decoding 36,000 s of sound, limit {limit_s:,.0f} s",
         f"'endless.flac': decoding {(2**36 - 1) / RATE_HZ:,.0f} s of sound, limit 5,000 s",
@@ -155,9 +160,10 @@ def test_a_cut_is_given_the_time_that_was_decoded(landing: Store, tmp_path: Path
         "height_px": 9,
     }
     rows = [row, video, photo]
-    raws = {one["key"]: {"segments": None} for one in rows}
-    cut_objects(landing, engine, SPEC, rows, raws, tmp_path / "scratch", {}, tell=said.append)
-    assert engine.limits["cut_object"] == pytest.approx([100 + 3175.2, 5000, 100])
+    raws = {one["key"]: raw_of(one) for one in rows}
+    into = CutInto(root=landing, txn="t", labels=[""], provenance={"partition": "b"})
+    assert len(cut_objects(landing, engine, SPEC, rows, raws, into, tell=said.append).refusals) == 3
+    assert engine.limits["a unit"] == pytest.approx([100 + 3175.2, 5000, 100])
     assert said == [
         "'a': decoding 36,000 s of sound, limit 3,275 s",
         "'v': decoding 300 s of video, limit 5,000 s",
@@ -168,7 +174,7 @@ def test_what_is_cut_gets_as_much_time_as_what_is_audited(landing: Store, tmp_pa
     """Of a file that tells the truth."""
     rows = landed(landing, flac(tmp_path / "a.flac"))
     told = limits_told(landing, InlineCompute(), rows, SPEC, lambda _: None)
-    admitted, _ = audit_objects(landing, InlineCompute(), rows, SPEC)
+    admitted, _ = audit_objects(landing, InlineCompute(), rows, SPEC, of_batch(landing))
     decoded = limits_decoded(admitted, SPEC, lambda _: None)
     assert decoded == told
     assert work_of(admitted[0]).values == RATE_HZ

@@ -11,9 +11,9 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from .code import python_release, source_hash
 from .engines.engine import Engine, Look
 from .job import MAX_STARTS, Given, Job, JobDescription, JobFolder, StoredPlace, now_us
 from .plain import from_json, to_json
+from .pool import Outcome
 from .runner import FINAL
 from .work import Work
 
@@ -115,6 +116,33 @@ def attach(
     """
     description = submitted(job, units)
     return follow(JobFolder(job.store, job.id), description, job.work, engine, cluster, told)
+
+
+def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
+    """Yield the outcome of each unit, in their order: all are computed again where the job has ended before.
+
+    A job that was given up is gone on with. Memory: outcomes that came before those of an earlier unit.
+
+    Raises: as `attach`.
+    """
+    while _has_ended(JobFolder(job.store, job.id)):
+        job = replace(job, attempt=job.attempt + 1)
+    engine = cluster.open()
+    try:
+        found: dict[int, Outcome[R]] = {}
+        place = 0
+        for block in attach(job, lambda: units, engine, cluster):
+            found.update(enumerate(block.outcomes, block.first))
+            while place in found:
+                yield found.pop(place)
+                place += 1
+    finally:
+        engine.close()
+
+
+def _has_ended(folder: JobFolder) -> bool:
+    description = folder.description()
+    return description is not None and len(folder.done()) == len(description.blocks)
 
 
 def follow(

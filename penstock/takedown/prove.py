@@ -9,7 +9,8 @@ same places again without a line of penstock.
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from loader import Root
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError
@@ -17,15 +18,17 @@ from loader.storage import Store, is_there
 
 from ..progress import progress
 from .finding.find import Found, all_datasets, find
-from .finding.hashed_names import mark
 from .finding.registered_objects import look_at_owners
 from .mirrors import mirror_places
 from .raw_objects import shared_marks
 from .record import Place, Record, read_record
-from .run import deny_entry
+from .run import deny_entry, keys_tables
 from .scan import scanned
 from .store_history.node_caches import cache_places
 from .store_history.noncurrent import noncurrent
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 FORMAT = 1
 NOT_LOOKED_AT = ("retired", "replaced", "remade")
@@ -42,6 +45,7 @@ def prove(
     known: Sequence[str] = (),
     keeps_nothing: Sequence[str] = (),
     s3: Any = None,
+    cluster: "Cluster | None" = None,
 ) -> Proof:
     """Look at every place of a takedown. Returns the proof as JSON.
 
@@ -53,6 +57,7 @@ def prove(
     keeps_nothing: URLs of the root or of mirrors whose operator says that the store keeps nothing of deleted objects,
     which counts where that cannot be looked at.
     s3: boto3's client of the root's bucket; None: one with the environment's credentials.
+    cluster: whose machines read tables and JSON objects; None: this process.
 
     Raises: VersionNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
     StoreError.
@@ -62,8 +67,14 @@ def prove(
         raise InvalidRuntime(f"--keeps-nothing {other[0]} is none of what is looked at: {stores}")
     deny = deny_entry(root, n)
     record = read_record(root.store, n)
-    found = [find(root, name, deny, record.marks.get(name, ())) for name in all_datasets(root)]
+    tables = keys_tables(root, deny, cluster)
+    found = [find(tables, name, record.marks.get(name, ())) for name in all_datasets(root)]
     marks = {one.dataset: one.marks for one in found}
+    verdicts = None
+    if cluster is not None:
+        from .scan_job import scan_on
+
+        verdicts = partial(scan_on, cluster, root, record, found)
     shared = shared_marks(root, deny, [one for one in record.having("raw") if not one["deleted"]])
     places = [
         *_versions(root, record, found),
@@ -72,7 +83,7 @@ def prove(
             for place in progress(record.places, f"prove {n}")
             if place["check"] not in NOT_LOOKED_AT
         ),
-        *scanned(root, record, marks),
+        *scanned(root, record, marks, verdicts),
         *cache_places(record, caches),
         *mirror_places(root, record, mirrors, keeps_nothing),
         *noncurrent(root.store, record.paths, s3, told=root.url in keeps_nothing),
@@ -91,9 +102,7 @@ def prove(
         "scope": deny.scope,
         "hashes": sorted(deny.hashes),
         "marks": {name: list(some) for name, some in record.marks.items()},
-        "shared": {
-            name: sorted(mark(deny.salt, name, text) for text in one.others) for name, one in marks.items()
-        },
+        "shared": {name: sorted(one.others) for name, one in marks.items()},
         "datasets": list(marks),
         "txns": {one.txn: one.dataset for one in root.state.txns.values()},
         "places": places,

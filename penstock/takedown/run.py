@@ -11,6 +11,7 @@ versions go when a collector sweeps them.
 """
 
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from loader import Root
 from loader.dataset.log.state import Deny
@@ -19,11 +20,15 @@ from loader.storage import is_there
 
 from ..progress import progress
 from .finding.find import all_datasets, find
+from .finding.keys_tables import KeysTables
 from .finding.sources import landings, why_not
 from .outcome import Ran
 from .raw_objects import Uris, deleted_raw, raw_places, used_by_others
 from .record import add_to_record, read_record
 from .removing.steps import Steps
+
+if TYPE_CHECKING:
+    from ..compute.cluster import Cluster
 
 
 def deny_entry(root: Root, n: int) -> Deny:
@@ -37,6 +42,15 @@ def deny_entry(root: Root, n: int) -> Deny:
     )
 
 
+def keys_tables(root: Root, deny: Deny, cluster: "Cluster | None") -> KeysTables:
+    """Return what reads the tables of keys. cluster: whose machines do; None: this process."""
+    if cluster is None:
+        return KeysTables(root, deny)
+    from .finding.keys_job import KeysTablesOnCluster
+
+    return KeysTablesOnCluster(root, deny, cluster)
+
+
 def run_takedown(
     root: Root,
     n: int,
@@ -44,6 +58,7 @@ def run_takedown(
     apply: bool,
     delete_raw: Callable[[str], None] | None = None,
     raw_below: Collection[str] = (),
+    cluster: "Cluster | None" = None,
 ) -> Ran:
     """Find the samples, and with `apply` redact them.
 
@@ -51,13 +66,16 @@ def run_takedown(
 
     delete_raw: gets the URI of each raw object that nothing else was cut of and that lies below a source.
     raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
+    cluster: whose machines read the tables of keys; None: this process.
 
-    Raises: VersionNotFound for a takedown that was not requested; Corrupt; StoreError; Fenced.
+    Raises: VersionNotFound for a takedown that was not requested; Corrupt; StoreError; Fenced; with a cluster as
+    `outcomes_anew`.
     """
     deny = deny_entry(root, n)
+    tables = keys_tables(root, deny, cluster)
     known = read_record(root.store, n).marks
     found = [
-        find(root, dataset, deny, known.get(dataset, ()))
+        find(tables, dataset, known.get(dataset, ()))
         for dataset in progress(all_datasets(root), f"takedown {n}: find")
     ]
     ran = Ran(n=n, applied=apply)
@@ -67,8 +85,7 @@ def run_takedown(
     if apply:
         _note_raw(root, deny, uris, ran.uris)
         uris = {
-            one.dataset: Steps(root, deny, one, ran).take()
-            for one in progress(found, f"takedown {n}: redact")
+            one.dataset: Steps(tables, one, ran).take() for one in progress(found, f"takedown {n}: redact")
         }
         _sort_raw(root, uris, ran)  # again: what others published meanwhile
         _note_raw(root, deny, uris, ran.uris)

@@ -3,7 +3,7 @@
 Objects that nobody put on record are found too. A run that is followed by a collection leaves nothing to find.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
 import pyarrow as pa
@@ -11,13 +11,14 @@ import pyarrow as pa
 from loader import Root
 from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.parquet import parse_table, table_facts
-from loader.errors import Corrupt, StoreError
-from loader.storage import Store
+from loader.errors import Corrupt, ObjectNotFound, StoreError
+from loader.json_text import parse_json
+from loader.storage import ObjectInfo, Store
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
 from .finding.find import producer_names_some
 from .finding.hashed_names import Marks
-from .finding.json_text import json_object
+from .finding.json_text import json_object, texts
 from .record import Place, Record
 from .removing.derived import card_folders, ledger_without, page_names, plan_is_of
 from .removing.excluded import exclusion_without
@@ -34,9 +35,11 @@ SCANNED = (
     "gates/",
     "reports/",
     "log/",
+    "jobs/",
 )
 """The folders of a root that may name samples."""
 _NEVER = {
+    "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
     "log": "the log is never rewritten",
     "reports": "what a training told is never rewritten: delete it",
 }
@@ -45,28 +48,29 @@ _WHY = (
 )
 
 
-def scanned(root: Root, record: Record, marks: Mapping[str, Marks]) -> Iterator[Place]:
+Verdicts = Callable[[Iterable[ObjectInfo]], Iterator[tuple[str, str | None]]]
+"""Objects -> (path, `Scan.verdict` of it) of each, in their order."""
+
+
+def scanned(
+    root: Root, record: Record, marks: Mapping[str, Marks], verdicts: Verdicts | None = None
+) -> Iterator[Place]:
     """Yield every object that names what is taken down, but those that are places of their own.
 
     marks: dataset -> its marks.
+    verdicts: looks at the objects; None: this process does.
     """
     known = {place["path"] for place in record.having("absent")}
-    look = _Scan(root, record, marks)
+    infos = (info for prefix in SCANNED for info in root.store.list(prefix) if info.key not in known)
     looked = 0
-    for prefix in SCANNED:
-        for info in root.store.list(prefix):
-            if info.key in known:
-                continue
-            looked += 1
-            place = {"check": "scan", "what": "a table or text", "path": info.key}
-            try:
-                hit = look.names_some(info.key)
-            except (Corrupt, StoreError, ValueError) as error:
-                yield {**place, "clean": False, "why": f"it could not be read: {type(error).__name__}"}
-                continue
-            if hit:
-                why = _NEVER.get(prefix.rstrip("/"), _WHY)
-                yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
+    for path, verdict in (verdicts or Scan(root, record, marks).verdicts)(infos):
+        looked += 1
+        place = {"check": "scan", "what": "a table or text", "path": path}
+        if verdict:
+            yield {**place, "clean": False, "why": f"it could not be read: {verdict}"}
+        elif verdict is not None:
+            why = _NEVER.get(path.partition("/")[0], _WHY)
+            yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
     yield {
         "check": "scan",
         "what": f"{looked} objects under {', '.join(SCANNED)}",
@@ -75,8 +79,8 @@ def scanned(root: Root, record: Record, marks: Mapping[str, Marks]) -> Iterator[
     }
 
 
-class _Scan:
-    """A look at one object after the other."""
+class Scan:
+    """A look at one object after the other. marks: dataset -> its marks."""
 
     def __init__(self, root: Root, record: Record, marks: Mapping[str, Marks]) -> None:
         self._store: Store = root.store
@@ -100,11 +104,23 @@ class _Scan:
             "gates": self._page,
             "reports": self._json_of_any,
             "log": self._json_of_any,
+            "jobs": self._job,
         }
 
-    def names_some(self, path: str) -> bool:
-        """Return whether it names, or may show, what is taken down. Raises: Corrupt; StoreError; ValueError."""
-        return self._looks[path.partition("/")[0]](path)
+    def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
+        """Yield (path, verdict) of each object."""
+        for info in infos:
+            yield info.key, self.verdict(info.key)
+
+    def verdict(self, path: str) -> str | None:
+        """Return None for an object that names nothing of what is taken down, "" for one that names or may show it.
+
+        Returns the type of the error for one that cannot be read.
+        """
+        try:
+            return "" if self._looks[path.partition("/")[0]](path) else None
+        except (Corrupt, StoreError, ValueError) as error:
+            return type(error).__name__
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data
@@ -162,6 +178,32 @@ class _Scan:
             return False
         body = json_object(self._get(path), path, self._store.url)
         return any(scrubbed(body, one) != body for one in self._marks.values())
+
+    def _job(self, path: str) -> bool:
+        """Return whether an object of a data job holds a name: whole as a text of its JSON, or in the words of a log.
+
+        An object that went meanwhile holds none: jobs are at work, this one among them.
+        """
+        try:
+            data = self._get(path)
+        except ObjectNotFound:
+            return False
+        every = self._marks.values()
+        if path.endswith((".json", ".jsonl.zst")):
+            lines = _unpacked(data, path).splitlines() if path.endswith(".zst") else [data]
+            bodies = [parse_json(line) for line in lines]
+            return any(one.has(text) for text in set(texts(bodies)) for one in every) or any(
+                scrubbed(body, one) != body for body in bodies for one in every
+            )
+        return any(one.names(data.decode(errors="replace")) for one in every)
+
+
+def _unpacked(data: bytes, path: str) -> bytes:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            return bytes(stream.read())
+    except (OSError, pa.ArrowException) as error:
+        raise Corrupt(f"{path} is no frame of Zstandard: {error}") from error
 
 
 def _counts(table: pa.Table, marks: Marks) -> bool:

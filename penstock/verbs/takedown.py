@@ -8,7 +8,7 @@ import loader
 from loader.errors import InvalidRuntime, VersionNotFound
 
 from ..console.table import Table
-from .verb import Answer, Verb
+from .verb import Answer, Verb, cluster_argument, cluster_of
 
 FORM = ("{:>8}", "  {:<16}", " {}", ": {}")
 
@@ -58,6 +58,7 @@ def ls(arguments: Namespace) -> Answer:
 
 def _which(parser: ArgumentParser) -> None:
     parser.add_argument("--cache", action="append", default=[], metavar="DIR", help="a node cache's folder")
+    cluster_argument(parser, "file of a cluster whose machines read the tables; no name travels to them")
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
@@ -103,6 +104,7 @@ def run(arguments: Namespace) -> Answer:
     if arguments.raw_below and not arguments.delete_raw:
         raise InvalidRuntime("--raw-below without --delete-raw deletes nothing; give both, or neither")
     raw_below = [check_place(place) for place in arguments.raw_below]
+    cluster = cluster_of(arguments)
     root = loader.Root(arguments.root)
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     body, lines = [], []
@@ -113,6 +115,7 @@ def run(arguments: Namespace) -> Answer:
             apply=arguments.apply,
             delete_raw=delete_object if arguments.delete_raw else None,
             raw_below=raw_below,
+            cluster=cluster,
         )
         pages = old = mirrored = 0
         if arguments.apply:
@@ -160,6 +163,7 @@ def prove(arguments: Namespace) -> Answer:
         caches=arguments.cache,
         known=arguments.elsewhere,
         keeps_nothing=arguments.keeps_nothing,
+        cluster=cluster_of(arguments),
     )
     if arguments.out:
         try:

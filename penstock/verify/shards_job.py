@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 from loader import Version
@@ -13,9 +12,9 @@ from loader.dataset.versions.version import open_record
 from loader.errors import VersionNotFound
 from loader.storage import Store
 
-from ..compute.attach import attach
+from ..compute.attach import outcomes_anew
 from ..compute.cluster import Cluster
-from ..compute.job import Job, JobFolder
+from ..compute.job import Job
 from ..compute.work import Node, Work
 from .check_shard import check_shard
 from .shard import Problem, ShardProblems, shard_address
@@ -77,36 +76,15 @@ def shards_read_on(cluster: Cluster, version: Version, units: Sequence[ShardUnit
     A verification that was given up is gone on with; one that ended is begun anew. Raises: as `attach`.
     """
     words = [version.id, *(unit.shard["path"] for unit in units)]
-    fingerprint = hashlib.sha256("\0".join(words).encode()).hexdigest()
-    for attempt in count():
-        job = Job(
-            store=version.store,
-            work=READ_SHARDS,
-            about=f"verify {version.name}",
-            fingerprint=fingerprint,
-            attempt=attempt,
-            stores=[version.store],
-        )
-        if not _ended(job):
-            break
-    engine = cluster.open()
-    try:
-        found: dict[int, ShardProblems] = {}
-        place = 0
-        for block in attach(job, lambda: units, engine, cluster):
-            for number, outcome in enumerate(block.outcomes, block.first):
-                found[number] = outcome.value or _not_read(version, units[number], outcome.error)
-            while place in found:
-                yield found.pop(place)
-                place += 1
-    finally:
-        engine.close()
-
-
-def _ended(job: Job[Any, Any]) -> bool:
-    folder = JobFolder(job.store, job.id)
-    description = folder.description()
-    return description is not None and len(folder.done()) == len(description.blocks)
+    job = Job(
+        store=version.store,
+        work=READ_SHARDS,
+        about=f"verify {version.name}",
+        fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),
+        stores=[version.store],
+    )
+    for unit, outcome in zip(units, outcomes_anew(job, units, cluster), strict=True):
+        yield outcome.value or _not_read(version, unit, outcome.error)
 
 
 def _not_read(version: Version, unit: ShardUnit, error: Any) -> ShardProblems:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loader import Root, Version
-from loader.dataset.log.state import Deny, VersionRecord
+from loader.dataset.log.state import VersionRecord
 from loader.dataset.names import hashes_of
-from loader.dataset.publishing.apply_denies import Rows, denied_files
+from loader.dataset.publishing.apply_denies import Rows
 from loader.dataset.shards.index import IndexPlace
 from loader.dataset.tables.columns import is_annotation
 from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign
@@ -21,6 +21,7 @@ from ...confirmed_listing import listed_twice
 from ..record import Place
 from .cells import LABELS, TOLD, class_names_without, scrub, searched
 from .hashed_names import Marks
+from .keys_tables import KeysTables
 from .names import keys_files, names_of
 from .readable_versions import Whole, over_whole
 from .registered_objects import by_shard, objects_with, owners_place
@@ -42,9 +43,11 @@ class Found:
     """Places that have to be gone."""
     versions: list[VersionRecord] = field(default_factory=list)
     """Versions that had them, or name them, newest last."""
+    named_in: Mapping[str, list[int]] = field(default_factory=dict)
+    """Path of a table -> numbers of its rows that have names of theirs."""
 
 
-def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Found:
+def find(tables: KeysTables, dataset: str, known: Iterable[str] = ()) -> Found:
     """Return the findings of a takedown in the versions of a dataset.
 
     Versions of which something was collected already are left out: `left_over` finds what is left of these.
@@ -57,18 +60,19 @@ def find(root: Root, dataset: str, deny: Deny, known: Iterable[str] = ()) -> Fou
     Raises: Corrupt; StoreError.
     """
     marks = frozenset(known)
-    return over_whole(root, dataset, lambda versions: _find(root, dataset, deny, versions, marks))
+    return over_whole(tables.root, dataset, lambda versions: _find(tables, dataset, versions, marks))
 
 
-def _find(root: Root, dataset: str, deny: Deny, versions: Whole, known: frozenset[str]) -> Found:
+def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[str]) -> Found:
     files = {entry["path"]: entry for _, version in versions for entry in keys_files(version)}
-    by_file = {path: denied_files(root.store, [deny], dataset, [entry]) for path, entry in files.items()}
+    denied = dict(zip(files, tables.denied(dataset, list(files.values())), strict=True))
+    by_file = {path: rows.mine for path, rows in denied.items()}
     rows: Rows = {}
     for some in by_file.values():
         for part, members in some.items():
             rows.setdefault(part, {}).update(members)
-    named = names_of(root, dataset, deny, files, by_file, known)
-    found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris)
+    named = names_of(tables, dataset, files, denied, known)
+    found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris, named_in=named.rows)
     look = _Look(found, by_file)
     for record, version in versions:
         if look.has_some(version):

@@ -40,7 +40,7 @@ class Marks:
     plain: frozenset[str] = frozenset()
     """The names, as far as they are still known: these are found in the midst of a text."""
     others: frozenset[str] = frozenset()
-    """Names that something which stays has too: no names of what is taken down alone."""
+    """Marks of names that something which stays has too: no names of what is taken down alone."""
     _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, text: str) -> bool:
@@ -48,9 +48,9 @@ class Marks:
         if text not in self._known:
             if len(self._known) > 100_000:
                 self._known.clear()
-            self._known[text] = text not in self.others and (
-                mark(self.salt, self.dataset, text) in self.hashes
-                or any(self._denies(kind, text) for kind in self.kinds)
+            hashed = self.mark(text)
+            self._known[text] = hashed not in self.others and (
+                hashed in self.hashes or any(self._denies(kind, text) for kind in self.kinds)
             )
         return self._known[text]
 
@@ -61,7 +61,12 @@ class Marks:
         """
         if kind in self.kinds and self._denies(kind, text):
             return True
-        return text not in self.others and mark(self.salt, self.dataset, text) in self.hashes
+        hashed = self.mark(text)
+        return hashed not in self.others and hashed in self.hashes
+
+    def mark(self, text: str) -> str:
+        """Return the hash of a name."""
+        return mark(self.salt, self.dataset, text)
 
     def _denies(self, kind: str, text: str) -> bool:
         return any(keyed_hash(self.salt, kind, of, text) in self.denied for of in ("", self.dataset))
@@ -73,15 +78,13 @@ class Marks:
         told = {
             keyed_hash(self.salt, kind, one, name) for name in self.plain for kind in self.kinds for one in of
         }
-        return self.denied <= told and self.hashes <= {
-            mark(self.salt, self.dataset, name) for name in self.plain
-        }
+        return self.denied <= told and self.hashes <= {self.mark(name) for name in self.plain}
 
     def adding(self, names: Iterable[str]) -> "Marks":
         """Return the marks with these names too, but for those that others have."""
-        more = {name for name in names if name} - self.others
-        marks = {mark(self.salt, self.dataset, name) for name in more}
-        return replace(self, plain=self.plain | more, hashes=self.hashes | marks)
+        marked = {self.mark(name): name for name in names if name}
+        more = marked.keys() - self.others
+        return replace(self, plain=self.plain.union(marked[one] for one in more), hashes=self.hashes | more)
 
     def names(self, text: str) -> bool:
         """Return whether a text is, or holds, one of the names."""
@@ -132,7 +135,7 @@ def marks_of(
 
     names: in plain.
     known: marks that are on record already.
-    others: names that others have too.
+    others: marks of names that others have too.
     """
     made = Marks(
         salt=deny.salt,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loader import Root
 from loader.dataset.log.rules import Done, decide_retire
-from loader.dataset.log.state import Deny, State, VersionRecord
+from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.versions.version import open_record
 
 from ..finding.find import Found, find
+from ..finding.keys_tables import KeysTables
 from ..finding.readable_versions import Whole, over_whole
 from ..outcome import Ran
 from ..record import Place, add_to_record, read_record
@@ -23,12 +23,14 @@ from .rewrite import NothingLeft, publish_redacted, zeroed
 class Steps:
     """The steps in one dataset.
 
+    tables: reads the tables of keys, once more when versions were published.
     found: what its versions have of the takedown.
     ran: is told what was done.
     """
 
-    def __init__(self, root: Root, deny: Deny, found: Found, ran: Ran) -> None:
-        self._root, self._deny, self._found, self._ran = root, deny, found, ran
+    def __init__(self, tables: KeysTables, found: Found, ran: Ran) -> None:
+        self._root, self._deny, self._tables = tables.root, tables.deny, tables
+        self._found, self._ran = found, ran
         self._dataset, self._marks = found.dataset, found.marks
         self._uris = set(found.uris)
 
@@ -72,7 +74,7 @@ class Steps:
 
     def _find_again(self) -> None:
         """Find again, so that what others published meanwhile is found too."""
-        self._found = find(self._root, self._dataset, self._deny, self._marks.hashes)
+        self._found = find(self._tables, self._dataset, self._marks.hashes)
         self._marks = self._found.marks.adding(self._marks.plain)
         self._uris |= self._found.uris
 

@@ -23,6 +23,7 @@ from loader.dataset.tables.stats import merge
 from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
 from penstock.cli import main
 from penstock.takedown.finding import find as find_module
+from penstock.takedown.finding.keys_tables import KeysTables
 from penstock.takedown.run import run_takedown
 from penstock.verify.version import verify
 
@@ -239,7 +240,7 @@ def test_a_table_is_read_as_often_whatever_the_number_of_versions(kit, root, mon
         kit.write(root, "photos", {f"p{i}": "bob" if i else SECRET, f"q{i}": "carol"})
     kit.deny(root)
     (deny,) = root.state.denies
-    found = find_module.find(root, "photos", deny)
+    found = find_module.find(KeysTables(root, deny), "photos")
     assert len(found.versions) == 6
     assert max(read.values()) <= 2  # once for its rows, once for the names in it
 

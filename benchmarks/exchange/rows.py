@@ -1,11 +1,13 @@
 """Measurements of the exchange: each function takes a folder and sizes, and gives rows of the page's table."""
 
+import io
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +16,8 @@ import loader
 from loader.foreign.formats.window import MOST_BYTES
 from loader.foreign.register import register
 from loader.storage import ObjectInfo, Store, open_store
+from penstock.cli import main
 from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
 
 from ..latency_server import BUCKET, CREDENTIALS, latency_store
 from ..page import ratios
@@ -217,7 +219,11 @@ def _registered(folder: Path, url: str, name: str, format: str = "webdataset") -
 
 
 def _imported(root: Path, place: Path, shuffle: bool) -> None:
-    import_place(loader.Root(root), "webdataset", open_store(str(place)), "photos", shuffle=shuffle)
+    order = "--shuffle" if shuffle else "--keep-order"
+    with redirect_stdout(io.StringIO()):
+        status = main(["import", "webdataset", str(place), "photos", "--root", str(root), order])
+    if status:
+        raise RuntimeError(f"penstock import ended with status {status}")
 
 
 def _read_all(store: Store) -> None:

@@ -31,7 +31,7 @@ SUITE = (
     Expectation(kind="not_null", column="raw_uri"),
     Expectation(kind="not_null", column="run_id"),
     Expectation(kind="not_null", column="licence"),
-    Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text")),
+    Expectation(kind="in_set", column="kind", values=("image", "video", "audio", "text", "other")),
     Expectation(kind="not_null", column="kind"),
 )
 """Expectations of every dataset: unique keys, and a way back to the raw object, its licence and the run."""

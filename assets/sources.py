@@ -16,19 +16,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loader.dataset.columnar.choices import Options
 from loader.storage import ObjectInfo
 from resources.storage import check_options
 
 from .media.segments.read import TABLES
+from .source_formats import check_format, companion_of
 
 ORIGINS = "_origins.json"
 """Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
 
-WALKED = ("files", "litdata", "mds", "webdataset")
-"""Formats whose objects may be raw objects: samples are walked, not cut."""
-INDEXED = ("litdata", "mds")
-"""Formats with one object, `INDEX`, that tells of the samples of all others beside it, and has none."""
-INDEX = "index.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Sieve = Callable[[ObjectInfo], str]
 """Function that returns why an object is not taken, "" for one that is."""
@@ -110,11 +107,17 @@ class Source:
     feed: Feed | None = None
     """Notices of arrivals; None for none."""
     format: str = ""
-    """Format of the objects, "webdataset", "mds", "litdata" or "files" (each a sample): their samples are taken as they
-    are. "" for media, which are cut. All sources of a dataset have the same."""
+    """Format of the objects, such as "webdataset" or "parquet" (`source_formats`): their samples are taken as they are.
+    "" for media, which are cut. All sources of a dataset have the same format, keep, key, fields and without."""
     keep: Literal["copy", "in place"] = "copy"
     """"copy" writes the samples of a format into the dataset; "in place" leaves the bytes where they landed, and a
-    version is an index of them. All sources of a dataset have the same."""
+    version is an index of them."""
+    key: str | None = None
+    """Column of a table that holds the keys; None for the number of the row."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Column of a table that becomes a field -> extension of the field, "" for the format's choice."""
+    without: tuple[str, ...] = ()
+    """Fields and columns of a format that are left out."""
     paused: bool = False
     """True takes nothing until the next deploy; `pausing` does it at run time."""
 
@@ -134,18 +137,17 @@ class Source:
                 f"source {self.name!r}: min_bytes={self.min_bytes}, max_bytes={self.max_bytes}; accepted: "
                 "0 <= min_bytes <= max_bytes"
             )
-        if self.format not in ("", *WALKED) or self.keep not in ("copy", "in place"):
-            raise ValueError(
-                f"source {self.name!r}: format={self.format!r}, keep={self.keep!r}; accepted: {', '.join(WALKED)} or "
-                "'', and 'copy' or 'in place'"
-            )
-        if self.keep == "in place" and not self.format:
-            raise ValueError(
-                f"source {self.name!r}: media are cut, so their samples cannot stay in place; name a format"
-            )
+        if self.keep not in ("copy", "in place"):
+            raise ValueError(f"source {self.name!r}: keep={self.keep!r}; accepted: 'copy' or 'in place'")
+        check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
         if not self.listed and self.feed is None:
             raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
         self.sieve()
+
+    @property
+    def choices(self) -> Options:
+        """Choices that a reader of the format takes."""
+        return Options(self.key, self.fields, frozenset(self.without))
 
     def sieve(self) -> Sieve:
         """Return the function that says why an object is not taken; "" for one that is taken.
@@ -160,14 +162,13 @@ class Source:
             excluded = GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
         except ValueError as error:
             raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
-        index = INDEX if self.format in INDEXED else None
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
 
         def why(info: ObjectInfo) -> str:
             key = info.key
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
                 return "not_media"
-            if key == index:
+            if companion_of(self.format, key):
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"
@@ -191,8 +192,9 @@ def check_sources(sources: tuple[Source, ...]) -> None:
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")
-    formats = sorted({(source.format, source.keep) for source in sources})
-    if len(formats) > 1:
+    told = [(source.format, source.keep, source.choices.to_json()) for source in sources]
+    if others := [one for one in told if one != told[0]]:
         raise ValueError(
-            f"sources with (format, keep) of {formats}; accepted: one of them, else make two datasets"
+            f"sources with (format, keep, choices) of {told[0]} and {others[0]}; accepted: one of them, else make two "
+            "datasets"
         )

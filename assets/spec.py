@@ -11,6 +11,7 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
+from loader.dataset.columnar.choices import Options
 from loader.dataset.names import check_dataset_name
 
 from .dedup.policy import NearDuplicates
@@ -189,6 +190,17 @@ class DatasetSpec:
     def format(self) -> str:
         """Format of the raw objects; "" for media."""
         return self.sources[0].format
+
+    @property
+    def choices(self) -> Options:
+        """Choices that a reader of the format takes."""
+        return self.sources[0].choices
+
+    @property
+    def taken_as(self) -> list[object]:
+        """Plain values of all that decides how objects of a format are taken; none for media."""
+        chosen = [self.choices.to_json()] if self.choices != Options() else []
+        return [self.format, str(self.in_place), *chosen] if self.format else []
 
     @property
     def in_place(self) -> bool:

@@ -88,13 +88,15 @@ def inputs_of(featurizer: Featurizer, kind: str, part: loader.Part) -> dict[str,
     """Return input -> the part's field for it, of the inputs that it has (a caption may be missing).
 
     Empty: nothing is to be taken there. A dataset's photos lie in one of two fields, by its policy; a featurizer that
-    wants one of them takes the other as well.
+    wants one of them takes the other as well. Of other formats it takes the only field that ends so (`image.jpg`).
     """
     there = {field for shard in part.shards for field in shard.field_nbytes}
     found = {}
     for field in featurizer.inputs.get(kind, ()):
         others = PHOTO_WORDS if kind == "image" and field in PHOTO_WORDS else ()
-        stored = next((name for name in (field, *others) if name in there), None)
+        words = field, *others
+        ending = sorted(name for name in there if name.rpartition(".")[2] in words)
+        stored = next((name for name in words if name in there), ending[0] if len(ending) == 1 else None)
         if stored is not None:
             found[field] = stored
     return found

@@ -1,8 +1,7 @@
 """Samples of a batch whose raw objects are of another format: they are walked, not cut.
 
 With `keep="copy"` their bytes are copied into parts. With `keep="in place"` a part is an index of them, and the table
-of the objects goes with it to publication. Keys begin with the object's hash: batches are published one by one, and an
-object may land again with other samples of the same keys.
+of the objects goes with it to publication.
 """
 
 import secrets
@@ -19,27 +18,59 @@ from loader.errors import Changed, ObjectNotFound, PenstockError, Throttled, Tra
 from loader.foreign import format_named
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import COMMON, groups_of
-from loader.foreign.parts import objects_of, put_parts, text_of
-from loader.foreign.shard_rows import Rows, Shard, key_of, rows_of, shards_of
+from loader.foreign.parts import objects_of, put_parts
+from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
 from penstock.sources.importing.span_blocks import read_rows
 from penstock.sources.importing.span_units import rows_in
-from penstock.stages import fingerprint
 
 from ..media.media_table import media_row
 from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
-from ..sources import INDEX, INDEXED
+from ..source_formats import COMPANIONS
 from ..spec import DatasetSpec
+from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
 
 _AT_ONCE = 8
 """Objects that are walked together."""
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
-_HASH_LETTERS = 12
-"""Number of letters of an object's SHA-256 in front of the keys of its samples."""
 
-Row = dict[str, Any]
+
+def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
+    """Return what the store says of a landed object. Raises: Unusable where it is another by now; StoreError."""
+    try:
+        info = landing.head(row["key"])
+    except ObjectNotFound as error:
+        raise dropped("fetch", type(error).__name__, error) from error
+    if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
+        raise dropped("fetch", Changed.__name__, "the object is not the one that landed; it lands again")
+    return info
+
+
+def fresh_objects(
+    landing: Store, audits: Sequence[Row], raws: Mapping[str, Row], published: Mapping[str, str]
+) -> tuple[list[ObjectInfo], list[Row]]:
+    """Return the admitted objects that the dataset does not have, by key, and the refusals of the others.
+
+    published: sha256 -> where these bytes are in the dataset. Raises: StoreError.
+    """
+    infos, refusals = list[ObjectInfo](), list[Row]()
+    for row in audits:
+        try:
+            if row["sha256"] in published:
+                raise dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
+            infos.append(landed_info(landing, raws[row["key"]]))
+        except Unusable as unusable:
+            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+    return sorted(infos, key=lambda info: info.key), refusals
+
+
+def not_of(format: str) -> Unusable:
+    """Return the refusal of an object that is not of the format."""
+    return dropped(
+        "probe", "type_not_taken", f"it is not of the format {format}, or nothing beside it tells of it"
+    )
 
 
 class Place:
@@ -48,9 +79,9 @@ class Place:
     def __init__(self, landing: Store, format: str) -> None:
         """Costs a listing where an index tells of all objects. Raises: StoreError."""
         self.landing = landing
-        self._format = format_named(format)
+        self._name, self._format = format, format_named(format)
         self._all: Found | PenstockError | None = None
-        if format in INDEXED:
+        if format in COMPANIONS:
             try:
                 self._all = self._format.look(landing, list(landing.list()))
             except _NOT_THE_OBJECTS_FAULT:
@@ -63,24 +94,17 @@ class Place:
         """Objects that one index describes, at most."""
         return self._format.OBJECTS_PER_SHARD
 
-    def info(self, row: Mapping[str, Any]) -> ObjectInfo:
-        """Return what the store says of a landed object. Raises: Unusable where it is another by now; StoreError."""
-        try:
-            info = self.landing.head(row["key"])
-        except ObjectNotFound as error:
-            raise dropped("fetch", type(error).__name__, error) from error
-        if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
-            raise dropped("fetch", Changed.__name__, "the object is not the one that landed; it lands again")
-        return info
-
     def found(self, info: ObjectInfo) -> Found:
         """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
         found = self._all or self._format.look(self.landing, [info])
         if info.key not in {one.key for one in found.infos}:
-            what = f"{INDEX} does not list it" if self._all else "it is not of the format"
-            raise dropped("probe", "type_not_taken", what)
+            raise dropped(
+                "probe",
+                "type_not_taken",
+                f"it is not of the format {self._name}, or nothing beside it tells of it",
+            )
         return found
 
 
@@ -90,9 +114,9 @@ def audit_walked(landing: Store, spec: DatasetSpec, landed: Sequence[Row]) -> tu
 
     def one(row: Row) -> Row | Unusable:
         try:
-            info = place.info(row)
+            info = landed_info(landing, row)
             (shard,) = shards_of([info], 1)
-            if not rows_of(shard, [place.found(info).samples(info)], ()):
+            if not rows_of(shard, [place.found(info).samples(info)], spec.choices.without):
                 raise dropped("probe", "no_samples", "it holds no sample")
         except _NOT_THE_OBJECTS_FAULT:
             raise
@@ -129,21 +153,17 @@ def write_walked(
 
     Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
     """
-    place, infos, refusals = Place(landing, spec.format), list[ObjectInfo](), list[Row]()
-    for row in audits:
-        try:
-            if row["sha256"] in published:
-                raise dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
-            infos.append(place.info(raws[row["key"]]))
-        except Unusable as unusable:
-            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+    infos, refusals = fresh_objects(landing, audits, raws, published)
     if not infos:
         return [], [], refusals, None
-    shards = shards_of(sorted(infos, key=lambda info: info.key), place.objects_per_shard)
+    place = Place(landing, spec.format)
+    shards = shards_of(infos, place.objects_per_shard)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         done = list(
             pool.map(
-                lambda shard: rows_of(shard, [place.found(one).samples(one) for one in shard.infos], ()),
+                lambda shard: rows_of(
+                    shard, [place.found(one).samples(one) for one in shard.infos], spec.choices.without
+                ),
                 shards,
             )
         )
@@ -157,16 +177,7 @@ def write_walked(
     parts, foreign = write(root, landing, txn, walked, samples, group_of, raws)
     kinds = [modality_of(set(rows.fields)) for _, rows in walked]
     rows = [
-        {
-            "key": one.key,
-            "unit_id": one.source["unit_id"],
-            "kind": kind,
-            "part": part.id,
-            "raw_key": one.source["raw_key"],
-            "raw_sha256": one.source["raw_sha256"],
-            "start": one.source.get("raw_start", ""),
-            "end": one.source.get("raw_end", ""),
-        }
+        unit_row(one.key, kind, part.id, one.source)
         for kind, part, some in zip(kinds, parts, samples, strict=True)
         for one in some
     ]
@@ -192,30 +203,12 @@ def _samples(
         rows.source_keys, rows.objects, rows.each_metadata(), rows.spans(), strict=True
     ):
         raw = raws[of]
-        identity = raw["label"] if spec.split_by == "subject" else raw["sha256"]
-        source = {
-            "source_key": text_of(source_key),
-            "unit_id": fingerprint(raw["sha256"], source_key),
-            "raw_uri": raw["uri"],
-            "raw_key": raw["key"],
-            "raw_etag": raw["etag"],
-            "raw_sha256": raw["sha256"],
-            "split": spec.split_of(identity),
-            **provenance,
-        }
-        if spec.split_by == "subject" and raw["label"]:
-            source["subject"] = raw["label"]
+        source = source_of(spec, raw, source_key, provenance)
         if spec.format != "files":  # one of many of its object
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
-        metadata = {
-            "label": raw["label"],
-            "mime": raw["mime"],
-            **told,
-            "kind": kind,
-            "licence": raw["licence"],
-        }
-        yield _Sample(key_of(f"{raw['sha256'][:_HASH_LETTERS]}/{source_key}", longest), metadata, source)
+        key = key_in_dataset(raw, source_key, longest)
+        yield _Sample(key, metadata_of(raw, told, kind), source)
 
 
 def _copy(

@@ -25,6 +25,7 @@ from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
+from ..source_formats import READ
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
@@ -64,7 +65,7 @@ def media_stage(
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
-    takes = [spec.policy.video.hdr, spec.policy.video.deep, *([spec.format] if spec.format else [])]
+    takes = [spec.policy.video.hdr, spec.policy.video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
     wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == wanted:
@@ -137,11 +138,16 @@ def audit_objects(
         else:
             first_with[row["sha256"]] = row["key"]
             readable.append(row)
-    if spec.format:
-        from .foreign_samples import audit_walked  # which media do without
+    if spec.format:  # of modules that media do without
+        if spec.format in READ:
+            from .read_samples import audit_read
 
-        admitted, walked = audit_walked(landing, spec, readable)
-        return admitted, [*refusals, *walked]
+            admitted, refused = audit_read(landing, compute, spec, readable, progress)
+        else:
+            from .foreign_samples import audit_walked
+
+            admitted, refused = audit_walked(landing, spec, readable)
+        return admitted, [*refusals, *refused]
     limits = limits_told(landing, compute, readable, spec, tell)
     tasks = [_task(landing, spec, row, limit, of) for row, limit in zip(readable, limits, strict=True)]
     admitted = []

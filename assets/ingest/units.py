@@ -24,6 +24,7 @@ from ..arrivals.open_source import place_of_batch
 from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
+from ..source_formats import READ
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, UNITS, open_transaction, require_published, require_read
 from ..tables import read_table, write_table
@@ -63,7 +64,7 @@ def units_stage(
         CODE_VERSION, media.fingerprint, media.r, policy_fingerprint(spec.policy), _splits(spec)
     )
     if spec.format:
-        wanted = fingerprint(wanted, spec.format, str(spec.in_place))
+        wanted = fingerprint(wanted, *spec.taken_as)
     newest = current_record(store, spec.name, UNITS, partition)
     if newest is not None and newest.fingerprint == wanted and _still_good(root, newest):
         return newest, read_table(store, newest.files[UNITS]), read_table(store, newest.files["refusals"])
@@ -75,12 +76,16 @@ def units_stage(
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
     reason, short, foreign, cut = "", 0, None, None
     if spec.format:
-        from .foreign_samples import write_walked  # which media do without
+        from .foreign_samples import write_walked  # of modules that media do without
+        from .read_samples import write_read
 
         labels, told = published_labels(root, spec.name), _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
-            there = published_objects(root, spec.name)
-            parts, rows, refusals, foreign = write_walked(root, landing, spec, txn, audits, raws, there, told)
+            given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
+            if spec.format in READ:
+                parts, rows, refusals, labels = write_read(*given, labels)
+            else:
+                parts, rows, refusals, foreign = write_walked(*given)
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))

@@ -221,7 +221,8 @@ def _counts(assembled: Assembled) -> dict[str, int]:
         "left_out": len(assembled.exclude),
         **assembled.copies.counts,
         "nbytes": sum(shard.nbytes for part in assembled.parts for shard in part.shards),
-        **{kind: kinds.get(kind, 0) for kind in ("image", "video", "audio", "text")},
+        **dict.fromkeys(("image", "video", "audio", "text"), 0),
+        **kinds,
     }
 
 

@@ -58,8 +58,10 @@ class UnitWriter(Generic[Unit]):
         samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
         group_of: Callable[[str], str],
         shard_bytes: int,
+        folder: str = FOLDER,
     ) -> None:
-        self._root, self._txn, self._samples = root, txn, samples
+        """folder: of the parts and notes, below the transaction's; another for each try finds none of an earlier."""
+        self._root, self._txn, self._samples, self._folder = root, txn, samples, folder
         self._group_of, self._shard_bytes = group_of, shard_bytes
 
     def __call__(self, unit: Unit) -> Written[Unit]:
@@ -67,7 +69,7 @@ class UnitWriter(Generic[Unit]):
 
         Raises: as the samples; StoreError.
         """
-        note = f"data/{self._txn}/{FOLDER}/{unit.name}.json"
+        note = f"data/{self._txn}/{self._folder}/{unit.name}.json"
         try:
             told = parse_json_object(self._root.get(note).data)["parts"]
             parts = [Part.from_json(one) for one in told]
@@ -85,7 +87,7 @@ class UnitWriter(Generic[Unit]):
                     if len(opened) == MOST_OPEN:
                         opened.pop(next(iter(opened))).finish(noted=True)
                     name = f"{unit.name}_{len(parts_now)}" if parts_now else unit.name
-                    parts_now.append(_OpenPart(self._root, self._txn, name, self._group_of))
+                    parts_now.append(_OpenPart(self._root, self._txn, self._folder, name, self._group_of))
                     opened[kind] = parts_now[-1]
                 opened[kind].add(sample)
             parts = [one.finish() for one in parts_now]
@@ -100,14 +102,14 @@ class UnitWriter(Generic[Unit]):
 class _OpenPart:
     """A part that is written, or that an earlier run has written in full."""
 
-    def __init__(self, root: Store, txn: str, name: str, group_of: Callable[[str], str]) -> None:
-        self._root, self._note = root, f"data/{txn}/{FOLDER}/{name}.part.json"
+    def __init__(self, root: Store, txn: str, folder: str, name: str, group_of: Callable[[str], str]) -> None:
+        self._root, self._note = root, f"data/{txn}/{folder}/{name}.part.json"
         self._part: Part | None = None
         self.nbytes = 0
         with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
             self._part = Part.from_json(parse_json_object(root.get(self._note).data))
         self.was_there = self._part is not None
-        self._writer = PartWriter(root, txn=txn, attempt=FOLDER, name=name, group_of=group_of)
+        self._writer = PartWriter(root, txn=txn, attempt=folder, name=name, group_of=group_of)
 
     def add(self, one: Sample | SampleBlock) -> None:
         self.nbytes += one.nbytes

@@ -23,10 +23,11 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import InvalidSample, StageNotPublished
 from loader.storage import open_store
+from penstock.sources.run_export import export
 from penstock.stages import current_record
 from penstock.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import litdata_files, mds_files
+from tests.foreign import litdata_files, mds_files, megatron_files
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
@@ -182,8 +183,45 @@ def test_shards_with_an_index_and_plain_files_are_walked(
     assert stored(root.open("other@1"), "txt") == {"x": b"x"}
 
 
+@KEEPS
+def test_documents_are_samples_of_their_pair_of_files(
+    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "tokens"
+    megatron_files.fill(place, "a", "u2", megatron_files.numbered(4, 7))
+    megatron_files.fill(place, "b", "u2", [[[1, 2]]])
+    (place / "c.bin").write_bytes(b"xx")  # without an index
+    batch, demo = arrive(place), spec(keep, "megatron")
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    found = stored(root.open("demo@1"), "tokens.u2")
+    assert sorted(found.values()) == sorted(
+        np.array(one, "<u2").tobytes() for one in ([], [8], [9, 10], [10, 11, 12], [1, 2])
+    )
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert (record.counts["used"], record.counts["other"]) == (2, 5)
+
+
+@KEEPS
+def test_archives_of_energon_are_walked(
+    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    with loader.Root(tmp_path / "own") as own, own.write("d", part_samples=2) as writer:
+        for i in range(4):
+            writer.add(f"k{i}", {"txt": f"{i}"}, source={"split": "val" if i == 3 else "train"})
+    place = tmp_path / "energon"
+    with loader.Root(tmp_path / "own") as own:
+        export(own.open("d"), "energon", open_store(str(place)))
+    shutil.rmtree(place / ".penstock")
+    demo = spec(keep, "energon")
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    assert sorted(stored(root.open("demo@1"), "txt").values()) == [b"0", b"1", b"2", b"3"]
+
+
 def test_sources_of_several_formats_are_refused() -> None:
     with pytest.raises(ValueError, match="make two datasets"):
         DatasetSpec(name="demo", sources=(Source(name="a"), Source(name="b", format="mds")))
-    with pytest.raises(ValueError, match="media are cut"):
+    with pytest.raises(ValueError, match="other samples are cut"):
         Source(keep="in place")

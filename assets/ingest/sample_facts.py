@@ -1,0 +1,66 @@
+"""Key, metadata and provenance of a sample that an object of another format holds.
+
+Keys begin with the object's hash: batches are published one by one, and an object may land again with other samples of
+the same keys.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loader.foreign.parts import text_of
+from loader.foreign.shard_rows import key_of
+from penstock.stages import fingerprint
+
+from ..spec import DatasetSpec
+
+_HASH_LETTERS = 12
+"""Number of letters of an object's SHA-256 in front of the keys of its samples."""
+
+Row = dict[str, Any]
+
+
+def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
+    """Return the key of a sample. raw: row of its object; longest: letters of the longest name of its fields."""
+    return key_of(f"{raw['sha256'][:_HASH_LETTERS]}/{source_key}", longest)
+
+
+def metadata_of(raw: Row, told: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return the metadata of a sample. told: columns that its format has."""
+    return {
+        "label": raw["label"],
+        "mime": raw["mime"],
+        **told,
+        "kind": kind,
+        "licence": raw["licence"],
+    }
+
+
+def source_of(spec: DatasetSpec, raw: Row, source_key: str, provenance: Mapping[str, str]) -> dict[str, str]:
+    """Return the provenance of a sample, without its place in the object."""
+    source = {
+        "source_key": text_of(source_key),
+        "unit_id": fingerprint(raw["sha256"], source_key),
+        "raw_uri": raw["uri"],
+        "raw_key": raw["key"],
+        "raw_etag": raw["etag"],
+        "raw_sha256": raw["sha256"],
+        "split": spec.split_of(raw["label"] if spec.split_by == "subject" else raw["sha256"]),
+        **provenance,
+    }
+    if spec.split_by == "subject" and raw["label"]:
+        source["subject"] = raw["label"]
+    return source
+
+
+def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str]) -> Row:
+    """Return a sample's row of the `units` table."""
+    return {
+        "key": key,
+        "unit_id": source["unit_id"],
+        "kind": kind,
+        "part": part_id,
+        "raw_key": source["raw_key"],
+        "raw_sha256": source["raw_sha256"],
+        "start": source.get("raw_start", ""),
+        "end": source.get("raw_end", ""),
+    }

@@ -1,0 +1,206 @@
+"""Objects that an importer reads as raw objects: through the same stages as media, their samples copied."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import loader
+from assets.gate import Gate
+from assets.source_formats import READ, UNFIT
+from assets.sources import Source
+from assets.spec import DatasetSpec, Feature
+from loader.dataset.log.denies import Target
+from loader.dataset.reading.read_fields import read_fields
+from penstock.stages import current_record
+from penstock.takedown.run import run_takedown
+from tests.assets.conftest import Run, jpeg
+from tests.foreign import tars
+from tests.penstock.sources import records
+
+SUITE = Gate(thresholds=None)
+
+
+def write_parquet(path: Path, texts: list[str]) -> None:
+    pq.write_table(pa.table({"text": texts, "n": list(range(len(texts)))}), path)
+
+
+def write_jsonl(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text, "n": n}) + "\n" for n, text in enumerate(texts)))
+
+
+def write_records(path: Path, texts: list[str]) -> None:
+    rows = (records.example({"text": [text.encode()], "n": [n]}) for n, text in enumerate(texts))
+    path.write_bytes(b"".join(map(records.record, rows)))
+
+
+def write_packed_tar(path: Path, texts: list[str]) -> None:
+    members = [one for n, text in enumerate(texts) for one in tars.sample(str(n), txt=text.encode())]
+    path.write_bytes(gzip.compress(tars.tar_bytes(members)))
+
+
+def write_hdf5(path: Path, texts: list[str]) -> None:
+    with h5py.File(path, "w") as file:
+        for n, text in enumerate(texts):
+            file[f"data/demo_{n}/actions"] = np.frombuffer(text.encode(), np.uint8)
+
+
+KINDS: dict[str, tuple[str, Callable[[Path, list[str]], None], str]] = {
+    "hf": (".parquet", write_parquet, "text.txt"),
+    "jsonl": (".jsonl", write_jsonl, "text.txt"),
+    "robomimic": (".hdf5", write_hdf5, "actions.npy"),
+    "tfrecord": (".tfrecord", write_records, "text.txt"),
+    "webdataset-compressed": (".tar.gz", write_packed_tar, "txt"),
+}
+
+
+def spec(format: str, **more: object) -> DatasetSpec:
+    told: dict[str, object] = {"max_reject_rate": 0.5, "gate": SUITE, **more}
+    fields = {} if format in ("robomimic", "webdataset-compressed") else {"text": "txt"}
+    source = Source(format=format, fields=fields)
+    return DatasetSpec(name="demo", sources=(source,), **told)  # type: ignore[arg-type]
+
+
+def stored(version: loader.Version, field: str) -> dict[str, bytes]:
+    """Object and source key -> bytes of a field."""
+    rows = version.samples().select("key", "raw_key", "source_key").collect()
+    names = {key: (of, source) for key, of, source in rows.iter_rows()}
+    places = version.address(np.arange(len(version)), [field])
+    found = read_fields(version.shard_store, places)
+    return {names[at.key]: bytes(one[field]) for at, one in zip(places, found, strict=True)}
+
+
+@pytest.mark.parametrize("format", KINDS)
+def test_objects_become_samples_and_a_damaged_one_is_refused_by_name(
+    format: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    ending, write, field = KINDS[format]
+    place = tmp_path / "in"
+    place.mkdir()
+    write(place / f"a{ending}", ["one", "two"])
+    write(place / f"b{ending}", ["three"])
+    write(place / f"cut{ending}", ["four" * 100, "five"])
+    data = (place / f"cut{ending}").read_bytes()
+    (place / f"cut{ending}").write_bytes(b"\xff{" + data[: len(data) - 8])
+    batch, demo = arrive(place), spec(format)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    version = root.open("demo@1")
+    found = stored(version, field)
+    texts = sorted(
+        bytes(np.load(io.BytesIO(data))) if field.endswith("npy") else data for data in found.values()
+    )
+    assert texts == [b"one", b"three", b"two"]
+    rows = version.samples().collect()
+    assert set(rows["raw_key"]) == {f"a{ending}", f"b{ending}"}
+    assert rows["unit_id"].n_unique() == 3
+    if "text" in field and field != "txt":
+        assert sorted(map(int, rows["n"])) == [0, 0, 1]
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert (record.counts["used"], record.counts["rejected"]) == (2, 1)
+
+
+def test_rows_with_pictures_get_features_and_are_taken_down(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    for name, sizes in (("a", (64, 72)), ("b", (80,))):
+        pictures = [{"bytes": jpeg(width, 64), "path": f"{width}.jpg"} for width in sizes]
+        table = pa.table(
+            {"id": [f"{name}{n}" for n in sizes], "image": pictures, "secret": ["x"] * len(sizes)}
+        )
+        pq.write_table(table, place / f"{name}.parquet")
+    source = Source(format="parquet", key="id", fields={"image": "jpg"}, without=("secret",))
+    demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, features=(Feature(name="phash"),))
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    rows = root.open("demo@1").samples().collect()
+    assert rows["phash"].null_count() == 0
+    assert sorted(rows["source_key"]) == ["a64", "a72", "b80"]
+    assert "secret" not in rows.columns
+    (uri,) = set(rows.filter(pl.col("raw_key") == "a.parquet")["raw_uri"])
+    n = root.log.deny([Target(kind="raw", value=uri)], "ticket 4", "ann").n
+    run_takedown(root, n, apply=True)
+    assert list(root.open("demo@latest").samples().collect()["source_key"]) == ["b80"]
+
+
+def test_an_object_that_lands_again_and_rows_with_other_fields_are_new_samples(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place, demo = tmp_path / "in", spec("jsonl")
+    place.mkdir()
+    write_jsonl(place / "a.jsonl", ["one", "two"])
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    write_jsonl(place / "a.jsonl", ["one", "two", "three"])
+    (place / "copy.jsonl").write_bytes((place / "a.jsonl").read_bytes())
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    record = current_record(root.store, "demo", "units", batch)
+    assert record is not None
+    assert record.counts["units"] == 3  # of one of the two, which have the same bytes
+    assert len(root.open("demo@latest")) == 5
+
+
+def _labelled(path: Path, names: list[str]) -> None:
+    features = {
+        "label": {"names": names, "_type": "ClassLabel"},
+        "text": {"dtype": "string", "_type": "Value"},
+    }
+    table = pa.table({"label": [0, 1], "text": ["a", path.stem]}).replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
+    pq.write_table(table, path)
+
+
+def test_class_names_of_the_first_object_are_the_datasets(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place, demo = tmp_path / "in", spec("parquet")
+    place.mkdir()
+    _labelled(place / "a.parquet", ["cat", "dog"])
+    _labelled(place / "b.parquet", ["dog", "cat"])
+    _labelled(place / "c.parquet", ["cat", "dog", "owl"])
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    version = root.open("demo@1")
+    assert version.manifest["producer"]["labels"] == ["cat", "dog", "owl"]
+    assert set(version.samples().collect()["raw_key"]) == {"a.parquet", "c.parquet"}
+    record = current_record(root.store, "demo", "units", batch)
+    assert record is not None
+    assert record.counts["rejected"] == 1
+
+
+@pytest.mark.parametrize("format", sorted(UNFIT))
+def test_formats_whose_samples_lie_in_several_objects_name_the_way(format: str) -> None:
+    with pytest.raises(ValueError, match=f"use penstock import {format}"):
+        Source(format=format)
+
+
+def test_choices_are_checked_where_a_source_is_made() -> None:
+    assert set(KINDS) <= set(READ)
+    for wrong, said in (
+        ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
+        ({"format": "csvs"}, "accepted: arrow, csv"),
+        ({"key": "id"}, "media are cut"),
+        ({"format": "mcap", "key": "id"}, "for tables"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Source(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="make two datasets"):
+        DatasetSpec(
+            name="demo",
+            sources=(Source(name="a", format="csv"), Source(name="b", format="csv", key="id")),
+        )

@@ -140,11 +140,11 @@ def audit_objects(
             readable.append(row)
     if spec.format:  # of modules that media do without
         if spec.format in READ:
-            from .read_samples import audit_read
+            from .formats.read_samples import audit_read
 
             admitted, refused = audit_read(landing, compute, spec, readable, progress)
         else:
-            from .foreign_samples import audit_walked
+            from .formats.foreign_samples import audit_walked
 
             admitted, refused = audit_walked(landing, spec, readable)
         return admitted, [*refusals, *refused]

@@ -4,7 +4,7 @@ A batch is cut in blocks, and a block's units of one kind with the same fields a
 open: feature stages add groups to these parts, and `version` commits it, or nobody does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -76,16 +76,9 @@ def units_stage(
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
     reason, short, foreign, cut = "", 0, None, None
     if spec.format:
-        from .foreign_samples import write_walked  # of modules that media do without
-        from .read_samples import write_read
-
-        labels, told = published_labels(root, spec.name), _provenance(spec, partition, run_id)
+        told = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
-            given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
-            if spec.format in READ:
-                parts, rows, refusals, labels = write_read(*given, labels)
-            else:
-                parts, rows, refusals, foreign = write_walked(*given)
+            parts, rows, refusals, labels, foreign = _of_format(root, landing, spec, txn, audits, raws, told)
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
@@ -143,6 +136,28 @@ def units_stage(
         read_table(store, published.files[UNITS]),
         read_table(store, published.files["refusals"]),
     )
+
+
+def _of_format(
+    root: "loader.Root",
+    landing: Store,
+    spec: DatasetSpec,
+    txn: str,
+    audits: Sequence[Row],
+    raws: Mapping[str, Row],
+    told: Mapping[str, str],
+) -> tuple[list[tuple[str, "loader.Part"]], list[Row], list[Row], list[str], dict[str, Any] | None]:
+    """Return parts, rows, refusals, class names, and the table of objects that stay in place. Raises: StoreError."""
+    given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
+    labels = published_labels(root, spec.name)
+    if spec.format in READ:
+        from .formats.read_samples import write_read  # which other formats do without
+
+        return *write_read(*given, labels), None
+    from .formats.foreign_samples import write_walked
+
+    parts, rows, refusals, foreign = write_walked(*given)
+    return parts, rows, refusals, labels, foreign
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:

@@ -204,3 +204,20 @@ def test_choices_are_checked_where_a_source_is_made() -> None:
             name="demo",
             sources=(Source(name="a", format="csv"), Source(name="b", format="csv", key="id")),
         )
+
+
+def test_a_key_that_comes_twice_refuses_its_object(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    for name, keys in (("a", ["x", "y"]), ("b", ["x", "x"])):
+        rows = [json.dumps({"id": key, "text": f"{n}"}) for n, key in enumerate(keys)]
+        (place / f"{name}.jsonl").write_text("\n".join(rows))
+    source = Source(format="jsonl", key="id", fields={"text": "txt"})
+    demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, max_reject_rate=0.5)
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    refused = current_record(root.store, "demo", "media", batch)
+    assert refused is not None
+    assert (refused.counts["admitted"], refused.counts["rejected"]) == (1, 1)

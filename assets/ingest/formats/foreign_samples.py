@@ -25,11 +25,11 @@ from penstock.card.counting.classes import modality_of
 from penstock.sources.importing.span_blocks import read_rows
 from penstock.sources.importing.span_units import rows_in
 
-from ..media.media_table import media_row
-from ..media.objects import refusal_row
-from ..media.unit import Unusable, dropped, rejected
-from ..source_formats import COMPANIONS
-from ..spec import DatasetSpec
+from ...media.media_table import media_row
+from ...media.objects import refusal_row
+from ...media.unit import Unusable, dropped, rejected
+from ...source_formats import COMPANIONS
+from ...spec import DatasetSpec
 from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
 
 _AT_ONCE = 8

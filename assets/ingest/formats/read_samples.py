@@ -27,11 +27,11 @@ from penstock.sources.importing.read_units import ReadUnit, UnitReader
 from penstock.sources.importing.spilled import Spilled, SpilledUnit
 from penstock.sources.importing.unit_writer import UnitWriter
 
-from ..media.media_table import media_row
-from ..media.objects import refusal_row
-from ..media.unit import Unusable, dropped, rejected
-from ..source_formats import COMPANIONS
-from ..spec import DatasetSpec
+from ...media.media_table import media_row
+from ...media.objects import refusal_row
+from ...media.unit import Unusable, dropped, rejected
+from ...source_formats import COMPANIONS
+from ...spec import DatasetSpec
 from .foreign_samples import fresh_objects, landed_info, not_of
 from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
 

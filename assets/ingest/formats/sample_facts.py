@@ -11,7 +11,7 @@ from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import key_of
 from penstock.stages import fingerprint
 
-from ..spec import DatasetSpec
+from ...spec import DatasetSpec
 
 _HASH_LETTERS = 12
 """Number of letters of an object's SHA-256 in front of the keys of its samples."""

@@ -14,14 +14,16 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from loader.dataset.columnar.choices import Options
 from loader.storage import ObjectInfo
 from resources.storage import check_options
 
 from .media.segments.read import TABLES
 from .source_formats import check_format, companion_of
+
+if TYPE_CHECKING:
+    from loader.dataset.columnar.choices import Options
 
 ORIGINS = "_origins.json"
 """Beside the media, not one of them: {"<key>": {"licence": "...", "author", "title", "origin", "text"}}."""
@@ -139,14 +141,27 @@ class Source:
             )
         if self.keep not in ("copy", "in place"):
             raise ValueError(f"source {self.name!r}: keep={self.keep!r}; accepted: 'copy' or 'in place'")
-        check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
+        if self.format:
+            check_format(f"source {self.name!r}", self.format, self.keep == "in place", self.choices)
+        elif self.keep == "in place" or self.is_choosy:
+            raise ValueError(
+                f"source {self.name!r}: keep='in place', key, fields and without are for a format; media are cut by "
+                "the policy"
+            )
         if not self.listed and self.feed is None:
             raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")
         self.sieve()
 
     @property
-    def choices(self) -> Options:
+    def is_choosy(self) -> bool:
+        """True where something was chosen of a format."""
+        return bool(self.key is not None or self.fields or self.without)
+
+    @property
+    def choices(self) -> "Options":
         """Choices that a reader of the format takes."""
+        from loader.dataset.columnar.choices import Options  # which media do without
+
         return Options(self.key, self.fields, frozenset(self.without))
 
     def sieve(self) -> Sieve:
@@ -192,9 +207,9 @@ def check_sources(sources: tuple[Source, ...]) -> None:
     names = [source.name for source in sources]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"sources named {names}; accepted: one or more, each name once")
-    told = [(source.format, source.keep, source.choices.to_json()) for source in sources]
+    told = [(one.format, one.keep, one.key, dict(one.fields), sorted(one.without)) for one in sources]
     if others := [one for one in told if one != told[0]]:
         raise ValueError(
-            f"sources with (format, keep, choices) of {told[0]} and {others[0]}; accepted: one of them, else make two "
-            "datasets"
+            f"sources with (format, keep, key, fields, without) of {told[0]} and {others[0]}; accepted: one of them, "
+            "else make two datasets"
         )

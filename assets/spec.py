@@ -11,7 +11,6 @@ from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
-from loader.dataset.columnar.choices import Options
 from loader.dataset.names import check_dataset_name
 
 from .dedup.policy import NearDuplicates
@@ -192,14 +191,10 @@ class DatasetSpec:
         return self.sources[0].format
 
     @property
-    def choices(self) -> Options:
-        """Choices that a reader of the format takes."""
-        return self.sources[0].choices
-
-    @property
     def taken_as(self) -> list[object]:
         """Plain values of all that decides how objects of a format are taken; none for media."""
-        chosen = [self.choices.to_json()] if self.choices != Options() else []
+        source = self.sources[0]
+        chosen = [source.choices.to_json()] if source.is_choosy else []
         return [self.format, str(self.in_place), *chosen] if self.format else []
 
     @property

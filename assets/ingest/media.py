@@ -25,7 +25,7 @@ from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
-from ..source_formats import READ
+from ..source_formats import read_formats
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
@@ -139,7 +139,7 @@ def audit_objects(
             first_with[row["sha256"]] = row["key"]
             readable.append(row)
     if spec.format:  # of modules that media do without
-        if spec.format in READ:
+        if spec.format in read_formats():
             from .formats.read_samples import audit_read
 
             admitted, refused = audit_read(landing, compute, spec, readable, progress)

@@ -24,7 +24,7 @@ from ..arrivals.open_source import place_of_batch
 from ..media.policy import policy_words
 from ..pages.report import check_metadata, dagster_name, units_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
-from ..source_formats import READ
+from ..source_formats import read_formats
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, UNITS, open_transaction, require_published, require_read
 from ..tables import read_table, write_table
@@ -150,7 +150,7 @@ def _of_format(
     """Return parts, rows, refusals, class names, and the table of objects that stay in place. Raises: StoreError."""
     given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
     labels = published_labels(root, spec.name)
-    if spec.format in READ:
+    if spec.format in read_formats():
         from .formats.read_samples import write_read  # which other formats do without
 
         return *write_read(*given, labels), None

@@ -116,7 +116,7 @@ def audit_walked(landing: Store, spec: DatasetSpec, landed: Sequence[Row]) -> tu
         try:
             info = landed_info(landing, row)
             (shard,) = shards_of([info], 1)
-            if not rows_of(shard, [place.found(info).samples(info)], spec.choices.without):
+            if not rows_of(shard, [place.found(info).samples(info)], spec.sources[0].choices.without):
                 raise dropped("probe", "no_samples", "it holds no sample")
         except _NOT_THE_OBJECTS_FAULT:
             raise
@@ -162,7 +162,9 @@ def write_walked(
         done = list(
             pool.map(
                 lambda shard: rows_of(
-                    shard, [place.found(one).samples(one) for one in shard.infos], spec.choices.without
+                    shard,
+                    [place.found(one).samples(one) for one in shard.infos],
+                    spec.sources[0].choices.without,
                 ),
                 shards,
             )

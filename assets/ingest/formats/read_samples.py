@@ -137,7 +137,7 @@ def audit_read(
     progress: Progress | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Read every object once, and return (media rows, refusal rows), in landing order. Raises: StoreError."""
-    batch, choices = secrets.token_hex(8), spec.choices.to_json()
+    batch, choices = secrets.token_hex(8), spec.sources[0].choices.to_json()
     work = [
         ReadRequest(store=landing, row=row, format=spec.format, choices=choices, batch=batch)
         for row in landed
@@ -190,7 +190,7 @@ def write_read(
     dataset have; as the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
-    place, names = _Place(landing, spec.format, spec.choices), list(labels)
+    place, names = _Place(landing, spec.format, spec.sources[0].choices), list(labels)
     newest = root.state.newest(spec.name)
     known = root.open(newest.id).manifest["groups"] if newest else {}
     with closing(Spilled()) as spilled:

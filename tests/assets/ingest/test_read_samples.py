@@ -15,7 +15,7 @@ import pytest
 
 import loader
 from assets.gate import Gate
-from assets.source_formats import READ, UNFIT
+from assets.source_formats import UNFIT, read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
@@ -190,7 +190,7 @@ def test_formats_whose_samples_lie_in_several_objects_name_the_way(format: str) 
 
 
 def test_choices_are_checked_where_a_source_is_made() -> None:
-    assert set(KINDS) <= set(READ)
+    assert set(KINDS) <= set(read_formats())
     for wrong, said in (
         ({"format": "parquet", "keep": "in place"}, "accepted for energon, files"),
         ({"format": "csvs"}, "accepted: arrow, csv"),

@@ -26,6 +26,7 @@ from dagster_project.pausing import pause_job
 from dagster_project.rebuilding import take_over_job
 from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
+from dagster_project.sensors.jobs_left import jobs_sensor
 from dagster_project.sensors.quarantine import quarantine_job
 from dagster_project.sensors.recovery import recovery_sensor
 from dagster_project.sensors.run_failure import run_failure_sensor
@@ -64,7 +65,7 @@ def build_defs(
     shared = dg.Definitions(
         resources=resources | dict(overrides or {}),
         executor=dg.in_process_executor,
-        sensors=[run_failure_sensor(), recovery_sensor()],
+        sensors=[run_failure_sensor(), recovery_sensor(), jobs_sensor()],
         jobs=[tidy_job, collect_job],
         schedules=[tidy_schedule, collect_schedule],
     )

@@ -150,7 +150,7 @@ def feature_asset(
     def features(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> dg.MaterializeResult[None]:
-        with root.opened() as opened, compute.opened() as engine:
+        with root.opened() as opened, compute.opened(context) as engine:
             told: Any = {"partition": context.partition_key, "run_id": context.run.run_id}
             with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed):
                 record, rows = features_of_batch(opened, engine, spec, featurizer, **told)

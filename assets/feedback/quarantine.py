@@ -312,7 +312,7 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     def quarantine(
         context: dg.AssetExecutionContext, root: RootResource, compute: ComputeResource
     ) -> Iterator[QuarantineEvent]:
-        with root.opened() as opened, compute.opened() as engine:
+        with root.opened() as opened, compute.opened(context) as engine:
             found = quarantine_stage(opened, engine, spec, run_id=context.run.run_id)
             shown = quarantine_metadata(opened.url, found)
             reason = found.record.reason if found.record else ""

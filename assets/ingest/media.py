@@ -250,7 +250,7 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         compute: ComputeResource,
     ) -> Iterator[MediaEvent]:
         batch = context.partition_key
-        with root.opened() as opened, compute.opened() as engine:
+        with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
             told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
             with as_failures(StageNotPublished), place as source:

@@ -264,7 +264,7 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         compute: ComputeResource,
     ) -> Iterator[UnitsEvent]:
         batch = context.partition_key
-        with root.opened() as opened, compute.opened() as engine:
+        with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, spec.sources, opened.store, spec.name, batch)
             told: Any = {"partition": batch, "run_id": context.run.run_id, "tell": context.log.info}
             with as_failures(StageNotPublished), place as source:

@@ -22,12 +22,16 @@ import dagster as dg
 from dagster_project.code_location import CodeLocation, code_location_of, is_server_here, tags_of
 from dagster_project.last_run import PARTITION, is_last
 from loader.errors import Throttled, Transient
+from resources.compute import WAITS
 
 WILL_RETRY = "dagster/will_retry"
 AGAIN_OF, ATTEMPT = "penstock/again_of", "penstock/attempt"
 PAUSES_S = (0.0, 60.0, 600.0, 3600.0)
 """Seconds between the end of the first, second ... attempt and the next. One that dies after all of them is for a
 person: something about it kills, or the store has been away for longer than that."""
+
+WAITED_S = 600.0
+"""Seconds that a run lived, at least, whose wait for a job uses up no attempt."""
 
 PROMISE_S = 300.0
 """Seconds after a failure. A retry by Dagster itself is asked for within them, or never."""
@@ -72,7 +76,7 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
         dg.RunRequest(
             run_key=f"again-{run.run_id}",
             partition_key=run.tags.get(PARTITION),
-            tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt_of(run) + 1)},
+            tags={AGAIN_OF: run.run_id, ATTEMPT: str(attempt_of(run) + (0 if waited(instance, run) else 1))},
         )
         for run in lost(instance, job, time.time(), label)
     ]
@@ -81,6 +85,17 @@ def again(instance: dg.DagsterInstance, job: str, label: str = "") -> list[dg.Ru
 def attempt_of(run: dg.DagsterRun) -> int:
     """Return 1 for a run that was asked for in the first place, or by Dagster's own retry of one."""
     return int(run.tags.get(ATTEMPT, "1"))
+
+
+def waited(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Return whether a run ended in the midst of a long wait for a cluster's job, which uses up no attempt.
+
+    The next run finds the job, and goes on waiting. One that ended sooner may have a fault of its own.
+    """
+    record = instance.get_run_record_by_id(run.run_id)
+    if record is None or not run.tags.get(WAITS) or not record.start_time or not record.end_time:
+        return False
+    return record.end_time - record.start_time >= WAITED_S
 
 
 def will_start_again(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:

@@ -7,6 +7,7 @@ Silence of an engine is never an end: it is waited for. An attempt that ended wh
 the next one, which skips blocks that are done.
 """
 
+import math
 import os
 import socket
 import tempfile
@@ -39,6 +40,8 @@ SLOWER = 6
 """Looks become as rare as this multiple of the engine's own time, while nothing happens."""
 BARREN = 2
 """Attempts in a row that began no block, after which the next would begin none."""
+ATTEND_S = 600.0
+"""Seconds between two words of a process that waits, in the job's folder."""
 SILENCE_S = 24 * 3600.0
 """An engine out of reach is waited for this long, in s."""
 
@@ -166,8 +169,11 @@ def follow(
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
     libraries: dict[str, str] | None = None
-    delay_s = engine.look_s
+    delay_s, attended_s = engine.look_s, -math.inf
     while True:
+        if time.monotonic() > attended_s + ATTEND_S:
+            folder.attend()
+            attended_s = time.monotonic()
         fresh = [block for block in folder.done() if block not in seen]
         for block in fresh:
             head, outcomes = folder.outcomes(description, block, work.result)

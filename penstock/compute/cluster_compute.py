@@ -23,6 +23,7 @@ class ClusterCompute:
 
     here: engine of this machine, for `map`; closed with this one. tell: takes a line where a job's state has changed.
     given_up: True once a person wants the work ended; asked where the wait is broken off.
+    waits: takes the id of a job before the wait for it, and "" after it.
     """
 
     isolates = True
@@ -33,8 +34,10 @@ class ClusterCompute:
         here: Compute,
         tell: Callable[[str], object],
         given_up: Callable[[], bool] = lambda: False,
+        waits: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._cluster, self._here, self._tell, self._given_up = cluster, here, tell, given_up
+        self._cluster, self._here, self._tell = cluster, here, tell
+        self._given_up, self._waits = given_up, waits
 
     def map(
         self,
@@ -59,17 +62,21 @@ class ClusterCompute:
         waiting: dict[int, BlockOutcomes[R]] = {}
         place = 0
         with closing(engine):
+            self._waits(job.id)
             try:
                 for block in attach(job, units, engine, self._cluster, self._telling(progress)):
                     waiting[block.number] = block
                     while place in waiting:
                         yield waiting.pop(place)
                         place += 1
-            except BaseException:
-                if self._given_up():
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    self._waits("")
+                elif self._given_up():
                     cancel(JobFolder(job.store, job.id), engine)
                     self._tell(f"job {job.id} ({job.about}) was cancelled: a person ended its run")
                 raise
+            self._waits("")
 
     def close(self) -> None:
         """See `Compute.close`; jobs go on."""

@@ -307,6 +307,14 @@ class JobFolder:
         """Write that an engine has an attempt."""
         self.store.put(self.key(f"given/{number}.json"), to_json(replace(given, placed=True)))
 
+    def attend(self) -> None:
+        """Say that somebody waits for the job now."""
+        self.store.put(self.key("attended.json"), to_json(now_us()))
+
+    def attended_us(self) -> int:
+        """Return when somebody waited, in microseconds since 1970; 0 for never."""
+        return self._get("attended.json", int) or 0
+
     @property
     def stopped(self) -> bool:
         """True where somebody wants the job ended."""

@@ -66,6 +66,7 @@ def test_the_graph() -> None:
         "demo_watch",
         "penstock_run_failure",
         "penstock_recovery",
+        "penstock_jobs",
     }
     jobs = {job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
     names = ("ingest", "release", "refresh", "quarantine", "reconcile", "pause_source")

@@ -33,6 +33,7 @@ from dagster_project.sensors.recovery import (
     will_start_again,
 )
 from loader.errors import Transient
+from resources.compute import WAITS
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 HOUR_S = 3600.0
@@ -308,6 +309,18 @@ def test_each_is_asked_for_with_the_next_attempt(instance: dg.DagsterInstance) -
     (request,) = again(instance, "cats_ingest")
     assert request.run_key == f"again-{run.run_id}"
     assert request.tags[ATTEMPT] == "2"
+
+
+def test_a_long_wait_for_a_clusters_job_uses_up_no_attempt(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "WAITED_S", 0.0)
+    go(instance, store="yes", **{WAITS: "3f9a"})
+    (request,) = again(instance, "cats_ingest")
+    assert request.tags[ATTEMPT] == "1"
+    monkeypatch.setattr(recovery, "WAITED_S", 600.0)
+    (request,) = again(instance, "cats_ingest")
+    assert request.tags[ATTEMPT] == "2", "it may have a fault of its own"
 
 
 @settings(deadline=None)

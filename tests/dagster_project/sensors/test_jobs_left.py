@@ -1,0 +1,102 @@
+"""Jobs that nobody waits for: a person is told after six hours, and they end after a day."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+import loader
+from dagster_project.sensors import jobs_left
+from loader.storage import open_store
+from penstock.compute.attach import submitted
+from penstock.compute.job import JobFolder
+from penstock.compute.plain import to_json
+from resources.alerts import Alert, AlertsResource
+from resources.compute import ComputeResource
+from resources.storage import RootResource
+from tests.compute.job_checks import INLINE_FILE, done_by, job_in, numbers
+from tests.compute.test_jobs import INLINE
+
+HOUR_S = 3600.0
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Alert]:
+    """What was handed to the channels, which tests of their own cover."""
+    alerts: list[Alert] = []
+    monkeypatch.setattr("resources.alerts.send", lambda alert, to: alerts.append(alert) or [])
+    return alerts
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    loader.Root(folder).create()
+    return folder
+
+
+def submitted_before(root: Path, hours: float, name: str = "f") -> JobFolder:
+    """The folder of a job that was submitted so long ago, and never begun."""
+    job = job_in(root, name)
+    description = submitted(job, numbers(4))
+    at_us = round((time.time() - hours * HOUR_S) * 1e6)
+    folder = JobFolder(job.store, job.id)
+    job.store.put(folder.key("job.json"), to_json(replace(description, at_us=at_us)))
+    return folder
+
+
+def tick(instance: dg.DagsterInstance, root: Path, cursor: str, cluster: str = "") -> str:
+    context = dg.build_sensor_context(
+        instance,
+        cursor=cursor,
+        resources={
+            "root": RootResource(url=str(root)),
+            "compute": ComputeResource(engine="inline", cluster=cluster),
+            "alerts": AlertsResource(),
+        },
+    )
+    jobs_left.jobs_sensor()(context)
+    return context.cursor or ""
+
+
+def test_a_person_is_told_of_a_job_that_was_left_once_and_when_it_is_over(
+    root: Path, instance: dg.DagsterInstance, sent: list[Alert]
+) -> None:
+    young, old = submitted_before(root, 5), submitted_before(root, 7, "old")
+    cursor = tick(instance, root, "")
+    assert [alert.severity for alert in sent] == ["warning"]
+    assert old.id in sent[0].what
+    assert "0 of its 2 blocks" in sent[0].what
+    cursor = tick(instance, root, cursor)
+    assert len(sent) == 1
+    done_by(job_in(root, "old"), numbers(4), INLINE)
+    tick(instance, root, cursor)
+    assert [alert.severity for alert in sent] == ["warning", "resolved"]
+    assert not young.stopped
+
+
+def test_somebody_who_waits_keeps_a_job(root: Path, instance: dg.DagsterInstance, sent: list[Alert]) -> None:
+    folder = submitted_before(root, 30)
+    folder.attend()
+    tick(instance, root, "")
+    assert (sent, folder.stopped) == ([], False)
+
+
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_a_job_that_was_left_for_a_day_ends(
+    tmp_path: Path, root: Path, instance: dg.DagsterInstance, sent: list[Alert], on_cluster: bool
+) -> None:
+    (tmp_path / "cluster.toml").write_text(INLINE_FILE)
+    folder = submitted_before(root, 25)
+    tick(instance, root, "", str(tmp_path / "cluster.toml") if on_cluster else "")
+    assert folder.stopped
+    assert sent == []
+    assert list(jobs_left.left(open_store(str(root)), time.time())) == []
+
+
+def test_who_waits_says_so(tmp_path: Path) -> None:
+    job, before = job_in(tmp_path), time.time()
+    done_by(job, numbers(2), INLINE)
+    assert JobFolder(job.store, job.id).attended_us() >= before * 1e6

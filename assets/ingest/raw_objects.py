@@ -1,50 +1,43 @@
 """raw_objects: the objects of a batch's manifest, by content. Raw objects stay where they are."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import dagster as dg
 
 from loader.dataset.names import check_dataset_name
-from loader.errors import (
-    Changed,
-    Corrupt,
-    ForkedStore,
-    InvalidName,
-    ObjectNotFound,
-    StageNotPublished,
-    StoreError,
-    Throttled,
-    Transient,
-)
+from loader.errors import Corrupt, InvalidName, ObjectNotFound, StageNotPublished, StoreError
 from loader.json_text import DamagedJson, is_text, parse_json_object
 from loader.storage import Store
+from penstock.compute.job import Job, store_url
+from penstock.compute.local_blocks import Jobs, blocks_of, discard
+from penstock.compute.pool import Compute
 from penstock.stages import StageRecord, append_record, current_record, fingerprint
+from resources.compute import ComputeResource
 from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
 from ..arrivals.open_source import place_of_batch
 from ..media.segments.read import GivenSegments, read_segments
-from ..media.sniff import HEAD_BYTES, sniff
 from ..pages.report import dagster_name, data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS
 from ..tables import write_table
+from .hash_work import HASH, Hashed, HashTask, hashed
 
 CODE_VERSION = "3"
 
-_CHUNK_BYTES = 8 * 2**20
 _AT_ONCE = 8  # objects read at the same time; each holds one chunk
 _ORIGINS_BYTES = 128 * 2**20
 _FACT_BYTES = 2**20
 _REASON_CHARS = 500
 _OF_SEGMENTS = ("video/", "audio/")
 _FACTS = ("licence", "author", "title", "origin", "text")
-_NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
-"""Wrong for all objects, and the next attempt may succeed: no reason to reject one."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -88,8 +81,15 @@ def _facts(origin: object) -> dict[str, str]:
     return told
 
 
+Hashes = Callable[[Sequence[RawObject]], Iterator[Hashed]]
+"""Objects -> the content of each, in their order."""
+
+
 def raw_rows(
-    landing: Store, objects: Sequence[RawObject], progress: Progress = no_progress
+    landing: Store,
+    objects: Sequence[RawObject],
+    progress: Progress = no_progress,
+    hashes: Hashes | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read every object once, and yield a row each, in their order: SHA-256, type by content, licence and origin.
 
@@ -97,29 +97,57 @@ def raw_rows(
     object's entry in `_origins.json`, or in the table of segments, makes no sense. Every video and sound has one where
     that table cannot be read.
 
-    Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not answer.
+    hashes: who reads the objects; None: threads of this process.
+
+    Raises: Corrupt for an `_origins.json` that is none; Throttled and Transient when the store does not answer; as
+    `hashes`.
     """
     origins, unread = read_origins(landing), ""
     try:
         given = read_segments(landing, {item.key for item in objects})
     except Corrupt as error:
         given, unread = GivenSegments(), str(error)
+    rows = [_row(item, origins.get(item.key, {}), given) for item in objects]
+    readable = [item for item, row in zip(objects, rows, strict=True) if not row["error_code"]]
+    with closing((hashes or partial(_by_threads, landing))(readable)) as found:  # type: ignore[type-var]
+        for position, (item, row) in enumerate(zip(objects, rows, strict=True)):
+            progress(position, len(objects), item.key)
+            yield row if row["error_code"] else row | _content(next(found), unread)
+
+
+def _by_threads(landing: Store, objects: Sequence[RawObject]) -> Iterator[Hashed]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ahead = [
-            pool.submit(_row, landing, item, origins.get(item.key, {}), given, unread) for item in objects
-        ]
+        ahead = [pool.submit(hashed, landing, _task(landing, item)) for item in objects]
         try:
-            for position, (item, row) in enumerate(zip(objects, ahead, strict=True)):
-                progress(position, len(objects), item.key)
-                yield row.result()
+            for read in ahead:
+                yield read.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _row(
-    landing: Store, item: RawObject, origin: object, given: GivenSegments, unread: str
-) -> dict[str, Any]:
-    """Return the row of an object. unread: why nobody knows the segments of any object."""
+def _on_cluster(
+    compute: Compute, job: Job[HashTask, Hashed], landing: Store, objects: Sequence[RawObject]
+) -> Iterator[Hashed]:
+    """Yield what a cluster's nodes read. Raises: StoreError for an object that no node could read to its end."""
+    tasks, found = [_task(landing, item) for item in objects], list[Hashed]()
+    for block in blocks_of(compute, job, lambda: tasks):
+        for number, outcome in enumerate(block.outcomes, block.first):
+            if outcome.value is None:
+                discard(compute, job)  # so that it is read again
+                reason = outcome.error.summary if outcome.error else ""
+                raise StoreError(f"{tasks[number].uri} could not be read to its end: {reason}")
+            found.append(outcome.value)
+    yield from found
+
+
+def _task(landing: Store, item: RawObject) -> HashTask:
+    return HashTask(
+        landing=store_url(landing), key=item.key, uri=item.uri, etag=item.etag, nbytes=item.nbytes
+    )
+
+
+def _row(item: RawObject, origin: object, given: GivenSegments) -> dict[str, Any]:
+    """Return what is known of an object before it is read, or why it is not read."""
     row: dict[str, Any] = {
         "uri": item.uri,
         "key": item.key,
@@ -138,30 +166,16 @@ def _row(
         row["licence"] = row["licence"] or "unknown"
         if problem := given.problems.get(item.key):
             raise Corrupt(problem)
-        digest, head = hashlib.sha256(), b""
-        for chunk in _chunks(landing, item):
-            head = head or chunk[:HEAD_BYTES]
-            digest.update(chunk)
-    except _NOT_THE_OBJECTS_FAULT:
-        raise
-    except (StoreError, Corrupt) as error:
-        return row | {"error_code": type(error).__name__, "error_reason": str(error)[:_REASON_CHARS]}
-    mime = sniff(head)
-    if unread and mime.startswith(_OF_SEGMENTS):
-        return row | {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
-    return row | {"sha256": digest.hexdigest(), "mime": mime}
+    except Corrupt as error:
+        return row | {"error_code": Corrupt.__name__, "error_reason": str(error)[:_REASON_CHARS]}
+    return row
 
 
-def _chunks(landing: Store, item: RawObject) -> Iterator[bytes]:
-    """Yield the bytes of exactly that object version. Raises: Changed; ObjectNotFound; StoreError leaves."""
-    if not item.nbytes and (now := landing.head(item.key)).etag != item.etag:
-        raise Changed(
-            f"{item.uri}: it was replaced since it was discovered (etag {item.etag}, now {now.etag}); it lands again "
-            "in a later batch"
-        )
-    for offset in range(0, item.nbytes, _CHUNK_BYTES):
-        nbytes = min(_CHUNK_BYTES, item.nbytes - offset)
-        yield landing.get_range(item.key, offset, nbytes, item.etag).data
+def _content(found: Hashed, unread: str) -> dict[str, str]:
+    """Return the columns of an object's content. unread: why nobody knows the segments of any object."""
+    if unread and found.mime.startswith(_OF_SEGMENTS):
+        return {"error_code": Corrupt.__name__, "error_reason": unread[:_REASON_CHARS]}
+    return asdict(found)
 
 
 def land(
@@ -172,22 +186,34 @@ def land(
     partition: str,
     run_id: str,
     progress: Progress = no_progress,
+    compute: Compute | None = None,
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest; nothing is written when they are as before.
+
+    compute: a cluster whose nodes read the objects; any other engine leaves them to threads of this process.
 
     Raises: InvalidName and ObjectNotFound for a batch that was not discovered; StageNotPublished when it was
     discovered in another place than `landing`; and as `raw_rows`.
     """
     manifest = read_manifest(store, check_dataset_name(dataset), partition)
     _check_place(manifest, landing)
-    rows = list(raw_rows(landing, manifest.objects, progress))
+    newest = current_record(store, dataset, RAW_OBJECTS, partition)
+    job = Job(
+        store=store,
+        work=HASH,
+        about=f"{dataset}/{RAW_OBJECTS}/{partition}",
+        fingerprint=fingerprint(manifest.batch, manifest.landing, newest.r if newest else 0),
+        stores=[landing],
+    )
+    hashes = partial(_on_cluster, compute, job, landing) if isinstance(compute, Jobs) else None
+    rows = list(raw_rows(landing, manifest.objects, progress, hashes))
     seen = [
         [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]
         for row in rows
     ]
     wanted = fingerprint(CODE_VERSION, manifest.batch, manifest.landing, seen)
-    newest = current_record(store, dataset, RAW_OBJECTS, partition)
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
+        discard(compute, job)
         return newest, rows
     record = StageRecord(
         dataset=dataset,
@@ -201,7 +227,9 @@ def land(
         counts={"landed": len(rows), "nbytes": sum(row["nbytes"] for row in rows)},
         body={"landing": landing.url, "manifest": manifest.path},
     )
-    return append_record(store, record), rows
+    published = append_record(store, record)
+    discard(compute, job)
+    return published, rows
 
 
 def _plain(segments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -231,13 +259,17 @@ def raw_objects_asset(
         description="Every object of a batch, where it landed: address, SHA-256, type by content, licence.",
     )
     def raw_objects(
-        context: dg.AssetExecutionContext, root: RootResource, landing: LandingResource
+        context: dg.AssetExecutionContext,
+        root: RootResource,
+        landing: LandingResource,
+        compute: ComputeResource,
     ) -> dg.MaterializeResult[None]:
         batch = context.partition_key
-        with root.opened() as opened:
+        with root.opened() as opened, compute.opened(context) as engine:
             place = place_of_batch(landing, sources, opened.store, dataset, batch)
             with as_failures(InvalidName, ObjectNotFound, StageNotPublished, Corrupt), place as source:
                 told: Any = {"dataset": dataset, "partition": batch, "run_id": context.run.run_id}
+                told["compute"] = engine
                 record, rows = land(opened.store, source, **told)
         return dg.MaterializeResult(
             metadata=raw_objects_metadata(record, rows), data_version=data_version(record)

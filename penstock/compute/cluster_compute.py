@@ -70,9 +70,9 @@ class ClusterCompute:
                         yield waiting.pop(place)
                         place += 1
             except BaseException as error:
-                if isinstance(error, Exception):
+                if isinstance(error, Exception | GeneratorExit):  # nobody asks for more
                     self._waits("")
-                elif self._given_up():
+                if not isinstance(error, Exception) and self._given_up():
                     cancel(JobFolder(job.store, job.id), engine)
                     self._tell(f"job {job.id} ({job.about}) was cancelled: a person ended its run")
                 raise

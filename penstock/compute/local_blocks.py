@@ -47,7 +47,7 @@ def blocks_of(
     return computed_here(job.work, units(), compute, job.stores, progress)
 
 
-def discard(compute: Compute, job: Job[Any, Any]) -> None:
+def discard(compute: object, job: Job[Any, Any]) -> None:
     """Delete the folder of a job whose outcomes are on record: units hold keys and texts of raw objects.
 
     There is none where this process computed the job.

@@ -105,13 +105,13 @@ def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     until(lambda: folder.done() == [0], "the job goes on without anybody who waits")
     second, process = world.run()
     assert process.wait() == 0, (tmp_path / f"{second}.log").read_text()[-3000:]
-    assert len(world.submitted) == 2, "one attempt of the audit, and one of the cut"
+    assert len(world.submitted) == 3, "one attempt each: of hashes, audit and cut"
     assert world.submitted[0].startswith(f"pk-{folder.id[:16]}")
-    media = current_record(world.store, "demo", "media", world.batch)
-    assert media is not None
-    assert media.run_id == second
+    landed = current_record(world.store, "demo", "raw_objects", world.batch)
+    assert landed is not None
+    assert landed.run_id == second
     assert (
-        f"job {folder.id} (demo/media/{world.batch}): 1 of 1 blocks"
+        f"job {folder.id} (demo/raw_objects/{world.batch}): 1 of 1 blocks"
         in (tmp_path / f"{second}.log").read_text()
     )
     assert world.dagster_run(second).tags[WAITS] == ""
@@ -126,7 +126,7 @@ def test_a_person_who_ends_the_run_ends_the_job(tmp_path: Path, world: World) ->
     process.wait()
     assert folder.stopped
     assert (
-        f"job {folder.id} (demo/media/{world.batch}) was cancelled"
+        f"job {folder.id} (demo/raw_objects/{world.batch}) was cancelled"
         in (tmp_path / f"{run_id}.log").read_text()
     )
     engine = waiting_run.Elsewhere(tmp_path)

@@ -1,0 +1,100 @@
+"""The hash of a raw object as a work: a node reads an object once, for its SHA-256 and its type by content."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loader.errors import Changed, Corrupt, ForkedStore, StoreError, Throttled, Transient
+from loader.storage import Store
+from penstock.compute.work import Fault, Node, Work
+
+from ..media.sniff import HEAD_BYTES, sniff
+
+_CHUNK_BYTES = 8 * 2**20
+_REASON_CHARS = 500
+_NOT_THE_OBJECTS_FAULT = (Throttled, Transient, ForkedStore)
+"""Wrong for all objects, and the next attempt may succeed: no reason to reject one."""
+_BYTES_PER_S, _SLOWEST_BYTES_PER_S = 100e6, 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashTask:
+    """An object version to read."""
+
+    landing: str
+    """URL of its store."""
+    key: str
+    """Key of the object."""
+    uri: str
+    """Address of the object, for messages."""
+    etag: str
+    """Change token of the version that was discovered."""
+    nbytes: int
+    """Bytes of that version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """Content of an object, or why it could not be read."""
+
+    sha256: str = ""
+    """SHA-256 hex; "" where it could not be read."""
+    mime: str = ""
+    """Type by content; "" likewise."""
+    error_code: str = ""
+    """Name of the error; "" for none."""
+    error_reason: str = ""
+    """Text of the error."""
+
+
+def hashed(landing: Store, task: HashTask) -> Hashed:
+    """Read exactly that object version. Raises: Throttled, Transient, ForkedStore of a store that does not answer."""
+    digest, head = hashlib.sha256(), b""
+    try:
+        for chunk in _chunks(landing, task):
+            head = head or chunk[:HEAD_BYTES]
+            digest.update(chunk)
+    except _NOT_THE_OBJECTS_FAULT:
+        raise
+    except (StoreError, Corrupt) as error:
+        return Hashed(error_code=type(error).__name__, error_reason=str(error)[:_REASON_CHARS])
+    return Hashed(sha256=digest.hexdigest(), mime=sniff(head))
+
+
+def _chunks(landing: Store, task: HashTask) -> Iterator[bytes]:
+    """Yield the bytes. Raises: Changed; ObjectNotFound; StoreError leaves."""
+    if not task.nbytes and (now := landing.head(task.key)).etag != task.etag:
+        raise Changed(
+            f"{task.uri}: it was replaced since it was discovered (etag {task.etag}, now {now.etag}); it lands again "
+            "in a later batch"
+        )
+    for offset in range(0, task.nbytes, _CHUNK_BYTES):
+        nbytes = min(_CHUNK_BYTES, task.nbytes - offset)
+        yield landing.get_range(task.key, offset, nbytes, task.etag).data
+
+
+def hash_object(task: HashTask, node: Node) -> Hashed:
+    """Read an object on a node. Raises: Fault; Throttled; Transient."""
+    try:
+        return hashed(node.open(task.landing), task)
+    except ForkedStore as error:
+        raise Fault(str(error)) from error
+
+
+def _cost_s(task: HashTask) -> float:
+    return 0.05 + task.nbytes / _BYTES_PER_S
+
+
+def _limit_s(task: HashTask) -> float:
+    return 600.0 + task.nbytes / _SLOWEST_BYTES_PER_S
+
+
+HASH = Work(
+    name="hash",
+    version="1",
+    function=hash_object,
+    unit=HashTask,
+    result=Hashed,
+    timeout_s=_limit_s,
+    cost_s=_cost_s,
+)

@@ -1,6 +1,6 @@
 """The machinery of `python -m benchmarks.fleet`. No speed is asserted."""
 
-from benchmarks.fleet import rows
+from benchmarks.fleet import kills, rows
 
 
 def test_every_row_is_measured(tmp_path):
@@ -14,3 +14,20 @@ def test_every_row_is_measured(tmp_path):
     ]
     assert told["requests of a block"] <= 6
     assert all(isinstance(row.values[0], float) for row in found)
+
+
+def test_a_job_is_disturbed_and_one_is_cancelled(tmp_path, monkeypatch):
+    monkeypatch.setattr(kills, "KILLS", {"workers": (3, 0.2), "runners": (1, 0.4), "waiting": (1, 0.8)})
+    sizes = rows.Sizes(units=600, rounds=1)
+    found = [
+        row for one in (kills.under_kills, kills.cancelled, kills.slurm_cost) for row in one(tmp_path, sizes)
+    ]
+    assert [row.what.partition(",")[0] for row in found] == [
+        "local",
+        "- units with another outcome than undisturbed",
+        "- units whose worker was killed",
+        "- of 3 blocks the same byte for byte; the others have such a unit",
+        "- time",
+        "cancel to the last process",
+    ]
+    assert [row.values for row in found[:2]] == [[0], [0]]

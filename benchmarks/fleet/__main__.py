@@ -13,13 +13,16 @@ from pathlib import Path
 from ..contest import ROOT
 from ..throughput import say
 from ..view.rows import Row, table_lines
-from . import rows
+from . import kills, rows
 
 PAGE = ROOT / "docs" / "benchmarks-fleet.md"
 MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "cost": rows.own_cost,
     "attach": rows.reattachment,
     "wait": rows.waiting,
+    "kills": kills.under_kills,
+    "cancel": kills.cancelled,
+    "slurm": kills.slurm_cost,
 }
 """Name -> function that measures its rows."""
 HEAD = """# Data jobs
@@ -40,13 +43,14 @@ def main() -> int:
     options.add_argument("--waited", type=int, default=rows.Sizes.waited)
     options.add_argument("--rounds", type=int, default=rows.Sizes.rounds)
     options.add_argument("--cluster", default="", metavar="FILE")
+    options.add_argument("--slurm", action="store_true", help="also on a Slurm of four nodes, started here")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument("--out", type=Path, default=PAGE, help="write the page here (default: %(default)s)")
     given = options.parse_args()
-    names = ("units", "blocks", "waited", "rounds", "cluster")
+    names = ("units", "blocks", "waited", "rounds", "cluster", "slurm")
     sizes = rows.Sizes(**{name: getattr(given, name) for name in names})
     changed = [
-        f"--{name} {getattr(given, name)}"
+        f"--{name}" + ("" if getattr(given, name) is True else f" {getattr(given, name)}")
         for name in ("rows", *names)
         if getattr(given, name) != options.get_default(name)
     ]

@@ -40,6 +40,8 @@ class Sizes:
     """Rounds of a contest."""
     cluster: str = ""
     """File of a cluster that computes the units too."""
+    slurm: bool = False
+    """True where a Slurm of four nodes is to be started on this machine."""
 
 
 def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
@@ -51,9 +53,9 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
     for number in range(sizes.rounds):
         for name, cluster in clusters.items():
             at_once = cluster.cpus * (cluster.slot.number if cluster.engine == "slurm" else 1)
-            job = _job(folder / f"{cluster.engine}-{number}", SHORT)
+            job = job_in(folder / f"{cluster.engine}-{number}", SHORT)
             begun = time.perf_counter()
-            assert _computed(job, cluster, sizes.units) == sizes.units
+            assert computed(job, cluster, sizes.units) == sizes.units
             found.setdefault(name, []).append(_own_ms(begun, sizes.units, at_once))
         begun = time.perf_counter()
         with closing(LocalCompute()) as pool:
@@ -71,7 +73,7 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
 
 def reattachment(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """Time until a process that attaches has the outcomes of a job of many blocks, all but one of them done."""
-    job = _job(folder / "reattached", LONG)
+    job = job_in(folder / "reattached", LONG)
     _pretend(job, sizes.blocks, sizes.blocks - 1)
     taken = []
     for _ in range(sizes.rounds):
@@ -116,7 +118,7 @@ def _requests(folder: Path, n_blocks: int) -> int:
         setattr(LocalStore, verb, _counting(verb, true[verb], counted))
     try:
         cluster = Cluster(engine="inline", packages=("benchmarks",))
-        _computed(_job(folder / f"requests-{n_blocks}", LONG), cluster, n_blocks)
+        computed(job_in(folder / f"requests-{n_blocks}", LONG), cluster, n_blocks)
     finally:
         for verb in VERBS:
             setattr(LocalStore, verb, true[verb])
@@ -131,11 +133,13 @@ def _counting(verb: str, call: Callable[..., Any], counted: Counter[str]) -> Cal
     return counting
 
 
-def _job(folder: Path, work: Work[Number, Number]) -> Job[Number, Number]:
+def job_in(folder: Path, work: Work[Number, Number]) -> Job[Number, Number]:
+    """Return the job of a work whose store is a folder of its own."""
     return Job(store=open_store(str(folder)), work=work, about="benchmark", fingerprint=str(folder))
 
 
-def _computed(job: Job[Number, Number], cluster: Cluster, n_units: int) -> int:
+def computed(job: Job[Number, Number], cluster: Cluster, n_units: int) -> int:
+    """Wait for a job of so many units; return how many have a result."""
     with closing(cluster.open()) as engine:
         blocks = attach(job, lambda: (Number(n=n) for n in range(n_units)), engine, cluster)
         return sum(one.ok for block in blocks for one in block.outcomes)
@@ -156,7 +160,7 @@ def _pretend(job: Job[Number, Number], n_units: int, n_done: int) -> None:
 
 
 def _wait(folder: Path, n_units: int) -> None:
-    job = _job(folder, MANY)
+    job = job_in(folder, MANY)
     _pretend(job, n_units, n_units)
     cluster = Cluster(engine="local", packages=("benchmarks",))
     with closing(cluster.open()) as engine:

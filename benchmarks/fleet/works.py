@@ -1,6 +1,7 @@
 """Works of the benchmark. A node imports them by name."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.compute.work import Node, Work
@@ -27,14 +28,22 @@ def wait_alone(n: int) -> int:
     return n
 
 
-def _costing(name: str, seconds: float) -> Work[Number, Number]:
+def sleep(unit: Number, _: Node) -> Number:
+    """Take a minute."""
+    time.sleep(60)
+    return unit
+
+
+def _costing(
+    name: str, seconds: float, function: Callable[[Number, Node], Number] = wait
+) -> Work[Number, Number]:
     return Work(
         name=name,
         version="1",
-        function=wait,
+        function=function,
         unit=Number,
         result=Number,
-        timeout_s=60,
+        timeout_s=120,
         cost_s=lambda _: seconds,
     )
 
@@ -44,3 +53,5 @@ LONG = _costing("long", 300.0)
 """Each of its units is a block."""
 MANY = _costing("many", 0.0)
 """Its blocks are of 256 units."""
+ASLEEP = _costing("asleep", 300.0, sleep)
+"""A job that does not end before it is cancelled."""

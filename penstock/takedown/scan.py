@@ -5,6 +5,8 @@ Objects that nobody put on record are found too. A run that is followed by a col
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from io import BufferedReader
+from typing import Any
 
 import pyarrow as pa
 
@@ -189,19 +191,23 @@ class Scan:
         except ObjectNotFound:
             return False
         every = self._marks.values()
-        if path.endswith((".json", ".jsonl.zst")):
-            lines = _unpacked(data, path).splitlines() if path.endswith(".zst") else [data]
-            bodies = [parse_json(line) for line in lines]
-            return any(one.has(text) for text in set(texts(bodies)) for one in every) or any(
-                scrubbed(body, one) != body for body in bodies for one in every
-            )
-        return any(one.names(data.decode(errors="replace")) for one in every)
+        if not path.endswith((".json", ".jsonl.zst")):
+            return any(one.names(data.decode(errors="replace")) for one in every)
+        return any(_holds(body, one) for body in map(parse_json, _lines(data, path)) for one in every)
 
 
-def _unpacked(data: bytes, path: str) -> bytes:
+def _holds(body: Any, marks: Marks) -> bool:
+    return any(marks.has(text) for text in texts(body)) or scrubbed(body, marks) != body
+
+
+def _lines(data: bytes, path: str) -> Iterator[bytes]:
+    """Yield the documents of a JSON object, or of lines of them that are packed. Raises: Corrupt."""
+    if not path.endswith(".zst"):
+        yield data
+        return
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-            return bytes(stream.read())
+            yield from BufferedReader(stream, 2**20)
     except (OSError, pa.ArrowException) as error:
         raise Corrupt(f"{path} is no frame of Zstandard: {error}") from error
 

@@ -19,6 +19,7 @@ from ..compute.cluster import Cluster
 from ..compute.job import Job, StoredPlace
 from ..compute.plain import to_json
 from ..compute.work import Node, Work
+from ..progress import progress
 from .finding.find import Found
 from .finding.hashed_names import Marks, marks_of
 from .finding.keys_tables import name_columns
@@ -157,7 +158,8 @@ def scan_on(
         stores=[root.store],
     )
     here = None
-    for unit, outcome in zip(units, outcomes_anew(job, units, cluster), strict=True):
+    outcomes = progress(outcomes_anew(job, units, cluster), f"prove {record.n}: scan", total=len(units))
+    for unit, outcome in zip(units, outcomes, strict=True):
         verdicts = outcome.value.verdicts if outcome.value else []
         if len(verdicts) != len(unit.paths):
             here = here or Scan(root, record, marks)

@@ -20,6 +20,7 @@ from ...compute.cluster import Cluster
 from ...compute.job import Job, StoredPlace
 from ...compute.plain import to_json
 from ...compute.work import Node, Work
+from ...progress import progress
 from ..record import read_record
 from .hashed_names import Marks, marks_of
 from .keys_tables import DeniedRows, KeysFile, KeysTables, denied_in, shared_in
@@ -180,5 +181,5 @@ class KeysTablesOnCluster(KeysTables):
             fingerprint=words.hexdigest(),
             stores=[self.root.store],
         )
-        for outcome in outcomes_anew(job, units, self._cluster):
+        for outcome in progress(outcomes_anew(job, units, self._cluster), job.about, total=len(units)):
             yield outcome.value or KeysResult()

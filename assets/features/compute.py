@@ -180,7 +180,7 @@ def compute_part(
     ]
     for stretch, outcome in zip(work, _outcomes(compute, work, at_once, timeout_s, progress), strict=True):
         if outcome.value is not None:
-            yield from _sound(outcome.value)
+            yield from sound(outcome.value)
             continue
         alone = [
             replace(stretch, start=at, stop=at + 1, gone=stretch.gone & {at})
@@ -222,7 +222,7 @@ def weights_of(*featurizers: Featurizer) -> list[str]:
     return [one.weights for one in featurizers if isinstance(one, ModelFeaturizer)]
 
 
-def _sound(made: Made) -> Sequence[Row]:
+def sound(made: Made) -> Sequence[Row]:
     """Return the rows. Raises: StoreError; ModelFailed."""
     if made.fault:
         raise _FAULTS.get(made.fault, StoreError)(made.reason)
@@ -232,6 +232,6 @@ def _sound(made: Made) -> Sequence[Row]:
 def _one_by_one(keys: Sequence[str], outcomes: Iterable[Outcome[Made]]) -> Iterator[Row]:
     for key, outcome in zip(keys, outcomes, strict=True):
         if outcome.value is not None:
-            yield from _sound(outcome.value)
+            yield from sound(outcome.value)
         elif outcome.error is not None:
             yield Row(key=key, code=outcome.error.code, reason=outcome.error.summary[:500])

@@ -3,6 +3,7 @@
 The media are not written again: fields become one more shard per part.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -12,7 +13,7 @@ from loader.dataset.shards.part import part_rows
 from loader.errors import Conflict, InvalidWeights, ModelFailed, StageNotPublished
 from loader.storage import Store
 from penstock.compute.pool import Compute, Progress
-from penstock.stages import StageRecord, Upstream, append_record, current_record, fingerprint
+from penstock.stages import StageRecord, Upstream, current_record, fingerprint
 from resources.compute import ComputeResource
 from resources.storage import RootResource
 
@@ -24,10 +25,10 @@ from ..pages.stage_events import as_failures
 from ..spec import DatasetSpec, Feature, stage_name
 from ..stages import reader_of, require_published
 from ..tables import read_table, write_wide_table
-from .compute import compute_part, inputs_of
-from .names import names_of, stored_facts
+from .compute import inputs_of
+from .many_parts import BatchFeatures, FeaturesOf, Taken
+from .names import described, names_of
 from .refresh import is_published, refresh_stage
-from .store import Stored, model_facts, store_part
 
 CODE_VERSION = "1"
 
@@ -61,20 +62,22 @@ def feature_stage(
     if newest is not None and (newest.verdict, newest.fingerprint) == ("published", wanted):
         return newest, read_table(root.store, newest.files[stage])
     parts = [(entry["kind"], loader.Part.from_json(entry["part"])) for entry in upstream.body["parts"]]
-    taken = [(kind, part) for kind, part in parts if inputs_of(featurizer, kind, part)]
-    for kind, part in taken:
-        _check_names(root.store, featurizer, kind, part)
+    taken = [Taken(kind=kind, part=part) for kind, part in parts if inputs_of(featurizer, kind, part)]
+    _check_names(root.store, featurizer, taken)
     names = names_of(root, dataset, stage, featurizer, partition)
-    body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
-    body["facts"] = stored_facts(featurizer, names)
-    stored = Stored()
-    store = reader_of(root.store, upstream)
+    body = described(featurizer, names)
+    of = FeaturesOf(
+        store=root.store,
+        reader=reader_of(root.store, upstream),
+        featurizer=featurizer,
+        names=names,
+        about=f"{dataset}/{stage}/{partition}",
+        fingerprint=fingerprint(wanted, newest.r if newest else 0),
+        timeout_s=timeout_s,
+    )
+    features = BatchFeatures(compute, of, progress)
     with root.heartbeat(upstream.body["txn"]):
-        if isinstance(featurizer, ModelFeaturizer) and taken:
-            body |= model_facts(compute, featurizer, timeout_s)
-        for kind, part in taken:
-            rows = compute_part(store, compute, featurizer, kind, part, timeout_s, progress)
-            store_part(root.store, featurizer, names, kind, part, rows, stored)
+        stored = features.store(taken)
     record = StageRecord(
         dataset=dataset,
         stage=stage,
@@ -86,20 +89,21 @@ def feature_stage(
         files={stage: write_wide_table(root.store, dataset, stage, partition, stored.table)},
         upstream=(Upstream(stage=upstream.stage, partition=partition, r=upstream.r),),
         counts=stored.counts,
-        body=body | {"shards": stored.shards},
+        body=body | stored.model | {"shards": stored.shards},
     )
-    return append_record(root.store, record), stored.table
+    return features.recorded(record), stored.table
 
 
-def _check_names(store: Store, featurizer: Featurizer, kind: str, part: loader.Part) -> None:
-    """Check that the part has no such group, field or column yet. Raises: Conflict."""
-    check_beside(
-        featurizer,
-        kind,
-        groups={shard.group for shard in part.shards},
-        fields={field for shard in part.shards for field in shard.field_nbytes},
-        columns={name for row in part_rows(store, part) for name in row},
-    )
+def _check_names(store: Store, featurizer: Featurizer, taken: Sequence[Taken]) -> None:
+    """Check that the parts have no such group, field or column yet. Raises: Conflict."""
+    for one in taken:
+        check_beside(
+            featurizer,
+            one.kind,
+            groups={shard.group for shard in one.part.shards},
+            fields={field for shard in one.part.shards for field in shard.field_nbytes},
+            columns={name for row in part_rows(store, one.part) for name in row},
+        )
 
 
 def features_of_batch(

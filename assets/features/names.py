@@ -53,6 +53,12 @@ def renamed(field: str, word: str) -> str:
     return f"{stem}.{word}.{last}" if dot else f"{word}.{field}"
 
 
+def described(featurizer: Featurizer, names: Names) -> dict[str, Any]:
+    """Return the record's words of a featurizer. Raises: as `stored_facts`."""
+    told = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
+    return {**told, "facts": stored_facts(featurizer, names)}
+
+
 def stored_facts(featurizer: Featurizer, names: Names) -> dict[str, dict[str, Any]]:
     """Return stored field -> facts of it. Raises: InvalidSample for facts that no version takes."""
     return check_facts({names.fields[field]: told for field, told in featurizer.facts.items()})

@@ -22,7 +22,6 @@ from penstock.stages import (
     KnownRecords,
     StageRecord,
     Upstream,
-    append_record,
     current_record,
     fingerprint,
     partitions,
@@ -34,9 +33,9 @@ from ..featurizers.models import ModelFeaturizer, pinned
 from ..spec import DatasetSpec, stage_name
 from ..stages import open_transaction
 from ..tables import read_table, write_wide_table
-from .compute import compute_part, inputs_of
-from .names import names_of, stored_facts
-from .store import Stored, model_facts, store_part
+from .compute import inputs_of
+from .many_parts import BatchFeatures, FeaturesOf, Taken
+from .names import described, names_of
 
 UNITS = "units"
 CODE_VERSION = "1"
@@ -231,18 +230,22 @@ def refresh_stage(
             columns=set(version.manifest["columns"]) - owned,
         )
     txn = transaction(root, spec.name)
-    body = {"featurizer": featurizer.name, "version": featurizer.version, "fields": dict(names.fields)}
-    body["facts"] = stored_facts(featurizer, names)
-    stored = Stored()
+    body = described(featurizer, names)
+    of = FeaturesOf(
+        store=store,
+        reader=version.placed or store,
+        featurizer=featurizer,
+        names=names,
+        about=f"{spec.name}/{stage}/{units.partition}",
+        fingerprint=fingerprint(wanted, txn, version.id, newest.r if newest else 0),
+        timeout_s=spec.work_timeout_s,
+        txn=txn,
+    )
+    features = BatchFeatures(compute, of, progress)
     with root.heartbeat(txn):
-        if isinstance(featurizer, ModelFeaturizer) and taken:
-            body |= model_facts(compute, featurizer, spec.work_timeout_s)
-        for kind, part in taken:
-            gone = _gone(version, part.id)
-            rows = compute_part(
-                version.placed or store, compute, featurizer, kind, part, spec.work_timeout_s, progress, gone
-            )
-            store_part(store, featurizer, names, kind, part, rows, stored, txn)
+        stored = features.store(
+            [Taken(kind=kind, part=part, gone=_gone(version, part.id)) for kind, part in taken]
+        )
     reason = refused_reason(stored.refused, len(stored.table), spec.max_reject_rate)
     record = StageRecord(
         dataset=spec.name,
@@ -256,9 +259,11 @@ def refresh_stage(
         files={stage: write_wide_table(store, spec.name, stage, units.partition, stored.table)},
         upstream=(Upstream(stage=UNITS, partition=units.partition, r=units.r),),
         counts=stored.counts,
-        body=body | {"shards": stored.shards, "taken": stored.taken, "group": names.group, "refresh": txn},
+        body=body
+        | stored.model
+        | {"shards": stored.shards, "taken": stored.taken, "group": names.group, "refresh": txn},
     )
-    return append_record(store, record), stored.table
+    return features.recorded(record), stored.table
 
 
 def _can_stand(root: loader.Root, record: StageRecord, version: str) -> bool:

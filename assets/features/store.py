@@ -28,6 +28,8 @@ class Stored:
     """A row per sample."""
     taken: list[list[Any]] = field(default_factory=list)
     """[part id, kind, number of rows of `table`] of each part, in the table's order."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Facts of a model and its machine; empty for other featurizers."""
 
     @property
     def refused(self) -> int:

@@ -51,6 +51,10 @@ class ClusterCompute:
         """See `Compute.map`: on this machine."""
         return self._here.map(function, units, timeout_s=timeout_s, progress=progress, variables=variables)
 
+    def tell(self, line: str) -> None:
+        """Say a line to whoever waits."""
+        self._tell(line)
+
     def blocks(
         self, job: Job[U, R], units: Callable[[], Iterable[U]], progress: Progress | None
     ) -> Iterator[BlockOutcomes[R]]:

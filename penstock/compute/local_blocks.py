@@ -31,6 +31,9 @@ class Jobs(Protocol):
     ) -> Iterator[BlockOutcomes[R]]:
         """Yield the blocks of a job in their order."""
 
+    def tell(self, line: str) -> None:
+        """Say a line to whoever waits."""
+
 
 def blocks_of(
     compute: Compute,

@@ -51,12 +51,17 @@ class Resources:
 class Node:
     """Surroundings of a unit on the machine that runs it."""
 
-    def __init__(self, stores: Mapping[str, Store | StoreSpec], scratch: Path | None = None) -> None:
+    def __init__(
+        self,
+        stores: Mapping[str, Store | StoreSpec],
+        scratch: Path | None = None,
+        packages: Sequence[str] = (),
+    ) -> None:
         """Take the stores that the job names, or their specs, by their URL.
 
-        scratch: the folder, which whoever gives it removes; None for one of its own.
+        scratch: the folder, which whoever gives it removes; None for one of its own. packages: whose code may run.
         """
-        self.stores = stores
+        self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, scratch is None
 
     @property

@@ -50,7 +50,7 @@ class _UnitCall(_Call):
     def __call__(self, given: tuple[bytes, str]) -> tuple[str, bytes]:
         """Return ("result", JSON) or ("fault", text). given: JSON of a unit; its folder, "" for one of its own."""
         work, (unit, folder) = self.work, given
-        with closing(Node(self.stores, Path(folder) if folder else None)) as node:
+        with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
                 return _answer(lambda: work.function(from_json(unit, work.unit, "a unit"), node))
             except Exception:
@@ -71,7 +71,7 @@ class _FinishCall(_Call):
             folders=[Path(folder) for folder in folders],
         )
         told = [read_outcome(line, work.result, "an outcome") for line in outcomes]
-        with closing(Node(self.stores)) as node:
+        with closing(Node(self.stores, packages=self.packages)) as node:
             return _answer(lambda: work.finish and work.finish(block, told, node))
 
 

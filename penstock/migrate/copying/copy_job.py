@@ -29,9 +29,11 @@ def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
     pace = migration.pace
     words = [migration.source.url, migration.target.url, *migration.since, migration.hash]
     words += [str(pace.requests_per_s), str(pace.bytes_per_s)]
-    place = StoredPlace.of(migration.target)
+    store, place = migration.target, StoredPlace.of(migration.target)
+    if migration.notes:
+        store = open_store(f"{place.url.rstrip('/')}/{migration.notes.rstrip('/')}", place.options)
     return Job(
-        store=open_store(f"{place.url.rstrip('/')}/{migration.notes}".rstrip("/"), place.options),
+        store=store,
         work=COPY,
         about=f"migrate {migration.source.url} to {migration.target.url}",
         fingerprint=hashlib.sha256("\0".join(words).encode()).hexdigest(),

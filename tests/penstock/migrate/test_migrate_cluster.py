@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -243,6 +244,31 @@ def test_each_process_has_its_share_of_the_limits(places):
     free = Migration(source=source, target=target, scratch=None, pace=Pace(), at_once=2)
     assert way_of(free, INLINE).requests_per_s is None
     assert job_of(free, 0).id != job_of(migration, 0).id
+
+
+def test_from_bucket_to_bucket_no_secret_lies_in_a_job(s3, monkeypatch):
+    """Keys given as options stay with who waits; a node has those of its environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secret"])
+    root = loader.Root("s3://bucket/clustered/root", options=s3)
+    with root.write("d", part_samples=2) as writer:
+        for i in range(6):
+            writer.add(f"k{i}", {"cls": i})
+    mirror, plain = (open_store(f"s3://bucket/clustered/{name}", s3) for name in ("mirror", "plain"))
+    assert migrate(root, mirror, Pace(), cluster=INLINE).failures == {}
+    assert verify_root(loader.Root(mirror.url, options=s3), full=True).problems == []
+    raw = open_store("s3://bucket/clustered/root/data", s3)
+    assert migrate_prefix(raw, plain, Pace(), cluster=INLINE).failures == {}
+    assert verify_prefix(raw, plain, full=True).problems == {}
+    jobs = [(mirror, "jobs/"), (plain, f"{FOLDER}jobs/")]
+    texts = [bytes(store.get(info.key).data) for store, prefix in jobs for info in store.list(prefix)]
+    texts += [
+        bytes(pa.CompressedInputStream(pa.BufferReader(one), "zstd").read())
+        for one in texts
+        if one[:2] == b"(\xb5"
+    ]
+    assert b"clustered/mirror" in b"".join(texts)
+    assert not [one for one in texts if s3["secret"].encode() in one or s3["key"].encode() in one]
 
 
 def test_the_verb_takes_a_cluster(root, places, tmp_path, cli):

@@ -18,6 +18,7 @@ from . import runner_process
 from .engines.engine import Engine
 from .engines.inline_engine import InlineEngine
 from .engines.local_engine import LocalEngine
+from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
 from .job import JobFolder, StoredPlace
 from .plain import from_mapping
@@ -56,7 +57,7 @@ class Cluster:
     account: str = ""
     """Slurm: account that pays; "": its default."""
     environment: str = ""
-    """Slurm: file of NAME=value lines on the nodes, read by a shell."""
+    """Slurm, Ray: file of NAME=value lines on the nodes, read by a shell."""
     logs: str = ""
     """Slurm: folder that nodes and login node share, for what runners write."""
     submit: tuple[str, ...] = ()
@@ -65,11 +66,13 @@ class Cluster:
     """Slurm: time limit of a runner, in s; 0: the queue's."""
     array_max: int = 1000
     """Slurm: elements of an array, at most."""
+    address: str = ""
+    """Ray: URL of the head's dashboard, such as "http://head:8265"."""
 
     @property
     def cpus(self) -> int:
         """Processors of a runner."""
-        return self.slot.cpus or (1 if self.engine == "slurm" else n_cores())
+        return self.slot.cpus or (n_cores() if self.engine in ("inline", "local") else 1)
 
     @property
     def memory_bytes(self) -> int:
@@ -115,13 +118,29 @@ def _slurm(cluster: Cluster) -> Engine:
     )
 
 
+def _ray(cluster: Cluster) -> Engine:
+    return RayEngine(
+        cluster.address,
+        slots=cluster.slot.number,
+        cpus=cluster.cpus,
+        memory_bytes=cluster.memory_bytes,
+        environment=cluster.environment,
+    )
+
+
 ENGINES: Mapping[str, Callable[[Cluster], Engine]] = {
     "inline": lambda _: InlineEngine(),
     "local": lambda _: LocalEngine(),
+    "ray": _ray,
     "slurm": _slurm,
 }
 """Engines by the name that a cluster's file gives."""
-_OF_SLURM = ("queue", "account", "environment", "logs", "submit", "limit_s", "array_max")
+_ONLY_OF = {
+    "address": ("ray",),
+    "environment": ("ray", "slurm"),
+    **dict.fromkeys(("queue", "account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
+}
+"""Key -> engines that take it."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -138,10 +157,18 @@ def read_cluster(path: str | Path) -> Cluster:
         raise InvalidCluster(f"{path}: {error}") from error
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
-    if cluster.engine != "slurm" and (wrong := [name for name in _OF_SLURM if name in given]):
+    for name, engines in _ONLY_OF.items():
+        if name in given and cluster.engine not in engines:
+            raise InvalidCluster(
+                f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it"
+            )
+    if cluster.engine == "ray" and not cluster.address.startswith(("http://", "https://")):
         raise InvalidCluster(
-            f"{path}: {wrong[0]} is Slurm's, and the engine is {cluster.engine!r}; remove it"
+            f"{path}: address = {cluster.address!r}; accepted: the URL of the head's dashboard, such as "
+            "'http://head:8265'"
         )
+    if cluster.engine == "ray" and cluster.slot.scratch:
+        raise InvalidCluster(f"{path}: slot.scratch is not known to Ray; remove it")
     if cluster.slot.cpus < 0 or cluster.slot.number < 1:
         raise InvalidCluster(f"{path}: slot.cpus is at least 0, slot.number at least 1")
     return cluster

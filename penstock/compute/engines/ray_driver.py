@@ -1,0 +1,101 @@
+"""Driver of an attempt on a Ray cluster: it keeps a runner per slot at work, and begins again those that die.
+
+It is the entrypoint of the Ray job, and runs where the head puts it, with the cluster's own Ray.
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter, deque
+from typing import Any
+
+from .ray_element import element
+
+BEGUN = 8
+"""Starts of a runner, at most, in an attempt."""
+
+
+TOLD = 143
+"""Exit status of a driver that was told to end."""
+
+
+def main() -> int:
+    """Run the runners of an attempt; return the exit status: 0 where no runner is left to begin."""
+    import ray
+
+    ends = threading.Event()
+    ray.init(address="auto", log_to_driver=False)
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())  # after Ray's own
+    return _Driver(ray, json.loads(sys.argv[1]), ends).run()
+
+
+class _Driver:
+    """The runners of an attempt."""
+
+    def __init__(self, ray: Any, told: dict[str, Any], ends: threading.Event) -> None:
+        self._ray, self._told, self._ends = ray, told, ends
+        resources = {
+            "num_cpus": told["cpus"],
+            **({"memory": told["memory_bytes"]} if told["memory_bytes"] else {}),
+        }
+        self._task = ray.remote(element).options(
+            max_retries=0, scheduling_strategy="SPREAD", name="penstock runner", **resources
+        )
+        self._slots = min(told["n_blocks"], told["slots"])
+        self._elements = min(told["n_blocks"], 4 * told["slots"])
+        self._begun: Counter[int] = Counter()
+        self._running: dict[Any, int] = {}
+
+    def run(self) -> int:
+        waiting, status = deque(range(self._elements)), 0
+        while waiting or self._running:
+            while waiting and len(self._running) < self._slots and not self._ends.is_set():
+                self._begin(waiting.popleft())
+            ended, _ = self._ray.wait(list(self._running), num_returns=1, timeout=0.5)
+            if self._ends.is_set():
+                self._cancel()
+                return TOLD
+            for ref in ended:
+                number = self._running.pop(ref)
+                code, said = self._result(ref)
+                if code in self._told["final"]:
+                    status = status or code
+                    continue
+                self._say(number, code, said)
+                if self._begun[number] < BEGUN:
+                    waiting.append(number)
+                    time.sleep(1)
+                else:
+                    status = code
+        return status
+
+    def _begin(self, number: int) -> None:
+        self._begun[number] += 1
+        given = self._told["runner"], number, self._elements, self._told["environment"]
+        self._running[self._task.remote(*given)] = number
+
+    def _result(self, ref: Any) -> tuple[int, str]:
+        """Return exit status and last words of a runner; those of Ray where its node or process died."""
+        try:
+            code, said = self._ray.get(ref)
+            return int(code), str(said)
+        except self._ray.exceptions.RayError as error:
+            return 1, f"{type(error).__name__}: {error}"
+
+    def _say(self, number: int, code: int, said: str) -> None:
+        """Write the last words of a runner, by which `RayEngine.logs` finds them."""
+        for line in (*said.splitlines(), f"begun {self._begun[number]} times, ended with {code}"):
+            print(f"element {number}: {line}", flush=True)
+
+    def _cancel(self) -> None:
+        """Tell all runners to end, and wait for them."""
+        for ref in self._running:
+            self._ray.cancel(ref, force=False)
+        if self._running:
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=15)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Ray as an engine: an attempt at a job is a Ray job of that name, whose driver begins runners as tasks.
+
+It speaks the REST interface of Ray Jobs: who waits needs no Ray of the cluster's release. A head that was lost
+forgets its jobs: the attempt has ended then, and the next skips blocks that are done.
+"""
+
+import json
+import os
+import re
+import shlex
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loader.errors import EngineUnreachable, InvalidCluster
+
+from . import ray_driver
+from .engine import Look
+from .ray_element import LINE, LOG_BYTES
+
+ANSWER_S = 30.0
+"""A head is waited for this long, in s."""
+END_S = 20
+"""Seconds that Ray gives a driver to end its runners, before it kills it."""
+_LOOKS = {
+    "PENDING": "waiting",
+    "RUNNING": "running",
+    "STOPPED": "ended",
+    "SUCCEEDED": "ended",
+    "FAILED": "ended",
+}
+
+
+class RayEngine:
+    """Attempts on one Ray cluster, by name: 'pk-<job>-<attempt>'."""
+
+    look_s = 5.0
+
+    def __init__(
+        self, address: str, *, slots: int, cpus: int, memory_bytes: int = 0, environment: str = ""
+    ) -> None:
+        """Costs nothing. The token of a cluster that asks for one is read where Ray's own tools read it.
+
+        address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
+        """
+        self._address = address.rstrip("/")
+        self._facts = {"slots": slots, "cpus": cpus, "memory_bytes": memory_bytes, "environment": environment}
+
+    def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
+        """See `Engine.submit`. The Ray job holds names alone: secrets are those of the nodes."""
+        told = json.dumps({"runner": [*runner], "n_blocks": n_blocks, "final": [*final], **self._facts})
+        body = {
+            "submission_id": name,
+            "entrypoint": shlex.join([runner[0], "-m", ray_driver.__name__, told]),
+            "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(END_S)}},
+        }
+        try:
+            self._asked("POST", "/api/jobs/", body)
+        except (EngineUnreachable, InvalidCluster):
+            if not self.find(name):  # a second submission of a name is refused
+                raise
+
+    def find(self, name: str) -> bool:
+        """See `Engine.find`."""
+        return self._job(name) is not None
+
+    def look(self, name: str) -> Look:
+        """See `Engine.look`."""
+        job = self._job(name)
+        if job is None:
+            return Look(state="ended", reason="the cluster does not know it: its head began anew")
+        state = _LOOKS.get(job["status"], "unknown")
+        if state == "ended":
+            return Look(state="ended")
+        counts = self._counts(job.get("job_id") or "")
+        running = counts.get("RUNNING", 0)
+        waiting = sum(n for state, n in counts.items() if state.startswith(("PENDING", "SUBMITTED")))
+        reason = self._free(waiting) if waiting or not running else ""
+        if state == "waiting":
+            reason = str(job.get("message") or reason)
+        return Look(
+            state="running" if running else "waiting" if state != "unknown" else "unknown",
+            reason=reason,
+            waiting=waiting,
+            running=running,
+        )
+
+    def cancel(self, name: str) -> None:
+        """See `Engine.cancel`: Ray tells the driver to end, which waits for its runners."""
+        while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
+            self._asked("POST", f"/api/jobs/{name}/stop")
+            time.sleep(0.5)
+
+    def logs(self, name: str, element: int) -> str:
+        """See `Engine.logs`: of runners that failed, and of the driver where it began none."""
+        text = str((self._asked("GET", f"/api/jobs/{name}/logs") or {}).get("logs", ""))
+        mine = [
+            found[2] for line in text.splitlines() if (found := LINE.match(line)) and int(found[1]) == element
+        ]
+        others = [line for line in text.splitlines() if not LINE.match(line)]
+        return "\n".join(mine or others)[-LOG_BYTES:]
+
+    def close(self) -> None:
+        """Leave attempts to Ray: they go on."""
+
+    def _job(self, name: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._asked("GET", f"/api/jobs/{name}")
+        return found
+
+    def _counts(self, job_id: str) -> Mapping[str, int]:
+        """Return state -> number of a job's runners that are tasks of Ray by now."""
+        if not job_id:
+            return {}
+        query = f"?filter_keys=job_id&filter_predicates=%3D&filter_values={job_id}"
+        body = self._asked("GET", f"/api/v0/tasks/summarize{query}") or {}
+        found = re.findall(r"\"state_counts\": (\{[^}]*\})", json.dumps(body))
+        counts: dict[str, int] = {}
+        for one in found:
+            for state, n in json.loads(one).items():
+                counts[state] = counts.get(state, 0) + n
+        return counts
+
+    def _free(self, waiting: int) -> str:
+        """Return why runners wait: what they ask for, and what of it the cluster has."""
+        body = self._asked("GET", "/api/cluster_status") or {}
+        report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
+        used, total = (report.get("usage") or {}).get("CPU") or (0, 0)
+        cpus = self._facts["cpus"]
+        return f"{max(waiting, 1)} of {cpus} CPUs each: {used:g} of the cluster's {total:g} CPUs are in use"
+
+    def _asked(self, method: str, path: str, body: object = None) -> Any:
+        """Return the head's answer, None for what it does not know. Raises: EngineUnreachable; InvalidCluster."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **_authorization()}
+        request = urllib.request.Request(self._address + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            why = error.read().decode(errors="replace").strip()[-500:]
+            if error.code == 404:
+                return None
+            if error.code in (400, 401, 403):
+                raise InvalidCluster(
+                    f"{self._address} refuses {method} {path}: {error.code} {why}"
+                ) from error
+            raise EngineUnreachable(
+                f"{self._address} answers {method} {path} with {error.code}: {why}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise EngineUnreachable(f"{self._address} does not answer {method} {path}: {error}") from error
+
+
+def _authorization() -> dict[str, str]:
+    """Return the header of a cluster that asks for a token: RAY_AUTH_TOKEN, or the file of RAY_AUTH_TOKEN_PATH."""
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    if not token and (path := os.environ.get("RAY_AUTH_TOKEN_PATH")):
+        try:
+            token = Path(path).read_text().strip()
+        except OSError as error:
+            raise InvalidCluster(f"RAY_AUTH_TOKEN_PATH: {error}") from error
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -1,0 +1,140 @@
+"""Jobs on a real Ray of three nodes have the outcomes of an undisturbed one here, whoever is killed meanwhile."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from loader.errors import EngineUnreachable, InvalidCluster, JobCancelled
+from penstock.compute.attach import attach, attempt_name, cancel
+from penstock.compute.cluster import Cluster, read_cluster
+from penstock.compute.engines.ray_engine import RayEngine
+from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
+from tests.servers.ray_nodes import TOKEN
+from tests.servers.slurm import end, until
+
+pytestmark = pytest.mark.ray
+INLINE = Cluster(engine="inline", packages=("tests",))
+ENDS = {1: "raise", 3: "memory", 5: "wrong type", 7: "raise"}
+SECRET = "planted-secret-of-the-nodes"
+
+WAITER = """\
+import sys
+from pathlib import Path
+from penstock.compute.cluster import read_cluster
+from tests.compute.job_checks import done_by, job_in, numbers
+job = job_in(Path(sys.argv[1]), "killed")
+done_by(job, numbers(25, where=sys.argv[1], seconds=0.3), read_cluster(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def cluster(ray_cluster, tmp_path, monkeypatch):
+    """The cluster, whose nodes import the works of the tests; its file lies beside the job."""
+    monkeypatch.setattr(RayEngine, "look_s", 0.5)  # looks come sooner than in a run of hours
+    (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}\nPLANTED={SECRET}\n")
+    (tmp_path / "cluster.toml").write_text(
+        f'engine = "ray"\npackages = ["tests"]\naddress = "{ray_cluster.address}"\n'
+        f'environment = "{tmp_path}/environment"\n[slot]\nnumber = 5\ncpus = 1\n'
+    )
+    return read_cluster(tmp_path / "cluster.toml")
+
+
+def asked(ray_cluster, path):
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with urllib.request.urlopen(
+        urllib.request.Request(ray_cluster.address + path, headers=headers)
+    ) as answer:
+        return answer.read().decode()
+
+
+def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, ray_cluster, tmp_path):
+    here, there = job_in(tmp_path / "here"), job_in(tmp_path / "there")
+    looks = []
+    first = told_of(done_by(here, numbers(11, ENDS), INLINE))
+    assert (
+        told_of(done_by(there, numbers(11, ENDS), cluster, lambda state: looks.append(state.look))) == first
+    )
+    assert list(bytes_done(there).values()) == list(bytes_done(here).values())
+    assert {"waiting", "running"} <= {look.state for look in looks}
+    assert any("of the cluster's 6 CPUs" in look.reason for look in looks)
+    name = attempt_name(there.id, 1)
+    said = asked(ray_cluster, "/api/jobs/") + asked(ray_cluster, f"/api/jobs/{name}/logs")
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "there").rglob("*") if path.is_file())
+    assert name in said
+    for secret in (SECRET, TOKEN):
+        assert secret not in said
+        assert secret.encode() not in kept
+    env = {one["submission_id"]: one["runtime_env"] for one in json.loads(asked(ray_cluster, "/api/jobs/"))}
+    assert set(env[name]["env_vars"]) == {"RAY_JOB_STOP_WAIT_TIME_S"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_AUTH_TOKEN", "another")
+        with pytest.raises(InvalidCluster, match=r"40[13]"):
+            cluster.open().look(name)
+
+
+def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):
+    job = job_in(tmp_path, "five")
+    units = numbers(4, {2: "kill the runner"}, where=str(tmp_path))
+    assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
+    assert len(folder_of(job).starts(1)) == 5
+    assert folder_of(job).given()[0] == 1
+    assert "ended with -9" in cluster.open().logs(attempt_name(job.id, 1), 1)
+
+
+def test_a_job_is_cancelled_to_its_last_process(cluster, ray_cluster, tmp_path):
+    job, engine = job_in(tmp_path, "cancelled"), cluster.open()
+    waiting = attach(job, numbers(7, {4: "sleep"}, seconds=0.0), engine, cluster)
+    next(waiting)
+    assert ray_cluster.processes()
+    cancel(folder_of(job), engine)
+    assert not ray_cluster.processes()
+    with pytest.raises(JobCancelled):
+        list(waiting)
+
+
+def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_cluster, tmp_path):
+    here, there = job_in(tmp_path / "here", "killed"), job_in(tmp_path, "killed")
+    units = numbers(25, where=str(tmp_path), seconds=0.3)
+    done_by(here, numbers(25, where=str(tmp_path), seconds=0.0), INLINE)
+    command = [sys.executable, "-c", WAITER, str(tmp_path), str(tmp_path / "cluster.toml")]
+    waiter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    until(lambda: len(folder_of(there).done()) > 1)
+    waiter.kill()
+    waiter.wait()
+    runners = [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
+    end(runners[0])
+    ray_cluster.kill_node()
+    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in _command(pid)]
+    end(drivers[0])
+    assert told_of(done_by(there, units, cluster)) == [n**2 for n in range(25)]
+    assert list(bytes_done(there).values()) == list(bytes_done(here).values())
+
+
+def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_nothing(
+    cluster, ray_cluster, tmp_path
+):
+    """The last test of the module: it takes the head away, and gives it back."""
+    here, there = job_in(tmp_path / "here", "head"), job_in(tmp_path, "head")
+    done_by(here, numbers(16), INLINE)
+    engine, looks = cluster.open(), []
+    waiting = attach(there, numbers(16, seconds=0.4), engine, cluster, lambda state: looks.append(state.look))
+    next(waiting)
+    ray_cluster.kill_head()
+    with pytest.raises(EngineUnreachable):
+        engine.look(attempt_name(there.id, 1))
+    ray_cluster.start()
+    assert len(list(waiting)) == len(bytes_done(here)) - 1
+    assert list(bytes_done(there).values()) == list(bytes_done(here).values())
+    assert folder_of(there).given()[0] == 2
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,50 @@
+"""The engine for Ray where no head answers, and what its cluster file takes."""
+
+import pytest
+
+from loader.errors import EngineUnreachable, InvalidCluster
+from penstock.compute.cluster import read_cluster
+from penstock.compute.engines.ray_engine import RayEngine
+from tests.servers.ports import free_port
+
+RAY = 'engine = "ray"\naddress = "http://head:8265"\n'
+
+
+def test_silence_is_no_end():
+    engine = RayEngine(f"http://127.0.0.1:{free_port()}", slots=1, cpus=1)
+    for ask in (
+        lambda: engine.look("pk-a-1"),
+        lambda: engine.find("pk-a-1"),
+        lambda: engine.cancel("pk-a-1"),
+        lambda: engine.submit("pk-a-1", ["true"], 1),
+    ):
+        with pytest.raises(EngineUnreachable, match="does not answer"):
+            ask()
+
+
+def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(InvalidCluster, match="RAY_AUTH_TOKEN_PATH"):
+        RayEngine("http://127.0.0.1:1", slots=1, cpus=1).look("pk-a-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('engine = "ray"\n', "dashboard"),
+        ('engine = "ray"\naddress = "head:8265"\n', "head:8265"),
+        (RAY + 'queue = "long"\n', "queue is for slurm"),
+        (RAY + '[slot]\nscratch = "1GiB"\n', "slot.scratch"),
+        ('address = "http://head:8265"\n', "address is for ray"),
+    ],
+)
+def test_what_a_file_of_ray_does_not_take_is_told(text, said, tmp_path):
+    (tmp_path / "cluster.toml").write_text(text)
+    with pytest.raises(InvalidCluster, match=said):
+        read_cluster(tmp_path / "cluster.toml")
+
+
+def test_a_runner_of_ray_has_one_processor_unless_told(tmp_path):
+    (tmp_path / "cluster.toml").write_text(RAY)
+    assert read_cluster(tmp_path / "cluster.toml").cpus == 1

@@ -8,28 +8,18 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-import loader
-from assets.arrivals.make_batches import discover
-from assets.ingest.media import media_stage
-from assets.ingest.raw_objects import land
-from assets.ingest.units import units_stage
-from assets.spec import DatasetSpec
 from loader.errors import EngineUnreachable, InvalidCluster, JobCancelled
-from loader.storage import open_store
 from penstock.compute.attach import attach, attempt_name, cancel
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.engines.ray_engine import RayEngine
-from penstock.compute.pool import InlineCompute
+from tests.compute.batch_checks import assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.servers.ray_nodes import TOKEN
 from tests.servers.slurm import end, until
 
 pytestmark = pytest.mark.ray
 INLINE = Cluster(engine="inline", packages=("tests",))
-SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
 ENDS = {1: "raise", 3: "memory", 5: "wrong type", 7: "raise"}
 SECRET = "planted-secret-of-the-nodes"
 
@@ -126,46 +116,11 @@ def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_c
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
 
 
-def stages(root, place, compute):
-    """SHA-256 of all that a batch leaves behind: tables, shards, samples."""
-    store = open_store(str(place))
-    (batch,) = discover(root.store, store, "demo")
-    told = {"partition": batch, "run_id": "run"}
-    try:
-        land(root.store, store, dataset="demo", compute=compute, **told)
-        media_stage(root, store, compute, SPEC, **told)
-        record = units_stage(root, store, compute, SPEC, **told)[0]
-    finally:
-        compute.close()
-    parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
-    tables = [part.samples.sha256 for part in parts]
-    return [
-        *(file.sha256 for file in record.files.values()),
-        *tables,
-        *(s.sha256 for p in parts for s in p.shards),
-    ]
-
-
 def test_a_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, ray_cluster, tmp_path):
-    place, told = tmp_path / "landing", []
-    place.mkdir()
-    for number in range(6):
-        Image.new("RGB", (300 + 40 * number, 280), (40 * number, 90, 200)).save(place / f"{number}.jpg")
-    (place / "cut.jpg").write_bytes((place / "5.jpg").read_bytes()[:900])
-    with loader.Root(tmp_path / "here") as here, loader.Root(tmp_path / "there") as there:
-        here.create()
-        there.create()
-        alone = stages(here, place, InlineCompute())
+    def runners():
+        return [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
 
-        def tell(line):
-            if not told and (
-                runners := [p for p in ray_cluster.processes() if b"runner_process" in _command(p)]
-            ):
-                end(runners[0])
-                told.append(line)
-
-        assert stages(there, place, ClusterCompute(cluster, InlineCompute(), tell)) == alone
-    assert told
+    assert_same_batch(cluster, tmp_path, runners)
 
 
 def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_nothing(

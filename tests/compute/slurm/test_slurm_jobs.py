@@ -11,6 +11,7 @@ import pytest
 from loader.errors import JobCancelled
 from penstock.compute.attach import attach, cancel
 from penstock.compute.cluster import Cluster, Slot
+from tests.compute.batch_checks import assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.servers.slurm import command_of, end, until
 
@@ -103,3 +104,10 @@ def test_a_job_is_cancelled_to_its_last_process(cluster, quick, slurm_cluster, t
 def test_a_cluster_of_one_slot(cluster, quick, tmp_path):
     one = replace(cluster, slot=Slot(number=1, cpus=2))
     assert told_of(done_by(job_in(tmp_path), numbers(6), one)) == [n**2 for n in range(6)]
+
+
+def test_a_batch_has_the_same_bytes_though_a_runner_is_killed(cluster, quick, slurm_cluster, tmp_path):
+    def runners():
+        return [pid for pid in slurm_cluster.processes() if command_of(pid).startswith("python")]
+
+    assert_same_batch(cluster, tmp_path, runners)

@@ -19,18 +19,13 @@ UNFIT = {
     "lerobot": "rows and videos of an episode lie in several files",
 }
 """Format -> the reason why an object of it is no raw object."""
-COMPANIONS: Mapping[str, re.Pattern[str]] = {
-    "energon": re.compile(r"\.tar\.idx$"),
+_COMPANIONS_OF_READ: Mapping[str, re.Pattern[str]] = {
     "hf": re.compile(r"\.(json|md)$"),
-    "litdata": re.compile(r"^index\.json$"),
     "litdata-compressed": re.compile(r"^index\.json$"),
-    "mds": re.compile(r"^index\.json$"),
     "mds-compressed": re.compile(r"^index\.json$"),
-    "megatron": re.compile(r"\.idx$"),
     "rlds": re.compile(r"\.json$"),
     "rosbag": re.compile(r"(^|/)metadata\.yaml$|\.db3$"),
 }
-"""Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
 
 def walked_formats() -> list[str]:
@@ -47,10 +42,13 @@ def read_formats() -> list[str]:
     return sorted(IMPORTERS.keys() - UNFIT.keys())
 
 
-def companion_of(format: str, key: str) -> bool:
-    """Return whether an object tells of others, and holds no samples."""
-    named = COMPANIONS.get(format)
-    return named is not None and named.search(key) is not None
+def companions(format: str) -> re.Pattern[str] | None:
+    """Return the names of objects that tell of others, and hold no samples; None where objects stand for themselves."""
+    if not format:
+        return None
+    from loader.foreign import COMPANIONS
+
+    return COMPANIONS.get(format) or _COMPANIONS_OF_READ.get(format)
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:

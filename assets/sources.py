@@ -20,7 +20,7 @@ from loader.storage import ObjectInfo
 from resources.storage import check_options
 
 from .media.segments.read import TABLES
-from .source_formats import check_format, companion_of
+from .source_formats import check_format, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
@@ -178,12 +178,13 @@ class Source:
         except ValueError as error:
             raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
+        beside = companions(self.format)
 
         def why(info: ObjectInfo) -> str:
             key = info.key
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
                 return "not_media"
-            if companion_of(self.format, key):
+            if beside is not None and beside.search(key):
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"

@@ -11,6 +11,7 @@ Tables are in `TABLES`: their `look` takes options too. Samples of Parquet lie i
 It knows nothing of versions: `register.py` makes keys, groups, indexes and tables of what it yields.
 """
 
+import re
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -28,6 +29,13 @@ FORMATS = {
     "webdataset": ".formats.webdataset",
 }
 """Format -> its module."""
+COMPANIONS = {
+    "energon": re.compile(r"(^|/)\.nv-meta/|\.tar\.idx$"),
+    "litdata": re.compile(r"^index\.json$"),
+    "mds": re.compile(r"^index\.json$"),
+    "megatron": re.compile(r"\.idx$"),
+}
+"""Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 TABLES = {
     "arrow": ".formats.tables.arrow_batches",
     "hf": ".formats.tables.hub",

@@ -3,6 +3,7 @@
 - `.penstock/begun.json`: canonical JSON of what is exported; created once, before anything else.
 - `.penstock/units/<n>.json`: facts, n_samples, objects (nbytes, path, sha256) of a unit; put after its objects.
 - `.penstock/export.json`: the same as begun.json, with counts, types of columns and facts; put last.
+- `.penstock/copied.json`: this instead, of registered objects that left as they came.
 
 Readers of the formats pass over names that begin with a dot.
 """
@@ -14,7 +15,7 @@ from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
 
 FOLDER = ".penstock/"
-_BEGUN, _DONE = f"{FOLDER}begun.json", f"{FOLDER}export.json"
+_BEGUN, _DONE, _COPIED = (f"{FOLDER}{name}.json" for name in ("begun", "export", "copied"))
 
 
 class ExportJournal:
@@ -64,9 +65,9 @@ class ExportJournal:
         """Note a unit whose objects are all there. Raises: StoreError."""
         self._store.put(_unit(number), canonical_json(note))
 
-    def finish(self, facts: dict[str, Any]) -> None:
-        """Note that all is there. Raises: StoreError."""
-        self._store.put(_DONE, canonical_json({**self._of, **facts}))
+    def finish(self, facts: dict[str, Any], *, is_ours: bool) -> None:
+        """Note that all is there. is_ours: readers find columns as exports have them. Raises: StoreError."""
+        self._store.put(_DONE if is_ours else _COPIED, canonical_json({**self._of, **facts}))
 
     def _other(self, what: str) -> Conflict:
         return Conflict(

@@ -13,6 +13,7 @@ from ..units import size
 from . import exporter_named
 from .export_journal import ExportJournal
 from .exporter import Exporter, Loss, refuse
+from .exporters.registered_objects import RegisteredObjects, leaves_as_it_came, note_of
 from .outbox import Outbox
 from .selection import Selection, WorkUnit, select
 from .unit_threads import in_threads
@@ -86,7 +87,8 @@ def export(
     lossy: leave out what the format cannot hold, which is refused otherwise.
     workers: threads, each with a unit of its own.
 
-    A unit that fails is told, and the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the
+    A version that holds all of a registered place leaves as the objects that it came as. A unit that fails is told, and
+    the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the
     samples table for every sample.
 
     Raises: LossyExport; Conflict where the target holds other things; InvalidRuntime; InvalidStore for a format that is
@@ -95,6 +97,9 @@ def export(
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
     exporter = exporter_named(format)
+    copied = where is None and not without and leaves_as_it_came(version, format)
+    if copied:
+        exporter = RegisteredObjects(format)
     selection = select(version, where, without)
     losses = exporter.losses(selection)
     if not lossy:
@@ -113,7 +118,11 @@ def export(
         outbox = Outbox(store)
         exporter.finish(selection, [facts[unit.number] for unit in units], outbox)
         _count(report, outbox.objects, was_there=False)
-        journal.finish(_summary(selection, report, outbox))
+        summary = _summary(selection, report, outbox)
+        note = (
+            note_of(version) if copied else summary
+        )  # of registered objects that were an export of ours before
+        journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report
 
 

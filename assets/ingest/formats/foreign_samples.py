@@ -28,7 +28,7 @@ from penstock.sources.importing.span_units import rows_in
 from ...media.media_table import media_row
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
-from ...source_formats import COMPANIONS
+from ...source_formats import companions
 from ...spec import DatasetSpec
 from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
 
@@ -81,7 +81,7 @@ class Place:
         self.landing = landing
         self._name, self._format = format, format_named(format)
         self._all: Found | PenstockError | None = None
-        if format in COMPANIONS:
+        if companions(format):
             try:
                 self._all = self._format.look(landing, list(landing.list()))
             except _NOT_THE_OBJECTS_FAULT:

@@ -30,7 +30,7 @@ from penstock.sources.importing.unit_writer import UnitWriter
 from ...media.media_table import media_row
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
-from ...source_formats import COMPANIONS
+from ...source_formats import companions
 from ...spec import DatasetSpec
 from .foreign_samples import fresh_objects, landed_info, not_of
 from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
@@ -75,7 +75,7 @@ class _Place:
         self._landing, self._format, self._options = landing, format, options
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
-        if format in COMPANIONS:
+        if companions(format):
             try:
                 self._all = self._importer.look(landing, list(landing.list()), options)
                 self._keys = frozenset(info.key for info in self._all.infos)

@@ -113,6 +113,15 @@ def made(runs):
     return root.open("d")
 
 
+def objects_in(store):
+    """Objects of a place but the notes of exports."""
+    return {
+        info.key: bytes(store.get(info.key).data)
+        for info in store.list()
+        if not info.key.startswith(".penstock/")
+    }
+
+
 def digest(version, **how):
     done = content_digest(version, **how)
     assert done.failures == []
@@ -134,8 +143,8 @@ def imported(name, place, store, **how):
     ]
 )
 @settings(max_examples=12, deadline=None)
-def test_laws_1_and_2_content_leaves_and_comes_back(name, runs, tmp_path_factory):
-    """digest(import(F, export(v, F))) = digest(v), and digest(register(F, x)) = digest(import(F, x))."""
+def test_laws_1_2_and_3_content_leaves_and_comes_back(name, runs, tmp_path_factory):
+    """digest(import(F, export(v, F))) = digest(v), digest(register(F, x)) = digest(import(F, x)), and x leaves as x."""
     version = made(runs)
     place = open_store(tmp_path_factory.mktemp("place"))
     done = export(version, name, place, workers=1)
@@ -155,6 +164,11 @@ def test_laws_1_and_2_content_leaves_and_comes_back(name, runs, tmp_path_factory
         return  # it cannot be registered
     registered = register(root_over(fresh()), name, place.url, "d").version
     assert digest(registered, full=True) == digest(version, full=True)
+    out = open_store(tmp_path_factory.mktemp("out"))
+    again = export(registered, name, out, workers=1)
+    assert (again.failures, again.lost, again.samples) == ([], [], len(version))
+    assert objects_in(out) == objects_in(place)  # law 3: export(register(F, x), F) is x
+    assert digest(imported(name, out, fresh())) == digest(version)
 
 
 class Killed(BaseException):

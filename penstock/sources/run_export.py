@@ -13,7 +13,7 @@ from ..units import size
 from . import exporter_named
 from .export_journal import ExportJournal
 from .exporter import Exporter, Loss, refuse
-from .exporters.registered_objects import RegisteredObjects, leaves_as_it_came, note_of
+from .exporters.objects_as_registered import RegisteredObjects, leaves_as_it_came, note_of
 from .outbox import Outbox
 from .selection import Selection, WorkUnit, select
 from .unit_threads import in_threads

@@ -94,7 +94,7 @@ class RegisteredObjects:
 
 
 def note_of(version: Version) -> dict[str, Any] | None:
-    """Return what the note of an export says of fields and columns, where the objects are one; None where they are not."""
+    """Return what an export's note says of fields and columns, where the objects are one; else None."""
     source = next(_objects(version)).store
     try:
         note = parse_json_object(source.get(NOTE).data)

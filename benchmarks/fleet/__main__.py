@@ -23,6 +23,7 @@ MEASURED: dict[str, Callable[[Path, rows.Sizes], Iterator[Row]]] = {
     "kills": kills.under_kills,
     "cancel": kills.cancelled,
     "slurm": kills.slurm_cost,
+    "ray": kills.ray_cost,
 }
 """Name -> function that measures its rows."""
 HEAD = """# Data jobs
@@ -44,10 +45,11 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=rows.Sizes.rounds)
     options.add_argument("--cluster", default="", metavar="FILE")
     options.add_argument("--slurm", action="store_true", help="also on a Slurm of four nodes, started here")
+    options.add_argument("--ray", action="store_true", help="also on a Ray of three nodes, started here")
     options.add_argument("--note", default="", help="a sentence for the page's head, about the machine")
     options.add_argument("--out", type=Path, default=PAGE, help="write the page here (default: %(default)s)")
     given = options.parse_args()
-    names = ("units", "blocks", "waited", "rounds", "cluster", "slurm")
+    names = ("units", "blocks", "waited", "rounds", "cluster", "slurm", "ray")
     sizes = rows.Sizes(**{name: getattr(given, name) for name in names})
     changed = [
         f"--{name}" + ("" if getattr(given, name) is True else f" {getattr(given, name)}")

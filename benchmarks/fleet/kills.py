@@ -1,4 +1,4 @@
-"""Jobs under kills, and jobs that are cancelled: on this machine, and on a Slurm of four nodes where there is one.
+"""Jobs under kills, and jobs that are cancelled: on this machine, and on Slurm or Ray where they are started.
 
 `python -m benchmarks.fleet.kills FOLDER WORK UNITS CLUSTER` waits for a job, as a process that may be killed.
 """
@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,10 @@ from pathlib import Path
 
 from loader.errors import JobCancelled
 from penstock.compute.attach import cancel
-from penstock.compute.cluster import Cluster, read_cluster
+from penstock.compute.cluster import Cluster, Slot, read_cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.runner_process import __name__ as RUNNER
+from tests.servers.ray_nodes import TOKEN, ray_nodes
 from tests.servers.slurm import NODES, Slurm, end, parent_of, slurm, until
 
 from ..contest import ROOT
@@ -143,15 +145,38 @@ def slurm_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """Cost of a unit beside its own time on Slurm, from the first start of a block on: two slots of a processor."""
     if not sizes.slurm:
         return
-    values, place = [], folder / "slurm-cost"
+    place = folder / "slurm-cost"
     place.mkdir()
     with _slurm(place) as daemons:
-        cluster = read_cluster(slurm_file(place, daemons, 2))
-        for number in range(sizes.rounds):
-            job = job_in(folder / f"slurm-cost-{number}", SHORT)
-            assert computed(job, cluster, sizes.units) == sizes.units
-            values.append((_worked_s(job) * 2 / sizes.units - UNIT_S) * 1e3)
-    yield Row(what="own cost of a unit, Slurm, less starts", values=values, unit="ms", goal=1.0)
+        yield _cost_on("Slurm", read_cluster(slurm_file(place, daemons, 2)), folder, sizes)
+
+
+def ray_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Cost of a unit beside its own time on Ray, as `slurm_cost`."""
+    if not sizes.ray:
+        return
+    with tempfile.TemporaryDirectory(prefix="ray-") as place:  # short, for Ray's sockets
+        os.environ.update(
+            RAY_AUTH_MODE="token",
+            RAY_AUTH_TOKEN=TOKEN,
+            RAY_USAGE_STATS_ENABLED="0",
+            RAY_TMPDIR=place,
+            PYTHONPATH=str(ROOT),
+        )
+        with ray_nodes(Path(place)) as nodes:
+            slot = Slot(cpus=1, number=2)
+            cluster = Cluster(engine="ray", packages=("benchmarks",), address=nodes.address, slot=slot)
+            yield _cost_on("Ray", cluster, folder, sizes)
+
+
+def _cost_on(name: str, cluster: Cluster, folder: Path, sizes: Sizes) -> Row:
+    """Return the cost of a unit on two slots of a processor."""
+    values = []
+    for number in range(sizes.rounds):
+        job = job_in(folder / f"{cluster.engine}-cost-{number}", SHORT)
+        assert computed(job, cluster, sizes.units) == sizes.units
+        values.append((_worked_s(job) * 2 / sizes.units - UNIT_S) * 1e3)
+    return Row(what=f"own cost of a unit, {name}, less starts", values=values, unit="ms", goal=1.0)
 
 
 def _worked_s(job: Job[Number, Number]) -> float:

@@ -42,6 +42,8 @@ class Sizes:
     """File of a cluster that computes the units too."""
     slurm: bool = False
     """True where a Slurm of four nodes is to be started on this machine."""
+    ray: bool = False
+    """True where a Ray of a head and two nodes is to be started on this machine."""
 
 
 def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
@@ -52,7 +54,7 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
     found: dict[str, list[float]] = {}
     for number in range(sizes.rounds):
         for name, cluster in clusters.items():
-            at_once = cluster.cpus * (cluster.slot.number if cluster.engine == "slurm" else 1)
+            at_once = cluster.cpus * (cluster.slot.number if cluster.engine in ("slurm", "ray") else 1)
             job = job_in(folder / f"{cluster.engine}-{number}", SHORT)
             begun = time.perf_counter()
             assert computed(job, cluster, sizes.units) == sizes.units

@@ -1,10 +1,14 @@
 """The engine for Ray where no head answers, and what its cluster file takes."""
 
+from contextlib import closing, contextmanager
+
 import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster
 from penstock.compute.cluster import read_cluster
+from penstock.compute.engines import ray_engine
 from penstock.compute.engines.ray_engine import RayEngine
+from tests.servers.http import HttpServer
 from tests.servers.ports import free_port
 
 RAY = 'engine = "ray"\naddress = "http://head:8265"\n'
@@ -20,6 +24,55 @@ def test_silence_is_no_end():
     ):
         with pytest.raises(EngineUnreachable, match="does not answer"):
             ask()
+
+
+@contextmanager
+def answering(origin):
+    """An engine whose head answers so."""
+    with closing(HttpServer(origin)) as server:
+        yield RayEngine(server.endpoint, slots=1, cpus=1)
+
+
+def test_a_404_of_something_before_the_head_is_no_end():
+    def proxy(_):
+        return 404, b"no backend", {}
+
+    with answering(proxy) as engine, pytest.raises(EngineUnreachable, match="404: no backend"):
+        engine.look("pk-a-1")
+
+    def head(_):
+        return 404, b"Job pk-a-1 does not exist", {}
+
+    with answering(head) as engine:
+        assert engine.look("pk-a-1").state == "ended"
+
+
+def test_a_token_goes_to_the_head_alone(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "planted-token")
+    seen = []
+
+    def elsewhere(request):
+        seen.append(request.headers)
+        return 404, b"Job pk-a-1 does not exist", {}
+
+    with closing(HttpServer(elsewhere)) as other:
+
+        def head(_):
+            return 302, b"", {"Location": f"{other.endpoint}/api/jobs/pk-a-1"}
+
+        with answering(head) as engine, pytest.raises(InvalidCluster, match="302"):
+            engine.look("pk-a-1")
+    assert not seen
+
+
+def test_a_job_that_does_not_end_is_no_cancelled_one(monkeypatch):
+    monkeypatch.setattr(ray_engine, "CANCEL_S", 0.0)
+
+    def head(_):
+        return 200, b'{"status": "RUNNING", "job_id": "01000000"}', {}
+
+    with answering(head) as engine, pytest.raises(EngineUnreachable, match="cancel again"):
+        engine.cancel("pk-a-1")
 
 
 def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):

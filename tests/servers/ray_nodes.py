@@ -33,7 +33,10 @@ class RayNodes:
         from ray.cluster_utils import Cluster
 
         told = {"num_cpus": 2, "object_store_memory": STORE_BYTES}
-        head = {**told, "include_dashboard": True, "dashboard_port": self.port}
+        agent = {
+            "dashboard_agent_listen_port": free_port()
+        }  # Ray's own is taken while another cluster runs here
+        head = {**told, **agent, "include_dashboard": True, "dashboard_port": self.port}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._nodes = [self._cluster.add_node(**told) for _ in range(2)]
         until(self._answers)

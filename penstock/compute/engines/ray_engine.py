@@ -23,6 +23,8 @@ from .ray_element import LINE, LOG_BYTES
 
 ANSWER_S = 30.0
 """A head is waited for this long, in s."""
+CANCEL_S = 120.0
+"""A job that has not ended this long after it was stopped is no answer."""
 END_S = 20
 """Seconds that Ray gives a driver to end its runners, before it kills it."""
 _LOOKS = {
@@ -90,8 +92,11 @@ class RayEngine:
 
     def cancel(self, name: str) -> None:
         """See `Engine.cancel`: Ray tells the driver to end, which waits for its runners."""
+        until_s = time.monotonic() + CANCEL_S
         while (job := self._job(name)) is not None and _LOOKS.get(job["status"]) != "ended":
             self._asked("POST", f"/api/jobs/{name}/stop")
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"{name} has not ended after {CANCEL_S:.0f} s; cancel again")
             time.sleep(0.5)
 
     def logs(self, name: str, element: int) -> str:
@@ -137,13 +142,13 @@ class RayEngine:
         headers = {"Content-Type": "application/json", **_authorization()}
         request = urllib.request.Request(self._address + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            with _OPENER.open(request, timeout=ANSWER_S) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             why = error.read().decode(errors="replace").strip()[-500:]
-            if error.code == 404:
+            if error.code == 404 and "does not exist" in why:  # a 404 of a proxy tells nothing about a job
                 return None
-            if error.code in (400, 401, 403):
+            if error.code in (400, 401, 403) or 300 <= error.code < 400:
                 raise InvalidCluster(
                     f"{self._address} refuses {method} {path}: {error.code} {why}"
                 ) from error
@@ -154,12 +159,24 @@ class RayEngine:
             raise EngineUnreachable(f"{self._address} does not answer {method} {path}: {error}") from error
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Another server would get the token."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none: a redirect is an answer of no use."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
 def _authorization() -> dict[str, str]:
-    """Return the header of a cluster that asks for a token: RAY_AUTH_TOKEN, or the file of RAY_AUTH_TOKEN_PATH."""
+    """Return the header of a cluster that asks for a token, which is looked for where Ray's own tools look."""
     token = os.environ.get("RAY_AUTH_TOKEN", "")
-    if not token and (path := os.environ.get("RAY_AUTH_TOKEN_PATH")):
+    usual = Path.home() / ".ray" / "auth_token"
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or (str(usual) if usual.exists() else "")
+    if not token and path:
         try:
             token = Path(path).read_text().strip()
         except OSError as error:
-            raise InvalidCluster(f"RAY_AUTH_TOKEN_PATH: {error}") from error
+            raise InvalidCluster(f"the token of Ray (RAY_AUTH_TOKEN_PATH): {error}") from error
     return {"Authorization": f"Bearer {token}"} if token else {}

@@ -41,13 +41,13 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
-	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ray and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle'
 
 test-python: $(READY) ## the same tests without the C extension, as where no compiler was
 	PENSTOCK_NATIVE=0 $(MAKE) test
 
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
-	$(PYTEST) $(PARALLEL) -m 'not server and not slurm and not ray and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) -m 'not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle'
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
@@ -91,7 +91,7 @@ collected: $(READY) # Pytest rewrites each test file once: the processes of a fr
 ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted bugs the sample of the day
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
-	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray]'
+	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate
 	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle' --durations=15
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py

@@ -17,6 +17,8 @@ from ..units import parse_size
 from . import runner_process
 from .engines.engine import Engine
 from .engines.inline_engine import InlineEngine
+from .engines.kubernetes import KubernetesEngine
+from .engines.kubernetes_job import KubernetesCluster, Placing
 from .engines.local_engine import LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
@@ -36,6 +38,8 @@ class Slot:
     """Memory, such as "32GiB"; "": as the engine gives."""
     scratch: str = ""
     """Space on the node's own disk; "": unchecked."""
+    gpus: int = 0
+    """Slurm, Kubernetes: GPUs, which all workers of the runner see."""
     number: int = 1
     """Runners at once."""
 
@@ -47,13 +51,15 @@ class Cluster:
     engine: str = "local"
     """Name in `ENGINES`."""
     venv: str = ""
-    """Folder of the environment on the nodes; "": Python of who submits."""
+    """Folder of the environment on the nodes or in the image; "": Python of who submits, or the image's."""
+    image: str = ""
+    """Kubernetes: image of the runners, by its digest."""
     packages: tuple[str, ...] = ()
     """Packages whose works may run, besides penstock's own."""
     slot: Slot = field(default_factory=Slot)
     """Share of a runner."""
     queue: str = ""
-    """Slurm: partition; "": its default."""
+    """Slurm: partition; "": its default. Kubernetes: Kueue's LocalQueue; "": none."""
     account: str = ""
     """Slurm: account that pays; "": its default."""
     environment: str = ""
@@ -68,11 +74,20 @@ class Cluster:
     """Slurm: elements of an array, at most."""
     address: str = ""
     """Ray: URL of the head's dashboard, such as "http://head:8265"."""
+    secret: str = ""
+    """Kubernetes: name of a Secret, whose keys are variables of the runners."""
+    kubernetes: Placing = field(default_factory=Placing)
+    """Kubernetes: where pods run."""
 
     @property
     def cpus(self) -> int:
         """Processors of a runner."""
         return self.slot.cpus or (n_cores() if self.engine in ("inline", "local") else 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the node's own disk that a runner needs; 0: unchecked."""
+        return parse_size(self.slot.scratch) if self.slot.scratch else 0
 
     @property
     def memory_bytes(self) -> int:
@@ -95,7 +110,8 @@ class Cluster:
             "memory": str(self.memory_bytes),
             "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
         }
-        python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else sys.executable
+        here = "python" if self.image else sys.executable
+        python = f"{self.venv.rstrip('/')}/bin/python" if self.venv else here
         options = [word for name, value in told.items() for word in (f"--{name}", value)]
         return [python, "-m", runner_process.__name__, *options]
 
@@ -106,7 +122,8 @@ def _slurm(cluster: Cluster) -> Engine:
             slots=cluster.slot.number,
             cpus=cluster.cpus,
             memory_bytes=cluster.memory_bytes,
-            scratch_bytes=parse_size(cluster.slot.scratch) if cluster.slot.scratch else 0,
+            gpus=cluster.slot.gpus,
+            scratch_bytes=cluster.scratch_bytes,
             limit_s=cluster.limit_s,
             queue=cluster.queue,
             account=cluster.account,
@@ -128,8 +145,25 @@ def _ray(cluster: Cluster) -> Engine:
     )
 
 
+def _kubernetes(cluster: Cluster) -> Engine:
+    return KubernetesEngine(
+        KubernetesCluster(
+            slots=cluster.slot.number,
+            image=cluster.image,
+            cpus=cluster.cpus,
+            memory_bytes=cluster.memory_bytes,
+            gpus=cluster.slot.gpus,
+            scratch_bytes=cluster.scratch_bytes,
+            queue=cluster.queue,
+            secret=cluster.secret,
+            placing=cluster.kubernetes,
+        )
+    )
+
+
 ENGINES: Mapping[str, Callable[[Cluster], Engine]] = {
     "inline": lambda _: InlineEngine(),
+    "kubernetes": _kubernetes,
     "local": lambda _: LocalEngine(),
     "ray": _ray,
     "slurm": _slurm,
@@ -138,9 +172,13 @@ ENGINES: Mapping[str, Callable[[Cluster], Engine]] = {
 _ONLY_OF = {
     "address": ("ray",),
     "environment": ("ray", "slurm"),
-    **dict.fromkeys(("queue", "account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
+    "queue": ("kubernetes", "slurm"),
+    "scratch": ("kubernetes", "slurm"),
+    "gpus": ("kubernetes", "slurm"),
+    **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
+    **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
-"""Key -> engines that take it."""
+"""Key of the file, or of its table `slot`, -> engines that take it."""
 
 
 def read_cluster(path: str | Path) -> Cluster:
@@ -150,6 +188,8 @@ def read_cluster(path: str | Path) -> Cluster:
         slot = given.get("slot", {})
         _check_keys("", given, Cluster)
         _check_keys("slot.", slot if isinstance(slot, dict) else {}, Slot)
+        placing = given.get("kubernetes", {})
+        _check_keys("kubernetes.", placing if isinstance(placing, dict) else {}, Placing)
         cluster = from_mapping(given, Cluster)
         for size in (cluster.slot.memory, cluster.slot.scratch):
             parse_size(size or "0")
@@ -158,7 +198,7 @@ def read_cluster(path: str | Path) -> Cluster:
     if cluster.engine not in ENGINES:
         raise InvalidCluster(f"{path}: engine = {cluster.engine!r}; accepted: {', '.join(sorted(ENGINES))}")
     for name, engines in _ONLY_OF.items():
-        if name in given and cluster.engine not in engines:
+        if (name in given or name in slot) and cluster.engine not in engines:
             raise InvalidCluster(
                 f"{path}: {name} is for {' and '.join(engines)}, and the engine is {cluster.engine!r}; remove it"
             )
@@ -167,8 +207,6 @@ def read_cluster(path: str | Path) -> Cluster:
             f"{path}: address = {cluster.address!r}; accepted: the URL of the head's dashboard, such as "
             "'http://head:8265'"
         )
-    if cluster.engine == "ray" and cluster.slot.scratch:
-        raise InvalidCluster(f"{path}: slot.scratch is not known to Ray; remove it")
     if cluster.slot.cpus < 0 or cluster.slot.number < 1:
         raise InvalidCluster(f"{path}: slot.cpus is at least 0, slot.number at least 1")
     return cluster

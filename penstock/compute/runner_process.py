@@ -59,9 +59,8 @@ def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) ->
         raise ObjectNotFound(f"{folder.key('job.json')} in {store.url}")
     packages = given.packages.split(",")
     workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory)
-    name = RunnerName(
-        attempt=given.attempt, element=given.element, elements=given.elements, node=socket.gethostname()
-    )
+    node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is its own
+    name = RunnerName(attempt=given.attempt, element=given.element, elements=given.elements, node=node)
     return Runner(folder, description, name, compute(workers), packages)
 
 

@@ -87,8 +87,8 @@ def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
     [
         ('engine = "ray"\n', "dashboard"),
         ('engine = "ray"\naddress = "head:8265"\n', "head:8265"),
-        (RAY + 'queue = "long"\n', "queue is for slurm"),
-        (RAY + '[slot]\nscratch = "1GiB"\n', "slot.scratch"),
+        (RAY + 'queue = "long"\n', "queue is for kubernetes and slurm"),
+        (RAY + '[slot]\nscratch = "1GiB"\n', "scratch is for kubernetes and slurm"),
         ('address = "http://head:8265"\n', "address is for ray"),
     ],
 )

@@ -1,0 +1,130 @@
+"""Kubernetes as an engine: an attempt at a job is one Indexed Job of the attempt's name, and each pod is a runner.
+
+Schema-checked, run against an emulator, never on a cluster by us. The name is the handle. The store says what is done;
+Kubernetes is asked alone if anything still waits or runs. Needs release 1.29 or newer.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from loader.errors import EngineUnreachable
+
+from .engine import Look
+from .kubernetes_api import KubernetesApi, how_ended, is_true, why_pending
+from .kubernetes_job import QUEUE_LABEL, KubernetesCluster, job_object
+
+CANCEL_S = 120.0
+"""Pods on a node that is lost stay until Kubernetes takes the node for down."""
+ASK_S = 0.5
+"""Seconds between two questions whether a Job is gone."""
+
+
+class KubernetesEngine:
+    """Attempts in one namespace of a cluster, by name: 'pk-<job>-<attempt>'."""
+
+    look_s = 5.0
+
+    def __init__(self, cluster: KubernetesCluster) -> None:
+        self._cluster = cluster
+        self._api = KubernetesApi(cluster.placing.context, cluster.placing.namespace)
+
+    def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
+        """Place an attempt; one that is there already stays, and counts.
+
+        A Job that has ended keeps its name for a day. It is of a folder that was cleared since: it makes room.
+
+        Raises: EngineUnreachable, after which it may have been placed; InvalidCluster if Kubernetes refuses.
+        """
+        body = job_object(self._cluster, name, runner, n_blocks, final)
+        until_s = time.monotonic() + CANCEL_S
+        while not self._api.create_job(body):
+            found = self._api.job(name)
+            if found is not None:
+                if not _is_leaving(found) and not is_true(found, "Complete", "Failed"):
+                    return
+                self._api.delete_job(name, found["metadata"]["uid"])
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"an earlier Job {name} is not gone after {CANCEL_S:.0f} s")
+            time.sleep(ASK_S)
+
+    def find(self, name: str) -> bool:
+        """Return whether Kubernetes has an attempt. Raises: EngineUnreachable."""
+        return self._api.job(name) is not None
+
+    def look(self, name: str) -> Look:
+        """Return the state of an attempt that was placed. Costs a request, and one more where pods wait.
+
+        Raises: EngineUnreachable, which is no end.
+        """
+        job = self._api.job(name)
+        if job is None:
+            left = [
+                one for one in self._api.pods(name) if one["status"].get("phase") in ("Pending", "Running")
+            ]
+            return Look(state="running", running=len(left), reason="ending") if left else Look(state="ended")
+        if is_true(job, "Complete", "Failed"):
+            return Look(state="ended")
+        spec, status = job["spec"], job.get("status", {})
+        active, ending = status.get("active", 0), status.get("terminating", 0)
+        if _is_leaving(job):
+            return Look(state="running", running=active + ending, reason="ending")
+        reasons: Counter[str] = Counter()
+        if active > status.get("ready", 0):
+            reasons.update(why_pending(pod) for pod in self._api.pods(name, phase="Pending"))
+        running = max(0, active - reasons.total()) + ending
+        ended = _n_indexes(status.get("completedIndexes", "")) + _n_indexes(status.get("failedIndexes", ""))
+        without = max(0, spec["completions"] - ended - active - ending)
+        waiting = reasons.total() + without
+        reason = ", ".join(f"{why} ({n})" for why, n in reasons.most_common())
+        if spec.get("suspend"):
+            reason = self._why_suspended(job)
+        elif without and not reason:
+            reason = f"no free slot ({without})"
+        state = "running" if running else "waiting"
+        return Look(state=state, reason=reason, waiting=waiting, running=running)  # type: ignore[arg-type]
+
+    def _why_suspended(self, job: dict[str, Any]) -> str:
+        queue = job["metadata"].get("labels", {}).get(QUEUE_LABEL)
+        if not queue:
+            return "suspended"
+        told = self._api.queued(job["metadata"]["uid"])
+        return f"suspended by queue {queue}: {told or 'no word of Kueue'}"
+
+    def cancel(self, name: str) -> None:
+        """Delete an attempt that has not ended, and return when its last pod is gone. Raises: EngineUnreachable."""
+        until_s = time.monotonic() + CANCEL_S
+        while self.look(name).state != "ended":
+            job = self._api.job(name)
+            if job is not None and not _is_leaving(job):
+                self._api.delete_job(name, job["metadata"]["uid"])
+            if time.monotonic() > until_s:
+                raise EngineUnreachable(f"pods of {name} have not ended after {CANCEL_S:.0f} s; cancel again")
+            time.sleep(ASK_S)
+
+    def logs(self, name: str, element: int) -> str:
+        """Return the last 64 KiB that the newest pod of an element wrote, and how it ended; "" without any.
+
+        Raises: EngineUnreachable.
+        """
+        pods = self._api.pods(name, element=element)
+        for pod in sorted(pods, key=lambda one: str(one["metadata"]["creationTimestamp"]), reverse=True):
+            text, end = self._api.log(pod["metadata"]["name"]), how_ended(pod)
+            if text or end:
+                return "\n".join(filter(None, [text.rstrip("\n"), end])) + "\n"
+        return ""
+
+    def close(self) -> None:
+        """Leave attempts to Kubernetes: they go on."""
+        self._api.close()
+
+
+def _is_leaving(job: dict[str, Any]) -> bool:
+    return "deletionTimestamp" in job["metadata"]
+
+
+def _n_indexes(text: str) -> int:
+    """Return how many indexes Kubernetes' text names: 5 for '1,3-5,7'."""
+    runs = [run.partition("-") for run in text.split(",") if run]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in runs)

@@ -1,0 +1,194 @@
+"""Kubernetes' API server through the official client: Jobs, their pods, and why they wait, as plain JSON.
+
+Only an answer of the server counts. One that is out of reach, or overloaded, says nothing about a Job.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loader.errors import EngineUnreachable, InvalidCluster, MissingDependency
+
+ANSWER_S = (10.0, 60.0)
+"""Seconds for a connection, and for an answer."""
+JOB_LABEL = "batch.kubernetes.io/job-name"
+INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+TAIL_LINES = 1000
+LOG_BYTES = 64 * 2**10
+_KUEUE = ("v1beta2", "v1beta1")
+_SILENT = frozenset({0, 408, 429})
+"""Statuses that say nothing of the question, beside those from 500 on; 0: the client's, of TLS."""
+_OF_THE_USER = frozenset({401, 403})
+"""Statuses that refuse who asks; after an answer they pass: a token is renewed, a quota is free again."""
+
+Json = dict[str, Any]
+
+
+class KubernetesApi:
+    """The API server of a kubeconfig's context, or of the cluster that this process runs in. All in one namespace.
+
+    Methods raise EngineUnreachable for a server that does not answer, InvalidCluster for one that refuses.
+    """
+
+    def __init__(self, context: str, namespace: str) -> None:
+        """Find the server and who asks it. Raises: InvalidCluster, MissingDependency."""
+        try:
+            from kubernetes import client, config
+        except ImportError as error:
+            raise MissingDependency(
+                "clusters of Kubernetes need its client: pip install 'penstock[k8s]'"
+            ) from error
+        self._namespace, self._heard = namespace, False
+        self._config_error, self._refusal = config.ConfigException, client.ApiException
+        configuration = client.Configuration()
+        try:
+            if context or not _inside():
+                config.load_kube_config(
+                    context=context or None, client_configuration=configuration, persist_config=False
+                )
+            else:
+                config.load_incluster_config(client_configuration=configuration)
+        except (config.ConfigException, OSError) as error:
+            raise InvalidCluster(
+                f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
+            ) from error
+        self._client = client.ApiClient(configuration=configuration)
+        self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
+        self._objects = client.CustomObjectsApi(self._client)
+
+    def create_job(self, body: Json) -> bool:
+        """Create a Job; return False where one of its name is there."""
+        create = self._batch.create_namespaced_job
+        return self._ask(create, body=body, field_validation="Strict", silent=(409,)) is not None
+
+    def job(self, name: str) -> Json | None:
+        """Return a Job, None where there is none."""
+        return self._json(self._batch.read_namespaced_job, name=name, silent=(404,))
+
+    def delete_job(self, name: str, uid: str) -> None:
+        """Begin to delete a Job, which goes once its last pod has ended. uid: of this Job, and no later one."""
+        body = {"propagationPolicy": "Foreground", "preconditions": {"uid": uid}}
+        self._ask(self._batch.delete_namespaced_job, name=name, body=body, silent=(404, 409))
+
+    def pods(self, job: str, *, element: int | None = None, phase: str = "") -> list[Json]:
+        """Return the pods of a Job: of all elements or of one, in any phase or in one."""
+        labels = f"{JOB_LABEL}={job}" + ("" if element is None else f",{INDEX_LABEL}={element}")
+        chosen: dict[str, Any] = {"field_selector": f"status.phase={phase}"} if phase else {}
+        found = self._json(self._core.list_namespaced_pod, label_selector=labels, **chosen)
+        return list(found["items"]) if found else []
+
+    def log(self, pod: str) -> str:
+        """Return the last 64 KiB that a pod wrote, "" where it has not begun or is gone."""
+        read = self._core.read_namespaced_pod_log
+        text = self._ask(read, name=pod, tail_lines=TAIL_LINES, silent=(400, 404))
+        return (text or b"")[-LOG_BYTES:].decode(errors="replace")
+
+    def queued(self, uid: str) -> str:
+        """Return why Kueue lets a Job wait, "" where it has not said so or may not be asked."""
+        for version in _KUEUE:
+            found = self._json(
+                self._objects.list_namespaced_custom_object,
+                group="kueue.x-k8s.io",
+                version=version,
+                plural="workloads",
+                label_selector=f"kueue.x-k8s.io/job-uid={uid}",
+                silent=(403, 404),
+            )
+            for workload in (found or {}).get("items", []):
+                for condition in workload.get("status", {}).get("conditions", []):
+                    if condition["status"] == "False" and condition.get("message"):
+                        return str(condition["message"])
+        return ""
+
+    def close(self) -> None:
+        """Close connections."""
+        self._client.close()
+
+    def _json(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **given: Any) -> Json | None:
+        answer = self._ask(call, silent=silent, **given)
+        if answer is None:
+            return None
+        try:
+            return dict(json.loads(answer))
+        except ValueError as error:  # of something between here and the server
+            raise EngineUnreachable(f"the API server's answer is no JSON: {error}") from error
+
+    def _ask(self, call: Callable[..., Any], *, silent: tuple[int, ...] = (), **given: Any) -> bytes | None:
+        """Return the body of an answer, None for a status of `silent`."""
+        from urllib3.exceptions import HTTPError
+
+        try:
+            response = call(
+                namespace=self._namespace, **given, _preload_content=False, _request_timeout=ANSWER_S
+            )
+            body = bytes(response.data)
+        except self._refusal as error:
+            self._refused(error, silent)
+            return None
+        except (HTTPError, OSError, self._config_error) as error:  # the last: of credentials that are renewed
+            raise EngineUnreachable(
+                f"the API server of Kubernetes does not answer: {type(error).__name__}: {error}"
+            ) from error
+        self._heard = True
+        return body
+
+    def _refused(self, error: Any, silent: tuple[int, ...]) -> None:
+        status = error.status or 0
+        told = f"Kubernetes answers {status}: {_message(error)}"
+        if status in silent:
+            self._heard = True
+        elif status in _SILENT or status >= 500 or (status in _OF_THE_USER and self._heard):
+            raise EngineUnreachable(told) from error
+        else:
+            raise InvalidCluster(
+                f"{told}; see image, queue, secret, slot and kubernetes of the cluster"
+            ) from error
+
+
+def is_true(conditioned: Mapping[str, Any], *kinds: str) -> bool:
+    """Return whether the status of an object has one of these conditions."""
+    conditions = conditioned.get("status", {}).get("conditions", [])
+    return any(one["type"] in kinds and one["status"] == "True" for one in conditions)
+
+
+def why_pending(pod: Mapping[str, Any]) -> str:
+    """Return why a pod does not run yet, in Kubernetes' words."""
+    status = pod.get("status", {})
+    for container in status.get("containerStatuses", []):
+        waiting = container.get("state", {}).get("waiting")
+        if waiting:
+            return _words(waiting)
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return _words(condition)
+    return "Pending"
+
+
+def how_ended(pod: Mapping[str, Any]) -> str:
+    """Return how a pod ended and where, "" before its end."""
+    status = pod.get("status", {})
+    node = pod.get("spec", {}).get("nodeName", "no node")
+    for container in status.get("containerStatuses", []):
+        ended = container.get("state", {}).get("terminated")
+        if ended:
+            return f"{pod['metadata']['name']} on {node} ended with {ended['exitCode']}: {_words(ended)}"
+    if status.get("phase") == "Failed":
+        return f"{pod['metadata']['name']} on {node} failed: {_words(status)}"
+    return ""
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    return ": ".join(str(told[name]) for name in ("reason", "message") if told.get(name)) or "no reason"
+
+
+def _message(error: Any) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)
+
+
+def _inside() -> bool:
+    """Return whether this process is a pod that has no kubeconfig."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ

@@ -1,0 +1,369 @@
+"""An API server of Kubernetes with its Job controller, for tests marked `k8s`: pods are processes of this machine.
+
+It knows what penstock asks of one. Objects are held to the schemas of release 1.37, unknown keys refused, and to rules
+of the real server that schemas miss. No cluster was asked: it is an emulator.
+"""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+RELEASE = "1.37"
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Pod:
+    """A pod, whose container is a process."""
+
+    body: Json
+    process: "subprocess.Popen[bytes] | None" = None
+    log: Path | None = None
+    told_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Objects of one namespace, and the controller that works at them. folder: of logs."""
+
+    folder: Path
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    jobs: dict[str, Json] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    workloads: list[Json] = field(default_factory=list)
+    free: int = 100
+    """Pods that fit on the nodes."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def create(self, body: Json) -> tuple[int, Json]:
+        if wrong := wrong_in(body):
+            return 422, {"message": wrong}
+        name = body["metadata"]["name"]
+        if name in self.jobs:
+            return 409, {"message": f"jobs.batch {name} already exists"}
+        body["metadata"]["uid"] = f"uid-{next(self.numbers)}"
+        body["status"] = {"conditions": []}
+        self.jobs[name] = body
+        return 201, body
+
+    def delete(self, name: str, body: Json) -> tuple[int, Json]:
+        job = self.jobs.get(name)
+        if job is None:
+            return 404, {"message": f"jobs.batch {name} not found"}
+        if body.get("preconditions", {}).get("uid", job["metadata"]["uid"]) != job["metadata"]["uid"]:
+            return 409, {"message": "the uid is another"}
+        job["metadata"].setdefault("deletionTimestamp", "now")
+        return 200, job
+
+    def of(self, name: str) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.body["metadata"]["labels"][JOB] == name]
+
+    def kill(self, evicted: bool = False) -> None:
+        """End a pod that runs: as the kernel does, or as whoever drains its node."""
+        pod = next(
+            one for one in self.pods.values() if one.process is not None and one.process.poll() is None
+        )
+        if evicted:
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+            pod.body["status"]["conditions"].append(condition)
+            self.tell(pod)
+        else:
+            os.killpg(pod.process.pid, signal.SIGKILL)
+
+    def tell(self, pod: Pod) -> None:
+        """SIGTERM, and SIGKILL after the grace period."""
+        if pod.process is None or pod.process.poll() is not None:
+            return
+        if not pod.told_s:
+            pod.told_s = time.monotonic()
+            pod.process.terminate()
+        elif time.monotonic() - pod.told_s > pod.body["spec"]["terminationGracePeriodSeconds"]:
+            os.killpg(pod.process.pid, signal.SIGKILL)
+
+    def work(self) -> None:
+        """What the controllers do, once."""
+        with self.lock:
+            for name, job in list(self.jobs.items()):
+                for pod in self.of(name):
+                    self._settle(pod)
+                if "deletionTimestamp" in job["metadata"]:
+                    self._remove(name)
+                elif not job["status"]["conditions"] and not job["spec"].get("suspend"):
+                    self._drive(name, job)
+
+    def stop(self) -> None:
+        """End every pod."""
+        for pod in self.pods.values():
+            if pod.process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(pod.process.pid, signal.SIGKILL)
+                pod.process.wait()
+
+    def _settle(self, pod: Pod) -> None:
+        status = pod.body["status"]
+        if pod.process is None or pod.process.poll() is None or status["phase"] != "Running":
+            return
+        with suppress(ProcessLookupError):  # what of the container is left
+            os.killpg(pod.process.pid, signal.SIGKILL)
+        code = pod.process.returncode
+        code = 128 - code if code < 0 else code
+        status["phase"] = "Failed" if code else "Succeeded"
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed"}
+        status["containerStatuses"] = [{"name": "runner", "state": {"terminated": ended}}]
+
+    def _remove(self, name: str) -> None:
+        pods = self.of(name)
+        for pod in pods:
+            self.tell(pod)
+        if all(pod.process is None or pod.process.poll() is not None for pod in pods):
+            for pod in pods:
+                self._settle(pod)
+                del self.pods[pod.body["metadata"]["name"]]
+            del self.jobs[name]
+
+    def _drive(self, name: str, job: Json) -> None:
+        spec, status, pods = job["spec"], job["status"], self.of(name)
+        done, failed, active = set(), set(), list[Pod]()
+        for index in range(spec["completions"]):
+            mine = [pod for pod in pods if pod.body["metadata"]["labels"][INDEX] == str(index)]
+            live = [pod for pod in mine if pod.body["status"]["phase"] in ("Pending", "Running")]
+            active += live
+            if any(pod.body["status"]["phase"] == "Succeeded" for pod in mine):
+                done.add(index)
+            elif any(map(self._fails_index(spec), mine)) or (
+                sum(map(counts, mine)) > spec["backoffLimitPerIndex"]
+            ):
+                failed.add(index)
+            elif not live and len(active) < spec["parallelism"]:
+                active.append(self._begin(name, job, index))
+        for pod in active:
+            if pod.body["status"]["phase"] == "Pending":
+                self._schedule(pod, job)
+        ready = sum(pod.body["status"]["phase"] == "Running" for pod in active)
+        status.update(
+            active=len(active), ready=ready, completedIndexes=indexes(done), failedIndexes=indexes(failed)
+        )
+        if len(done) + len(failed) == spec["completions"]:
+            status["conditions"] = [{"type": "Failed" if failed else "Complete", "status": "True"}]
+
+    @staticmethod
+    def _fails_index(spec: Json) -> Any:
+        rules = [rule for rule in spec["podFailurePolicy"]["rules"] if rule["action"] == "FailIndex"]
+        codes = {code for rule in rules for code in rule["onExitCodes"]["values"]}
+        return lambda pod: exit_code(pod) in codes
+
+    def _begin(self, name: str, job: Json, index: int) -> Pod:
+        number = next(self.numbers)
+        labels = {JOB: name, INDEX: str(index)}
+        metadata = {
+            "name": f"{name}-{index}-{number}",
+            "labels": labels,
+            "creationTimestamp": f"{number:09d}",
+        }
+        spec = {**job["spec"]["template"]["spec"], "nodeName": f"node-{number % 3}"}
+        pod = Pod({"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": []}})
+        self.pods[metadata["name"]] = pod
+        return pod
+
+    def _schedule(self, pod: Pod, job: Json) -> None:
+        running = sum(one.body["status"]["phase"] == "Running" for one in self.pods.values())
+        if running >= self.free:
+            words = {"reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}
+            pod.body["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", **words}]
+            return
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        index = pod.body["metadata"]["labels"][INDEX]
+        variables = {"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": index}
+        for one in container["env"]:
+            source = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            variables[one["name"]] = (
+                pod.body["spec"]["nodeName"] if source == "spec.nodeName" else one["value"]
+            )
+        for one in container.get("envFrom", ()):
+            variables |= self.secrets[one["secretRef"]["name"]]
+        command = [expanded(word, variables) for word in container["command"]]
+        pod.log = self.folder / f"{pod.body['metadata']['name']}.log"
+        with pod.log.open("wb") as log:
+            pod.process = subprocess.Popen(
+                command,
+                env=variables,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        pod.body["status"] |= {"phase": "Running", "conditions": []}
+
+
+JOB, INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
+
+
+def expanded(word: str, variables: dict[str, str]) -> str:
+    """Return a word of a command as Kubernetes makes it: $(NAME) by its value, $$ as $."""
+
+    def one(found: "re.Match[str]") -> str:
+        return "$" if found[0] == "$$" else variables.get(found[1], found[0])
+
+    return re.sub(r"\$\$|\$\((\w+)\)", one, word)
+
+
+def exit_code(pod: Pod) -> int | None:
+    for one in pod.body["status"].get("containerStatuses", ()):
+        return int(one["state"]["terminated"]["exitCode"])
+    return None
+
+
+def counts(pod: Pod) -> bool:
+    """Return whether a pod's end counts against its index: no eviction does, as the policy asks."""
+    evicted = any(one["type"] == "DisruptionTarget" for one in pod.body["status"]["conditions"])
+    return pod.body["status"]["phase"] == "Failed" and not evicted
+
+
+def indexes(numbers: set[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
+
+
+def wrong_in(body: Json) -> str:
+    """Return why the server refuses a Job, "" for one that it takes."""
+    import kubernetes_validate
+
+    try:
+        kubernetes_validate.validate(body, RELEASE, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return str(error)
+    spec = body["spec"]
+    pod = spec["template"]["spec"]
+    rules = {
+        "an Indexed Job needs completions": spec.get("completionMode") != "Indexed"
+        or spec.get("completions"),
+        "backoffLimitPerIndex needs Indexed": spec.get("completionMode") == "Indexed",
+        "podFailurePolicy needs restartPolicy Never": pod.get("restartPolicy") == "Never",
+        "podReplacementPolicy of a podFailurePolicy is Failed": spec.get("podReplacementPolicy") == "Failed",
+        "completions is at most 100000 with backoffLimitPerIndex": spec["completions"] <= 100_000,
+        "a name has at most 63 characters": len(body["metadata"]["name"]) <= 63,
+        "a container needs an image": all(one.get("image") for one in pod["containers"]),
+    }
+    return "; ".join(what for what, holds in rules.items() if not holds)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    cluster: Cluster
+
+    def do_POST(self) -> None:
+        with self.cluster.lock:
+            self._answer(*self.cluster.create(self._body()))
+
+    def do_DELETE(self) -> None:
+        with self.cluster.lock:
+            self._answer(*self.cluster.delete(self.path.partition("?")[0].rpartition("/")[2], self._body()))
+
+    def do_GET(self) -> None:
+        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+        with self.cluster.lock:
+            if path.endswith("/log"):
+                pod = self.cluster.pods.get(path.split("/")[-2])
+                text = pod.log.read_bytes() if pod is not None and pod.log is not None else None
+                self._raw(404 if text is None else 200, text or b"{}")
+            elif "/jobs/" in path:
+                job = self.cluster.jobs.get(path.rpartition("/")[2])
+                self._answer(200 if job else 404, job or {"message": "not found"})
+            elif path.endswith("/workloads"):
+                self._answer(200, {"items": self.cluster.workloads})
+            else:
+                wanted = dict(one.split("=") for one in query.get("labelSelector", [""])[0].split(",") if one)
+                phase = query.get("fieldSelector", ["status.phase="])[0].removeprefix("status.phase=")
+                self._answer(200, {"items": [pod.body for pod in self._pods(wanted, phase)]})
+
+    def _pods(self, wanted: dict[str, str], phase: str) -> list[Pod]:
+        return [
+            pod
+            for pod in self.cluster.pods.values()
+            if wanted.items() <= pod.body["metadata"]["labels"].items()
+            and phase in ("", pod.body["status"]["phase"])
+        ]
+
+    def _body(self) -> Json:
+        found: Json = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        return found
+
+    def _answer(self, status: int, body: Json) -> None:
+        self._raw(status, json.dumps(body).encode())
+
+    def _raw(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class Server:
+    """The API server, which a test may take away for a while."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._handler = type("Handler", (_Handler,), {"cluster": cluster})
+        self._http: ThreadingHTTPServer | None = None
+        self.port = 0
+        self._ends = threading.Event()
+        self._controller = threading.Thread(target=self._control)
+
+    def start(self) -> None:
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        self.port = self._http.server_address[1]
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
+        if not self._controller.is_alive():
+            self._controller.start()
+
+    def away(self) -> None:
+        """End the server; pods and the controller go on."""
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+
+    def stop(self) -> None:
+        self._ends.set()
+        self._controller.join()
+        self.away()
+        self.cluster.stop()
+
+    def _control(self) -> None:
+        while not self._ends.wait(0.1):
+            self.cluster.work()
+
+
+def kubeconfig(port: int) -> str:
+    """Return the text of a kubeconfig for it."""
+    cluster = {"name": "tests", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    user = {"name": "tests", "user": {"token": "planted-token-of-the-tests"}}
+    context = {"name": "tests", "context": {"cluster": "tests", "user": "tests"}}
+    told = {"apiVersion": "v1", "kind": "Config", "current-context": "tests"}
+    return json.dumps({**told, "clusters": [cluster], "users": [user], "contexts": [context]})
+
+
+@contextmanager
+def kubernetes(folder: Path) -> Iterator[Server]:
+    """Yield a fresh server; it ends with the block, and so do its pods."""
+    server = Server(Cluster(folder))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -77,7 +77,7 @@ class Cluster:
     secret: str = ""
     """Kubernetes: name of a Secret, whose keys are variables of the runners."""
     kubernetes: Placing = field(default_factory=Placing)
-    """Kubernetes: where pods run."""
+    """Kubernetes: place of pods."""
 
     @property
     def cpus(self) -> int:

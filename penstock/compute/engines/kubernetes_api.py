@@ -45,7 +45,10 @@ class KubernetesApi:
         try:
             if context or not _inside():
                 config.load_kube_config(
-                    context=context or None, client_configuration=configuration, persist_config=False
+                    os.environ.get("KUBECONFIG"),  # which the client reads once, when it is imported
+                    context=context or None,
+                    client_configuration=configuration,
+                    persist_config=False,
                 )
             else:
                 config.load_incluster_config(client_configuration=configuration)
@@ -53,6 +56,7 @@ class KubernetesApi:
             raise InvalidCluster(
                 f"no cluster of Kubernetes: {error}; set KUBECONFIG, or kubernetes.context of the cluster's file"
             ) from error
+        configuration.retries = False  # silence is told at once, and asked about again by who waits
         self._client = client.ApiClient(configuration=configuration)
         self._batch, self._core = client.BatchV1Api(self._client), client.CoreV1Api(self._client)
         self._objects = client.CustomObjectsApi(self._client)

@@ -32,7 +32,7 @@ class Toleration:
     key: str = ""
     """Name of the taint; "": any, with the operator Exists."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """How the taint's value is held against `value`."""
+    """Comparison of the taint's value with `value`."""
     value: str = ""
     """Value of the taint."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
@@ -41,7 +41,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """Where pods run: the table `[kubernetes]` of a cluster's file."""
+    """Place of pods: the table `[kubernetes]` of a cluster's file."""
 
     context: str = ""
     """Context of the kubeconfig; "": its current one, and inside a pod the pod's own service account."""
@@ -76,7 +76,7 @@ class KubernetesCluster:
     secret: str = ""
     """Name of a Secret, whose keys are variables of the pods; "": none."""
     placing: Placing = field(default_factory=Placing)
-    """Where pods run."""
+    """Place of pods."""
 
     def __post_init__(self) -> None:
         """Check numbers and image. Raises: InvalidCluster."""

@@ -106,7 +106,9 @@ def export(
         refuse(format, version.name, losses)
     report = Exported(format=format, url=store.url, version=version.name, id=version.id)
     report.lost = [loss._asdict() for loss in losses]
-    journal = ExportJournal(store, _identity(version, format, where, without, losses))
+    told = _identity(version, format, where, without, losses)
+    # Units that write are other units: neither goes on with an export that the other began.
+    journal = ExportJournal(store, told | ({"copied": True} if copied else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
     work = _Work(exporter, selection, store, journal)
     made = in_threads(work, units, workers, report.failures)

@@ -24,7 +24,6 @@ _COMPANIONS_OF_READ: Mapping[str, re.Pattern[str]] = {
     "litdata-compressed": re.compile(r"^index\.json$"),
     "mds-compressed": re.compile(r"^index\.json$"),
     "rlds": re.compile(r"\.json$"),
-    "rosbag": re.compile(r"(^|/)metadata\.yaml$|\.db3$"),
 }
 
 

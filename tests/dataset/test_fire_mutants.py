@@ -76,12 +76,9 @@ def a_takedown_looks_once(patch):
     """What was published while it worked is not retired."""
     real, first = run.find, {}
 
-    def find(root, dataset, deny):
-        return (
-            first.setdefault(root.url, None)
-            or first.update({root.url: real(root, dataset, deny)})
-            or first[root.url]
-        )
+    def find(tables, dataset, *known):
+        url = tables.root.url
+        return first.setdefault(url, None) or first.update({url: real(tables, dataset, *known)}) or first[url]
 
     for module in (run, steps):
         patch.setattr(module, "find", find)

@@ -25,6 +25,7 @@ from penstock.registered.sealing import seal
 from penstock.sources.content_digest import content_digest
 from penstock.sources.run_import import import_place
 from penstock.takedown.finding.find import find
+from penstock.takedown.run import keys_tables
 from penstock.verify.root import verify_root
 from penstock.verify.version import verify
 
@@ -217,7 +218,7 @@ def test_a_takedown_looks_for_the_seal_and_the_next_version_is_sealed_by_its_ind
     told = ["--by", "a", "--reason", "asked", "--root", root.url]
     assert main(["takedown", "request", "--dataset", "photos", "--sample", "1/0003", *told]) == 0
     n = root.state.denies[-1].n
-    found = find(root, "photos", root.state.denies[-1])
+    found = find(keys_tables(root, root.state.denies[-1], None), "photos")
     mine = [row for row in version.parts.shard_rows().to_pylist() if row["path"].endswith("001.tar")]
     paths = {place["path"] for place in found.places if place["check"] == "absent"}
     assert {IndexPlace.of(row).seal for row in mine} <= paths

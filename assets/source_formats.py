@@ -8,7 +8,6 @@ The registries are imported for a source with a format alone: definitions of med
 """
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ UNFIT = {
     "lerobot": "rows and videos of an episode lie in several files",
 }
 """Format -> the reason why an object of it is no raw object."""
-_COMPANIONS_OF_READ: Mapping[str, re.Pattern[str]] = {
-    "hf": re.compile(r"\.(json|md)$"),
-    "litdata-compressed": re.compile(r"^index\.json$"),
-    "mds-compressed": re.compile(r"^index\.json$"),
-    "rlds": re.compile(r"\.json$"),
-}
 
 
 def walked_formats() -> list[str]:
@@ -45,9 +38,9 @@ def companions(format: str) -> re.Pattern[str] | None:
     """Return the names of objects that tell of others, and hold no samples; None where objects stand for themselves."""
     if not format:
         return None
-    from loader.foreign import COMPANIONS
+    from penstock.sources import COMPANIONS
 
-    return COMPANIONS.get(format) or _COMPANIONS_OF_READ.get(format)
+    return COMPANIONS.get(format)
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:

@@ -8,10 +8,12 @@ Equal samples give equal bytes: an export that was killed is continued by doing 
 every format of the registry to the same laws.
 """
 
+import re
 from importlib import import_module
 from typing import cast
 
 from loader.errors import InvalidStore
+from loader.foreign import COMPANIONS as OF_REGISTERED
 from loader.foreign import FORMATS as REGISTERED
 
 from .exporter import Exporter
@@ -47,6 +49,15 @@ IMPORTERS = {
     "webdataset-compressed": ".importers.streamed.tar_streams",
 }
 """Format that is read, and cannot be registered -> its module."""
+
+COMPANIONS = {
+    **OF_REGISTERED,
+    "hf": re.compile(r"\.(json|md)$"),
+    "litdata-compressed": OF_REGISTERED["litdata"],
+    "mds-compressed": OF_REGISTERED["mds"],
+    "rlds": re.compile(r"\.json$"),
+}
+"""Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
 
 def exporter_named(name: str) -> Exporter:

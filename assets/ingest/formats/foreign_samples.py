@@ -201,11 +201,11 @@ def _samples(
     """Yield what is known of each row."""
     kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
     starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
-    for source_key, of, told, spans in zip(
-        rows.source_keys, rows.objects, rows.each_metadata(), rows.spans(), strict=True
+    for source_key, of, told, known, spans in zip(
+        rows.source_keys, rows.objects, rows.each_metadata(), rows.sources, rows.spans(), strict=True
     ):
         raw = raws[of]
-        source = source_of(spec, raw, source_key, provenance)
+        source = source_of(spec, raw, source_key, known, provenance)
         if spec.format != "files":  # one of many of its object
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"

@@ -230,5 +230,5 @@ def _taken(spec: DatasetSpec, raw: Row, sample: Sample, provenance: Mapping[str,
         sample,
         key=key_in_dataset(raw, source_key, max(map(len, sample.fields))),
         metadata=metadata_of(raw, sample.metadata, modality_of(set(sample.fields))),
-        source={**sample.source, **source_of(spec, raw, source_key, provenance)},
+        source={**sample.source, **source_of(spec, raw, source_key, sample.source, provenance)},
     )

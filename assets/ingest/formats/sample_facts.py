@@ -35,8 +35,18 @@ def metadata_of(raw: Row, told: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
-def source_of(spec: DatasetSpec, raw: Row, source_key: str, provenance: Mapping[str, str]) -> dict[str, str]:
-    """Return the provenance of a sample, without its place in the object."""
+def source_of(
+    spec: DatasetSpec,
+    raw: Row,
+    source_key: str,
+    told: Mapping[str, str],
+    provenance: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the provenance of a sample, without its place in the object.
+
+    told: what its format tells. A split there is the sample's, unless the source leaves `split` out.
+    """
+    own = "" if "split" in spec.sources[0].without else told.get("split", "")
     source = {
         "source_key": text_of(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
@@ -44,7 +54,7 @@ def source_of(spec: DatasetSpec, raw: Row, source_key: str, provenance: Mapping[
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "split": spec.split_of(raw["label"] if spec.split_by == "subject" else raw["sha256"]),
+        "split": own or spec.split_of(raw["label"] if spec.split_by == "subject" else raw["sha256"]),
         **provenance,
     }
     if spec.split_by == "subject" and raw["label"]:

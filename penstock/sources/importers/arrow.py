@@ -11,28 +11,30 @@ from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.foreign.formats.object_file import ObjectFile, opened
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import Options, Readable, ReadSample, Run, of_first_sound
 
 OPTIONS = frozenset({"key", "fields"})
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.arrow`. Class names are the first one's. Raises: Corrupt; StoreError."""
+    """Return the objects `*.arrow`. Class names are the first one's that can be read. Raises: StoreError."""
     return batches(store, [info for info in infos if info.key.lower().endswith(".arrow")], options)
 
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects, a run each. Raises: Corrupt; StoreError."""
-    labels = None
-    for info in infos[:1]:
-        with opened(store, info) as file:
-            labels = features_of(_batches(file)[0]).labels
+    """Return the reader of these objects, a run each. Raises: StoreError."""
+    labels = of_first_sound(infos, partial(_labels, store))
     return Readable(
         infos,
         lambda info: [Run(info, nbytes=info.nbytes)],
         partial(_samples, store, options, labels),
         labels,
     )
+
+
+def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
+    with opened(store, info) as file:
+        return features_of(_batches(file)[0]).labels
 
 
 def _samples(store: Store, options: Options, labels: list[str] | None, run: Run) -> Iterator[ReadSample]:

@@ -14,7 +14,7 @@ from loader.dataset.columnar.row_groups import check_row_group, rows_at_once
 from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import Options, Readable, ReadSample, Run, of_first_sound
 
 OPTIONS = frozenset({"key", "fields"})
 RUN_BYTES = 64 * 2**20
@@ -22,17 +22,19 @@ RUN_BYTES = 64 * 2**20
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects `*.parquet`. Class names are the first one's. Raises: Corrupt; StoreError."""
+    """Return the objects `*.parquet`. Class names are the first one's that can be read. Raises: StoreError."""
     return tables(store, [info for info in infos if info.key.lower().endswith(".parquet")], options)
 
 
 def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the reader of these objects. Raises: Corrupt; StoreError."""
-    labels = None
-    for info in infos[:1]:
-        with _file(store, info) as (_, _, features):
-            labels = features.labels
+    """Return the reader of these objects. Raises: StoreError."""
+    labels = of_first_sound(infos, partial(_labels, store))
     return Readable(infos, partial(_runs, store, options, labels), partial(_samples, store, options), labels)
+
+
+def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
+    with _file(store, info) as (_, _, features):
+        return features.labels
 
 
 def _runs(store: Store, options: Options, labels: list[str] | None, info: ObjectInfo) -> list[Run]:

@@ -1,14 +1,24 @@
 """The interface of an importer: the bytes of its samples are not spans of an object, so it cannot be registered."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
-from loader.errors import InvalidRuntime
+from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.foreign.formats.sample import NO_METADATA
 from loader.storage import ObjectInfo, Store
 
-__all__ = ["NO_OPTIONS", "Importer", "Options", "ReadSample", "Readable", "Run", "check_options"]
+__all__ = [
+    "NO_OPTIONS",
+    "Importer",
+    "Options",
+    "ReadSample",
+    "Readable",
+    "Run",
+    "check_options",
+    "of_first_sound",
+]
+T = TypeVar("T")
 
 
 class Run(NamedTuple):
@@ -57,3 +67,13 @@ def check_options(format: str, importer: Importer | None, options: Options) -> N
             raise InvalidRuntime(
                 f"{flag} is for tables, whose columns it names; {format} has its own keys and fields"
             )
+
+
+def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:
+    """Return what `read` gives of the first object that can be read, None without one: a reader tells the others."""
+    for info in infos:
+        try:
+            return read(info)
+        except (Corrupt, Changed):
+            continue
+    return None

@@ -4,7 +4,6 @@ import io
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 
 import loader
-from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate import Gate
 from assets.release.audit import audit_batch
@@ -161,26 +159,26 @@ def test_an_archive_that_lands_again_is_new_samples(
 
 
 @KEEPS
-@pytest.mark.parametrize("format", ["litdata", "mds"])
+@pytest.mark.parametrize("format", ["files", "litdata", "mds"])
 def test_shards_with_an_index_and_plain_files_are_walked(
     format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
-    shards, files = tmp_path / "shards", tmp_path / "files"
+    place = tmp_path / "in"
     if format == "mds":
-        mds_files.fill(shards, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
+        mds_files.fill(place, {"text": "str"}, [{"text": b"a"}, {"text": b"b"}])
+    elif format == "litdata":
+        litdata_files.samples(place, {"text": "str"}, [[b"a"], [b"b"]])
     else:
-        litdata_files.samples(shards, {"text": "str"}, [[b"a"], [b"b"]])
-    files.mkdir()
-    (files / "x.txt").write_bytes(b"x")
+        place.mkdir()
+        for name, data in (("0.text.txt", b"a"), ("1.text.txt", b"b")):
+            (place / name).write_bytes(data)
     demo = spec(keep, format)
-    assert run("ingest", demo, arrive(shards), shards).success
-    assert run("release", demo, place=shards).success
-    assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}
-    other = replace(spec(keep, "files"), name="other")
-    (batch,) = discover(root.store, open_store(str(files)), "other")
-    assert run("ingest", other, batch, files).success
-    assert run("release", other, place=files).success
-    assert stored(root.open("other@1"), "txt") == {"x": b"x"}
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    if format == "files":
+        assert stored(root.open("demo@1"), "txt") == {"0.text": b"a", "1.text": b"b"}
+    else:
+        assert stored(root.open("demo@1"), "text.txt") == {"0": b"a", "1": b"b"}
 
 
 @KEEPS
@@ -217,7 +215,10 @@ def test_archives_of_energon_are_walked(
     demo = spec(keep, "energon")
     assert run("ingest", demo, arrive(place), place).success
     assert run("release", demo, place=place).success
-    assert sorted(stored(root.open("demo@1"), "txt").values()) == [b"0", b"1", b"2", b"3"]
+    version = root.open("demo@1")
+    assert sorted(stored(version, "txt").values()) == [b"0", b"1", b"2", b"3"]
+    splits = version.samples().select("source_key", "split").collect()
+    assert dict(splits.iter_rows()) == {"k0": "train", "k1": "train", "k2": "train", "k3": "val"}
 
 
 def test_sources_of_several_formats_are_refused() -> None:

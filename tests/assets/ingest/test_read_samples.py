@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import h5py
+import mcap.writer
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rosbags.rosbag1 import Writer as RosWriter
+from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.gate import Gate
@@ -23,7 +26,7 @@ from loader.dataset.reading.read_fields import read_fields
 from penstock.stages import current_record
 from penstock.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.foreign import tars
+from tests.foreign import litdata_files, mds_files, tars
 from tests.penstock.sources import records
 
 SUITE = Gate(thresholds=None)
@@ -53,18 +56,93 @@ def write_hdf5(path: Path, texts: list[str]) -> None:
             file[f"data/demo_{n}/actions"] = np.frombuffer(text.encode(), np.uint8)
 
 
+def write_arrow(path: Path, texts: list[str]) -> None:
+    table = pa.table({"text": texts, "n": list(range(len(texts)))})
+    with pa.ipc.new_stream(str(path), table.schema) as out:
+        out.write_table(table)
+
+
+def write_rlds(path: Path, texts: list[str]) -> None:
+    text = {"sequence": {"feature": rlds_tree(text={"text": {}}), "length": "-1"}}
+    (path.parent / "features.json").write_text(json.dumps(rlds_tree(steps=text)))
+    rows = (records.example({"steps/text": [text.encode()]}) for text in texts)
+    path.write_bytes(b"".join(map(records.record, rows)))
+
+
+def rlds_tree(**features: object) -> dict[str, object]:
+    return {"featuresDict": {"features": features}}
+
+
+def write_mcap(path: Path, texts: list[str]) -> None:
+    with path.open("wb") as file:
+        out = mcap.writer.Writer(file)
+        out.start()
+        channel = out.register_channel("/said", "json", out.register_schema("T", "jsonschema", b"{}"))
+        for n, text in enumerate(texts):
+            out.add_message(channel, n, json.dumps({"text": text}).encode(), n)
+        out.finish()
+
+
+def write_rosbag(path: Path, texts: list[str]) -> None:
+    types = get_typestore(Stores.ROS1_NOETIC)
+    with RosWriter(path) as out:
+        to = out.add_connection("/said", "std_msgs/msg/String", typestore=types)
+        for n, text in enumerate(texts):
+            message = types.types["std_msgs/msg/String"](data=text)
+            out.write(to, n, types.serialize_ros1(message, "std_msgs/msg/String"))
+
+
+def write_packed_mds(path: Path, texts: list[str]) -> None:
+    columns = {"text": "str"}
+    data = mds_files.shard(columns, [{"text": text.encode()} for text in texts])
+    packed = gzip.compress(data)
+    path.write_bytes(packed)
+    entry = mds_files.entry(path.name.removesuffix(".gz"), data, columns, len(texts), compression="gz")
+    entry["zip_data"] = {"basename": path.name, "bytes": len(packed), "hashes": {}}
+    index = path.parent / "index.json"
+    shards = json.loads(index.read_text())["shards"] if index.exists() else []
+    mds_files.put_index(path.parent, {"version": 2, "shards": [*shards, entry]})
+
+
+def write_packed_litdata(path: Path, texts: list[str]) -> None:
+    data = litdata_files.chunk([litdata_files.item([text.encode()]) for text in texts])
+    index = path.parent / "index.json"
+    before = json.loads(index.read_text())["chunks"] if index.exists() else []
+    how = {"compression": "zstd", "compression_level": "chunk"}
+    made = litdata_files.fill(path.parent, {"text": "str"}, (len(texts), data), **how)
+    (path.parent / made["chunks"][0]["filename"]).unlink()
+    path.write_bytes(litdata_files.zstd(data))
+    chunks = [*before, made["chunks"][0] | {"filename": path.name}]
+    litdata_files.put_index(path.parent, made | {"chunks": chunks})
+
+
 KINDS: dict[str, tuple[str, Callable[[Path, list[str]], None], str]] = {
+    "arrow": (".arrow", write_arrow, "text.txt"),
     "hf": (".parquet", write_parquet, "text.txt"),
     "jsonl": (".jsonl", write_jsonl, "text.txt"),
+    "litdata-compressed": (".bin", write_packed_litdata, "text.txt"),
+    "mcap": (".mcap", write_mcap, "said.text.json"),
+    "mds-compressed": (".mds.gz", write_packed_mds, "text.txt"),
+    "rlds": ("-val.tfrecord-00000-of-00001", write_rlds, "text.json"),
     "robomimic": (".hdf5", write_hdf5, "actions.npy"),
+    "rosbag": (".bag", write_rosbag, "said.data.json"),
     "tfrecord": (".tfrecord", write_records, "text.txt"),
     "webdataset-compressed": (".tar.gz", write_packed_tar, "txt"),
 }
+TABLES = "arrow", "hf", "jsonl", "tfrecord"
+"""Formats whose fields are chosen columns."""
+
+
+def texts_in(field: str, data: bytes) -> list[str]:
+    """The texts of a sample: a log holds all of its file."""
+    if field.endswith(".json"):
+        return list(json.loads(data))
+    return [np.load(io.BytesIO(data)).tobytes().decode() if field.endswith(".npy") else data.decode()]
 
 
 def spec(format: str, **more: object) -> DatasetSpec:
     told: dict[str, object] = {"max_reject_rate": 0.5, "gate": SUITE, **more}
-    fields = {} if format in ("robomimic", "webdataset-compressed") else {"text": "txt"}
+    fields = {"text": "txt"} if format in TABLES else {}
     source = Source(format=format, fields=fields)
     return DatasetSpec(name="demo", sources=(source,), **told)  # type: ignore[arg-type]
 
@@ -87,22 +165,24 @@ def test_objects_become_samples_and_a_damaged_one_is_refused_by_name(
     place.mkdir()
     write(place / f"a{ending}", ["one", "two"])
     write(place / f"b{ending}", ["three"])
-    write(place / f"cut{ending}", ["four" * 100, "five"])
-    data = (place / f"cut{ending}").read_bytes()
-    (place / f"cut{ending}").write_bytes(b"\xff{" + data[: len(data) - 8])
+    write(place / f"_damaged{ending}", ["four" * 100, "five"])  # the first of the place
+    data = (place / f"_damaged{ending}").read_bytes()
+    (place / f"_damaged{ending}").write_bytes(b"\xff{" + data[2:-8] + bytes(8))
     batch, demo = arrive(place), spec(format)
     assert run("ingest", demo, batch, place).success
     assert run("release", demo, place=place).success
     version = root.open("demo@1")
     found = stored(version, field)
-    texts = sorted(
-        bytes(np.load(io.BytesIO(data))) if field.endswith("npy") else data for data in found.values()
-    )
-    assert texts == [b"one", b"three", b"two"]
+    assert sorted(text for data in found.values() for text in texts_in(field, data)) == [
+        "one",
+        "three",
+        "two",
+    ]
     rows = version.samples().collect()
     assert set(rows["raw_key"]) == {f"a{ending}", f"b{ending}"}
-    assert rows["unit_id"].n_unique() == 3
-    if "text" in field and field != "txt":
+    assert rows["unit_id"].n_unique() == len(found)
+    assert set(rows["split"]) == {"val" if format == "rlds" else "train"}
+    if format in TABLES:
         assert sorted(map(int, rows["n"])) == [0, 0, 1]
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
@@ -132,6 +212,24 @@ def test_rows_with_pictures_get_features_and_are_taken_down(
     n = root.log.deny([Target(kind="raw", value=uri)], "ticket 4", "ann").n
     run_takedown(root, n, apply=True)
     assert list(root.open("demo@latest").samples().collect()["source_key"]) == ["b80"]
+
+
+@pytest.mark.parametrize("without", [(), ("split",)])
+def test_a_split_that_a_format_names_is_the_samples(
+    without: tuple[str, ...], tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    for name in ("val-00000-of-00001", "test-00000-of-00001", "rest"):
+        write_parquet(place / f"{name}.parquet", [name])
+    source = Source(format="hf", fields={"text": "txt"}, without=without)
+    demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, splits={"train": 1.0})
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    rows = root.open("demo@1").samples().select("raw_key", "split").collect()
+    found = {key.partition("-")[0]: split for key, split in rows.iter_rows()}
+    named = {"val": "val", "test": "test", "rest.parquet": "train"}
+    assert found == (dict.fromkeys(named, "train") if without else named)
 
 
 def test_an_object_that_lands_again_and_rows_with_other_fields_are_new_samples(

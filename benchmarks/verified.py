@@ -17,7 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 import loader
-from loader.dataset.shards.shard import PAGE_BYTES, page_digests
+from loader.dataset.shards.shard import PAGE_BYTES
+from loader.native import PagedSha256
 
 from .contest import ROOT
 from .data import Data, make
@@ -118,11 +119,24 @@ def hash_rate() -> float:
     return n * PAGE_BYTES / processor
 
 
+class WithoutPages:
+    """A hash of all bytes alone."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self._all = hashlib.sha256()
+
+    def update(self, data: memoryview) -> bytes:
+        self._all.update(data)
+        return b""
+
+    def digest(self) -> bytes:
+        return self._all.digest()
+
+
 def publish(folder: Path, data: Data, hashes: bool) -> Spent:
     """What it costs to write a dataset. Without hashes the index says that there are none."""
-    hashing = mock.patch(
-        "loader.dataset.shards.shard.page_digests", page_digests if hashes else lambda data: b""
-    )
+    hasher = PagedSha256 if hashes else WithoutPages
+    hashing = mock.patch("loader.dataset.shards.shard.PagedSha256", hasher)
     with tempfile.TemporaryDirectory(dir=folder) as made, hashing:
         return timed(lambda: write(loader.Root(made), "bench", data, range(len(data))))
 

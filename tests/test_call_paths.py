@@ -70,7 +70,8 @@ def traced() -> dict[str, list[str]]:
 def test_a_way_through_the_loader_enters_few_files(way: str, most: int, traced: dict[str, list[str]]) -> None:
     files = traced[way]
     assert {"publish": "loader/dataset/publishing/commit.py", "next": "loader/run/loader.py"}[way] in files
-    assert len(files) <= most, "\n".join(files)
+    # (verbs in Python are a file more, where no compiler was)
+    assert len(files) <= most + ("loader/native/python.py" in files), "\n".join(files)
 
 
 @pytest.mark.parametrize(("module", "most"), MODULES.items())

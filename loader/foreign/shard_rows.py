@@ -18,6 +18,8 @@ from .numbered_keys import NumberedKeys, Repeated, overlap, text_array
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN = re.compile("__[^/]*__(/|$)")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9_-]*(?:/[A-Za-z0-9][A-Za-z0-9_-]*)*\n)*")
+"""Keys, each with an end of line behind it, that need no other name."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,14 @@ def key_of(source_key: str, longest: int) -> str:
     return key
 
 
+def _keys(source_keys: Sequence[str], longest: int) -> Sequence[str]:
+    """Return the keys that `key_of` gives. Keys of letters and digits, as nearly all are, are checked at once."""
+    most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
+    if most <= MAX_MEMBER_BYTES and every.count("\n") == len(source_keys) and _PLAIN.fullmatch(every):
+        return source_keys
+    return [key_of(key, longest) for key in source_keys]
+
+
 def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[str]]:
     """Return the keys of each part's rows. Keys that repeat, or are taken, have the object's name in front.
 
@@ -172,15 +182,14 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
     if numbered is not None and not _some_taken(numbered, taken):
         return numbered
     longest = [max(map(len, rows.fields)) for rows in parts]
-    plain = [
-        [key_of(key, most) for key in rows.source_keys] for rows, most in zip(parts, longest, strict=True)
-    ]
+    plain = [_keys(rows.source_keys, most) for rows, most in zip(parts, longest, strict=True)]
+    every = set[str]().union(*plain)
+    if len(every) == sum(map(len, plain)) and every.isdisjoint(taken):
+        return plain
     seen, twice = set[str](), set[str]()
     for keys in plain:
         for key in keys:
             (twice if key in seen or key in taken else seen).add(key)
-    if not twice:
-        return plain
     return [
         [
             key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", most) if key in twice else key

@@ -29,4 +29,7 @@ def _chosen() -> ModuleType:
 _verbs = _chosen()
 KIND = "Python" if _verbs is python else f"C, checksums by {_verbs.instructions()}"
 crc32c, gather = _verbs.crc32c, _verbs.gather
+PagedSha256: type[python.PagedSha256] = getattr(
+    _verbs, "PagedSha256", python.PagedSha256
+)  # hashlib where the processor has no instructions
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it

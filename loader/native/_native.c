@@ -21,6 +21,7 @@
 
 #include "blake2b.h"
 #include "crc32c.h"
+#include "sha256.h"
 
 /* --- Arguments */
 
@@ -445,6 +446,105 @@ static PyObject *instructions(PyObject *self, PyObject *args)
     return PyUnicode_FromString(crc_name);
 }
 
+/* --- PagedSha256: a type, where the processor has the instructions */
+
+#if defined(__x86_64__)
+typedef struct {
+    PyObject_HEAD
+    uint32_t state[8];
+    uint64_t nbytes, page_bytes;
+} PagedSha256;
+
+static PyObject *sha256_new(PyTypeObject *type, PyObject *args, PyObject *named)
+{
+    Py_ssize_t page_bytes;
+    (void)named;
+    if (!PyArg_ParseTuple(args, "n:PagedSha256", &page_bytes))
+        return NULL;
+    if (page_bytes < SHA_BLOCK || page_bytes % SHA_BLOCK)
+        return PyErr_Format(PyExc_ValueError, "pages of %zd bytes, not of whole blocks of 64", page_bytes);
+    PagedSha256 *made = (PagedSha256 *)PyType_GenericAlloc(type, 0);
+    if (made != NULL) {
+        memcpy(made->state, sha_begun, sizeof made->state);
+        made->page_bytes = (uint64_t)page_bytes;
+    }
+    return (PyObject *)made;
+}
+
+static void sha256_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *sha256_update(PyObject *given, PyObject *args)
+{
+    PagedSha256 *self = (PagedSha256 *)given;
+    Py_buffer data;
+    PyObject *digests = NULL;
+    if (!PyArg_ParseTuple(args, "y*:update", &data))
+        return NULL;
+    if (data.len % SHA_BLOCK || self->nbytes % self->page_bytes)
+        PyErr_Format(PyExc_ValueError, "%zd bytes behind %llu: not of whole blocks of 64, or behind a part of a page",
+                     data.len, (unsigned long long)self->nbytes);
+    else
+        digests = PyBytes_FromStringAndSize(
+            NULL, 32 * (Py_ssize_t)(((uint64_t)data.len + self->page_bytes - 1) / self->page_bytes));
+    if (digests != NULL) {
+        uint8_t *into = (uint8_t *)PyBytes_AsString(digests);
+        self->nbytes += (uint64_t)data.len;
+        Py_BEGIN_ALLOW_THREADS
+        sha_pages(self->state, data.buf, (size_t)data.len, (size_t)self->page_bytes, into);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return digests;
+}
+
+static PyObject *sha256_digest(PyObject *given, PyObject *args)
+{
+    PagedSha256 *self = (PagedSha256 *)given;
+    uint8_t digest[32];
+    (void)args;
+    sha_digest(self->state, self->nbytes, digest);
+    return PyBytes_FromStringAndSize((const char *)digest, 32);
+}
+
+static PyMethodDef sha256_methods[] = {
+    {"update", sha256_update, METH_VARARGS, "update(data)"},
+    {"digest", sha256_digest, METH_NOARGS, "digest()"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot sha256_slots[] = {
+    {Py_tp_new, sha256_new},
+    {Py_tp_dealloc, sha256_dealloc},
+    {Py_tp_methods, sha256_methods},
+    {0, NULL},
+};
+
+static PyType_Spec sha256_spec = {"loader.native._native.PagedSha256", sizeof(PagedSha256), 0, Py_TPFLAGS_DEFAULT,
+                                  sha256_slots};
+
+/* 0, or -1 with an error set. */
+static int add_sha256(PyObject *made)
+{
+    if (!has_sha256())
+        return 0;
+    PyObject *type = PyType_FromSpec(&sha256_spec);
+    int added = type == NULL ? -1 : PyModule_AddObjectRef(made, "PagedSha256", type);
+    Py_XDECREF(type);
+    return added;
+}
+#else
+static int add_sha256(PyObject *made)
+{
+    (void)made;
+    return 0;
+}
+#endif
+
 static PyMethodDef methods[] = {
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
@@ -458,5 +558,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, m
 PyMODINIT_FUNC PyInit__native(void)
 {
     make_tables();
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made != NULL && add_sha256(made) < 0)
+        Py_CLEAR(made);
+    return made;
 }

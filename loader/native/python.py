@@ -21,6 +21,8 @@ RIGHT, WRONG, UNREAD = 0, 1, 2
 UNKNOWN_CRC = -1
 """In the place of a CRC-32C: not known."""
 
+SHA_BLOCK_BYTES = 64
+
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
@@ -84,6 +86,34 @@ def _has_crc(crcs: Int64s, i: int, crc: int) -> bool:
     if crcs[i] == UNKNOWN_CRC:
         crcs[i] = crc
     return bool(crcs[i] == crc)
+
+
+class PagedSha256:
+    """SHA-256 of bytes, and of each of their pages."""
+
+    def __init__(self, page_bytes: int) -> None:
+        """Begin. Raises: ValueError for pages that are not of whole blocks of 64 bytes."""
+        if page_bytes < SHA_BLOCK_BYTES or page_bytes % SHA_BLOCK_BYTES:
+            raise ValueError(f"pages of {page_bytes} bytes, not of whole blocks of 64")
+        self._page_bytes, self._nbytes, self._all = page_bytes, 0, hashlib.sha256()
+
+    def update(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take bytes, and return the digests of their pages, the last of which may be shorter: then nothing follows.
+
+        Raises: ValueError for bytes that are not whole blocks of 64, or follow a part of a page.
+        """
+        if len(data) % SHA_BLOCK_BYTES or self._nbytes % self._page_bytes:
+            raise ValueError(
+                f"{len(data)} bytes behind {self._nbytes}: not of whole blocks of 64, or behind a part of a page"
+            )
+        self._nbytes += len(data)
+        self._all.update(data)
+        view, step = memoryview(data), self._page_bytes
+        return b"".join(hashlib.sha256(view[at : at + step]).digest() for at in range(0, len(view), step))
+
+    def digest(self) -> bytes:
+        """Return the digest of all bytes."""
+        return self._all.digest()
 
 
 def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:

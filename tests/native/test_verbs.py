@@ -70,6 +70,37 @@ def test_checksums_of_any_length_at_any_place(verbs):
             assert verbs.crc32c(part) == google_crc32c.value(bytes(part)), (begin, nbytes)
 
 
+@pytest.mark.parametrize(
+    "hasher", {python.PagedSha256, loader.native.PagedSha256}, ids=lambda one: one.__module__
+)
+@given(blocks=st.integers(0, 60), page=st.integers(1, 20), cut=st.integers(0, 60), seed=st.integers(0, 9))
+@settings(deadline=None)
+def test_digests_of_bytes_and_of_their_pages(hasher, blocks, page, cut, seed):
+    """In one piece or in two, the first of whole pages."""
+    data, step = np.random.default_rng(seed).bytes(64 * blocks), 64 * page
+    first = min(cut * step, len(data) // step * step)
+    made = hasher(step)
+    pages = made.update(memoryview(data)[:first]) + made.update(bytearray(data[first:]))
+    expected = b"".join(hashlib.sha256(data[at : at + step]).digest() for at in range(0, len(data), step))
+    assert (pages, made.digest()) == (expected, hashlib.sha256(data).digest())
+
+
+@pytest.mark.parametrize(
+    "hasher", {python.PagedSha256, loader.native.PagedSha256}, ids=lambda one: one.__module__
+)
+def test_bytes_that_no_page_takes_are_refused(hasher):
+    for page in (0, -64, 63, 100):
+        with pytest.raises(ValueError, match=f"pages of {page} bytes"):
+            hasher(page)
+    made = hasher(128)
+    with pytest.raises(ValueError, match="63 bytes behind 0"):
+        made.update(bytes(63))
+    made.update(bytes(192))
+    with pytest.raises(ValueError, match="64 bytes behind 192"):
+        made.update(bytes(64))
+    assert made.digest() == hashlib.sha256(bytes(192)).digest()
+
+
 @each
 @given(texts=st.lists(st.binary(max_size=300), max_size=6), before=st.binary(max_size=3))
 @example(texts=[bytes(n) for n in (0, 1, 127, 128, 129, 255, 256, 257)], before=b"")

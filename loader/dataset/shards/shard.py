@@ -17,6 +17,7 @@ import numpy as np
 from google_crc32c import value as _crc32c
 
 from ...errors import Corrupt, FieldTooLarge
+from ...native import PagedSha256
 from ..names import member_name
 
 BLOCK_BYTES = 512
@@ -28,6 +29,8 @@ MAX_FIELD_BYTES = 4 * 2**30
 END_BYTES = 3 * BLOCK_BYTES
 """Bytes at the end of a shard that are of no sample, at most: padding of its last block, and two blocks that end it."""
 
+_NAME_BYTES = 100
+"""Bytes of a name that fits into a header."""
 _END = bytes(2 * BLOCK_BYTES)
 _EMPTY = (
     bytes(100)
@@ -42,7 +45,8 @@ _EMPTY = (
 """A header without name, size and kind, blanks in the place of its checksum."""
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
-Fill = Callable[["np.ndarray[Any, np.dtype[np.uint8]]", Int64s], Int64s]
+Uint8s = np.ndarray[Any, np.dtype[np.uint8]]
+Fill = Callable[[Uint8s, Int64s], Int64s]
 """(memory, int64 [n]) -> int64 [n]: puts each payload into memory from its place on, and gives its CRC-32C."""
 
 WRITE_BYTES = 2**20
@@ -70,7 +74,7 @@ class ShardWriter:
         """write: takes all bytes of a block, which is used over."""
         self._out = write
         self._block, self._filled = memoryview(bytearray(WRITE_BYTES)), 0
-        self._sha256, self._pages = hashlib.sha256(), list[bytes]()
+        self._sha256, self._pages = PagedSha256(PAGE_BYTES), list[bytes]()
         self.nbytes = 0
 
     def add(self, key: str, field: str, data: bytes | bytearray | memoryview) -> tuple[int, int, int]:
@@ -87,14 +91,15 @@ class ShardWriter:
 
         names: `member_name` of each. nbytes: int64 [n], of each payload. Memory: that of them all.
         """
-        headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
-        ends = np.cumsum(np.fromiter(map(len, headers), np.int64) + nbytes + -nbytes % BLOCK_BYTES)
+        headers, n_blocks = _headers(names, nbytes)
+        ends = np.cumsum(BLOCK_BYTES * n_blocks + nbytes + -nbytes % BLOCK_BYTES)
         at = ends - nbytes - -nbytes % BLOCK_BYTES
         block = self._room(int(ends[-1]))
-        for header, start, size in zip(headers, at.tolist(), nbytes.tolist(), strict=True):
-            block[start - len(header) : start] = header
-            block[start + size : start + size + -size % BLOCK_BYTES] = _END[: -size % BLOCK_BYTES]
-        crcs = fill(np.frombuffer(block, np.uint8), at)
+        blocks = np.frombuffer(block, np.uint8).reshape(-1, BLOCK_BYTES)
+        blocks[((at + nbytes) // BLOCK_BYTES)[nbytes % BLOCK_BYTES > 0]] = 0  # what is behind a payload
+        last = np.cumsum(n_blocks)
+        blocks[np.arange(last[-1]) + np.repeat(at // BLOCK_BYTES - last, n_blocks)] = headers
+        crcs = fill(blocks.reshape(-1), at)
         spans = np.stack([at + self.nbytes, nbytes, crcs], axis=1)
         self._filled += len(block)
         self.nbytes += len(block)
@@ -104,7 +109,7 @@ class ShardWriter:
         """Write the end of the archive, and return the SHA-256 of the whole file, hex."""
         self._write(_END)
         self._flush(self._filled)
-        return self._sha256.hexdigest()
+        return self._sha256.digest().hex()
 
     @property
     def pages(self) -> bytes:
@@ -135,8 +140,7 @@ class ShardWriter:
         """Write and hash the first `end` bytes of the block: whole pages, but at the end of the archive."""
         data = self._block[:end].toreadonly()
         self._out(data)
-        self._sha256.update(data)
-        self._pages.append(page_digests(data))
+        self._pages.append(self._sha256.update(data))
         self._filled -= end
         self._block[: self._filled] = self._block[end : end + self._filled]
 
@@ -153,11 +157,33 @@ def member_header(name: str, nbytes: int) -> bytes:
     return _block(b"pax/" + stub, b"", len(record), b"x") + padded + _block(stub, b"", nbytes, b"0")
 
 
+def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
+    """Return the blocks that `member_header` gives, uint8 [blocks, 512], and how many each member has, int64 [n]."""
+    raw = [name.encode() for name in names]
+    if max(map(len, raw)) > _NAME_BYTES:
+        headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
+        blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK_BYTES)
+        return blocks, np.fromiter(map(len, headers), np.int64) // BLOCK_BYTES
+    blocks = np.tile(np.frombuffer(_block(b"", b"", 0, b"0"), np.uint8), (len(raw), 1))
+    blocks[:, :_NAME_BYTES] = np.array(raw, f"S{_NAME_BYTES}").view(np.uint8).reshape(len(raw), _NAME_BYTES)
+    blocks[:, 124:135] = _octal(nbytes, 11)
+    said = blocks[:, :_NAME_BYTES].sum(axis=1, dtype=np.int64) + blocks[:, 124:135].sum(
+        axis=1, dtype=np.int64
+    )
+    blocks[:, 148:154] = _octal(said + sum(_EMPTY[_NAME_BYTES:124] + _EMPTY[135:] + b"0"), 6)
+    return blocks, np.ones(len(raw), np.int64)
+
+
+def _octal(numbers: Int64s, digits: int) -> Int64s:
+    """Return int64 [n, digits]: octal digits in ASCII, the highest first."""
+    return ord("0") + (numbers[:, None] >> 3 * np.arange(digits - 1, -1, -1) & 7)
+
+
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
     """Return (prefix, name) as ustar holds them, or None when it cannot."""
-    if len(raw) <= 100:
+    if len(raw) <= _NAME_BYTES:
         return b"", raw
-    cut = raw.find(b"/", len(raw) - 101)
+    cut = raw.find(b"/", len(raw) - _NAME_BYTES - 1)
     if 0 < cut <= 155 and cut + 1 < len(raw):
         return raw[:cut], raw[cut + 1 :]
     return None
@@ -229,18 +255,12 @@ class PageHashes:
 
 def hash_pages(path: str) -> bytes:
     """Return the digests of a local file's pages, 32 bytes each."""
-    block, digests = memoryview(bytearray(_BLOCK_BYTES)), []  # of whole pages
+    block, digests = memoryview(bytearray(_BLOCK_BYTES)), list[bytes]()  # of whole pages
     with open(path, "rb", buffering=0) as file:
         while nbytes := _filled(file, block):
-            digests.append(page_digests(block[:nbytes]))
+            pages = (block[at : min(at + PAGE_BYTES, nbytes)] for at in range(0, nbytes, PAGE_BYTES))
+            digests.extend(hashlib.sha256(page).digest() for page in pages)
     return b"".join(digests)
-
-
-def page_digests(data: memoryview) -> bytes:
-    """Return the digests of the pages of bytes that begin with one, 32 bytes each."""
-    return b"".join(
-        hashlib.sha256(data[start : start + PAGE_BYTES]).digest() for start in range(0, len(data), PAGE_BYTES)
-    )
 
 
 def _filled(file: BinaryIO, block: memoryview) -> int:

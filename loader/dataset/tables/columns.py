@@ -168,10 +168,12 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
     """Return the `keys` column group of one part; provenance columns that no sample has are null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
+    told = set[str]().union(*{id(source): source for source in sources}.values())  # many share a mapping
+    columns |= {name: [source.get(name) for source in sources] for name in told}
     arrays = [
-        pa.array(
-            columns[field.name] if field.name in columns else [s.get(field.name) for s in sources], field.type
-        )
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(len(keys), field.type)
         for field in KEYS_SCHEMA
     ]
     return pa.table(arrays, schema=KEYS_SCHEMA)

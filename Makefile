@@ -54,9 +54,9 @@ test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle'
 	$(BIN)/python tests/times.py .test-times
 
-test-ceph: oracles ## the tests of stores and registered tars against Ceph, from Debian's packages
+test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage tests/oracles -m ceph
+	$(PYTEST) tests/storage tests/oracles tests/penstock/sources -m ceph
 
 ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 

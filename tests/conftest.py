@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Generator
 from datetime import date
 from pathlib import Path
@@ -109,7 +110,13 @@ def children():
 
 
 @pytest.fixture(scope="session")
-def s3():
+def s3_answers():
+    """(method, path, bytes) of what the S3 server answered, the last ones."""
+    return deque(maxlen=10_000)
+
+
+@pytest.fixture(scope="session")
+def s3(s3_answers):
     """Options of an S3 server with one bucket, "bucket". It answers one request at a time: moto looks whether a key is
     there and then writes it, and two threads could do that at once, which no real store does."""
     with warnings.catch_warnings():
@@ -121,7 +128,9 @@ def s3():
 
     def one_at_a_time(environ, start_response):
         with turn:
-            return list(app(environ, start_response))
+            body = list(app(environ, start_response))
+            s3_answers.append((environ["REQUEST_METHOD"], environ["PATH_INFO"], sum(map(len, body))))
+            return body
 
     server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
     thread = threading.Thread(target=server.serve_forever)

@@ -59,6 +59,9 @@ COMPANIONS = {
 }
 """Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
+ISOLATED = frozenset({"robomimic"})
+"""Formats of `IMPORTERS` whose library a damaged object may kill or hold: worker processes read their objects."""
+
 
 def exporter_named(name: str) -> Exporter:
     """Return the exporter of a format. Raises: InvalidStore for another name."""

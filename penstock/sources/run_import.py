@@ -30,8 +30,9 @@ from loader.storage import Store
 
 from ..class_names import class_names_of
 from ..progress import progress
-from . import importer_named
+from . import ISOLATED, importer_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
+from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
 from .importing.span_blocks import blocks_of
 from .importing.span_units import rows_in, units_of
@@ -131,7 +132,13 @@ def import_place(
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes)
         work = _Import(root, dataset, store, parent, since, chosen, workers, report)
-        version = work.of_spans(found) if isinstance(found, Found) else work.of_samples(found, options)
+        if isinstance(found, Found):
+            version = work.of_spans(found)
+        elif importer is not None and format in ISOLATED:
+            with in_workers(found, importer.look, store, options, workers) as isolated:
+                version = work.of_samples(isolated, options)
+        else:
+            version = work.of_samples(found, options)
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report

@@ -15,6 +15,7 @@ from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, PenstockError
 from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
+from loader.storage.cloud.s3 import s3_config
 
 from ..importing.importer import Options, Readable, ReadSample, Run
 
@@ -43,7 +44,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
             f"{store.url}: Lance opens folders, s3://, gs:// and az:// alone; copy it to one of these"
         )
     with _told(store.url):
-        dataset = _lance().dataset(store.url)
+        dataset = _lance().dataset(store.url, storage_options=_server(store.url))
         schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
         fragments = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
     for key in (key for keys in fragments.values() for key in keys):
@@ -73,6 +74,16 @@ class _Fragment(NamedTuple):
         told = json.dumps([[one.key, one.etag] for one in self.files])
         etag = hashlib.sha256(told.encode()).hexdigest()
         return replace(first, nbytes=sum(one.nbytes for one in self.files), etag=etag)
+
+
+def _server(url: str) -> dict[str, str]:
+    """Return Lance's options for the server of a bucket of S3, as our own stores find it. Raises: InvalidStore."""
+    if not url.startswith("s3://"):
+        return {}
+    config, _ = s3_config(url, {})
+    found: dict[str, str] = {name: str(config[name]) for name in ("endpoint", "region") if name in config}
+    found["allow_http"] = str(found.get("endpoint", "").startswith("http://")).lower()
+    return found
 
 
 def _files(fragment: Any) -> list[str]:

@@ -1,15 +1,18 @@
 """HDF5 demonstrations of robomimic: every array of every demonstration is in the version, and no other file's bytes."""
 
+import base64
 import json
+import lzma
 import re
 
 import h5py
 import numpy as np
-import pytest
 
 import loader
 from loader.modalities import decoder_for
 from loader.storage import open_store
+from penstock.sources import IMPORTERS
+from penstock.sources.importing import in_workers
 from penstock.sources.importing.importer import Options
 from penstock.sources.run_import import import_place
 
@@ -119,32 +122,72 @@ def _nothing(file):
     del file["data"]
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (_external, r"bad\.hdf5, demo_1: 'stolen' is a link"),
-        (_soft, r"'again' is a link"),
-        (_outside, "has its bytes in another file"),
-        (_virtual, "has its bytes in another file"),
-        (_bomb, "8,589,934,592 bytes, more than"),
-        (_uneven, r"arrays of \[2, 5\] steps"),
-        (_nothing, r"bad\.hdf5 has no group 'data'"),
-    ],
-)
-def test_a_file_that_is_not_as_it_should_be_is_named_and_the_others_are_read(tmp_path, change, told):
-    write(tmp_path / "in" / "good.hdf5")
-    write(tmp_path / "in" / "bad.hdf5", change)
+def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(tmp_path):
+    whole = write(tmp_path / "in/good.hdf5").read_bytes()
+    told = {
+        _external: "demo_1: 'stolen' is a link",
+        _soft: "demo_1: 'again' is a link",
+        _outside: "has its bytes in another file",
+        _virtual: "has its bytes in another file",
+        _bomb: r"demo_1 has 8,589,9\d\d,\d{3} bytes, more than 4,160,749,568",
+        _uneven: r"arrays of \[2, 5\] steps",
+        _nothing: "has no group 'data'",
+    }
+    for change in told:
+        write(tmp_path / f"in/{change.__name__}.hdf5", change)
+    for cut in (0, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / f"in/cut{cut}.hdf5").write_bytes(whole[:cut])
+        told[cut] = rf"cut{cut}\.hdf5 is no sound HDF5 file"
     done = imported(tmp_path / "in", tmp_path / "root")
-    (failure,) = done.failures
-    assert re.search(told, failure)
+    for what, why in told.items():
+        name = what.__name__ if callable(what) else f"cut{what}"
+        assert [bool(re.search(why, one)) for one in done.failures if f"/{name}.hdf5" in one] == [True], name
+    assert len(done.failures) == len(told)
     assert loader.Root(tmp_path / "root").state.newest("lift") is None
 
 
-def test_a_damaged_file_is_corrupt_by_name_wherever_it_is_cut(tmp_path):
-    whole = write(tmp_path / "whole.hdf5").read_bytes()
-    for cut in (0, 100, len(whole) // 2, len(whole) - 1):
-        folder = tmp_path / f"cut{cut}"
-        folder.mkdir()
-        (folder / "cut.hdf5").write_bytes(whole[:cut])
-        (failure,) = imported(folder, tmp_path / f"root{cut}").failures
-        assert "cut.hdf5 is no sound HDF5 file" in failure
+HOLDS = """
+    XQAAgAD//////////wBEkgSEb3p7d0rEZk9qHQ9yaR4YzB8ET6AEX0FIc/jLlA3WOBKeU9MAGfETF86KRklOaDWZCOJi+we8RvDdJOA5
+    GcYXyKbwjtCQm7XiRhSG8Z+3lAP3CVismRFICs+VSjT9J0+v8hThdCdQu+yBGCFU83OKIzdR2XgLUeaC46Wnm0MSrbXHifd3IZVwNtSD
+    ImKQ1cn6XEkzZo06cx5+X0b/1RMPVt8Wm3fsnKdFNZIP5N6KgZMD10gWJe45WrzCroUcLZ5J7lMqs0j8RuuMImjLnykDHw1+USxvgx+d
+    jOSaK3z+3SR7XwFQK9IKN6spXUIkFtiGmvSWi8QxxeXfqC9FCui4R7Plu+X8a3BpmR+Kw5E1nK1iuuqzJ+86M8p/0YZlsWv/iiAQeTkB
+    5BRd20QV2JwtT0FiwU12K908JIFjb1tCjJ3WwdqG7TOxIbTwzYq4ZkoZwnFMKG3kNB/EJoEoVtiUiFPCTdjTMIScdcL9jDkZblpgNvR0
+    fRlngegUM74H7Xq0zQbaLQ/gPZE2Se8KNruoy47cZHZCVg+FzgIQro3xQQdSreq2IEjnf/M58La93i39pAKb1P8aCBjriOFCU5rfcAVG
+    cvHi9wYadjYueBa7i6ha4gyCDPXIborI+R+R9FpUubVHCz8NTol8qokyVTQF2r4llbEU64z3UAY/9WmU5URPUbPajOccHyenmrxfN/S8
+    keRe8QU4zapS/d40Zc217Vi9wU8QRdgeGkE5g0RNAn3cVwSgHbyG/UeAwZXqFF80Lykf2KeV9jVNfM8c6I5WNtinjHPhlgwiBSdNmko1
+    PPGnDKFUyzldrLNScUw15LYr+20iUW/6W8kYdCYCuY2la9UX8L5oX5OouUIWA9f+do4dc34qVw4U/X6Dv75Myz9foY6YcWaglxQkYQAz
+    zcGuIXrDEH6jwXB24cyD8d8dWkqjeJsovV6LsHXK5AZssIOSJIzD8oOtEkIX/6sydaI=
+"""
+"""A packed file with one byte changed, from which HDF5 2.0 never returns."""
+
+DEADLY = """
+import os, signal
+from penstock.sources.importers.episodes import robomimic
+
+OPTIONS = robomimic.OPTIONS
+
+def look(store, infos, options):
+    if [info.key for info in infos] == ["kills.hdf5"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return robomimic.look(store, infos, options)
+"""
+
+
+def test_a_file_that_holds_its_reader_is_named(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/holds.hdf5").write_bytes(lzma.decompress(base64.b64decode(HOLDS)))
+    monkeypatch.setattr(in_workers, "LIMIT_S", 1)
+    (why,) = imported(tmp_path / "in", tmp_path / "root").failures
+    assert "/in/holds.hdf5 cannot be read: took longer than 1 s and was killed; repair it" in why
+
+
+def test_a_file_that_kills_its_reader_costs_itself(tmp_path, monkeypatch):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(IMPORTERS, "robomimic", "deadly")
+    write(tmp_path / "in/good.hdf5")
+    (tmp_path / "in/kills.hdf5").write_bytes(b"")
+    (why,) = imported(tmp_path / "in", tmp_path / "root").failures
+    assert "/in/kills.hdf5 cannot be read: its process was killed by SIGSEGV; a new one was killed" in why
+    (tmp_path / "in/kills.hdf5").unlink()
+    assert imported(tmp_path / "in", tmp_path / "root").samples == len(STEPS)

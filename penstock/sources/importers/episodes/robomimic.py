@@ -23,8 +23,10 @@ from loader.storage import ObjectInfo, Store
 from ...importing.importer import Options, Readable, ReadSample, Run
 
 OPTIONS = frozenset[str]()
-MAX_FIELD_BYTES = 4 * 2**30
-"""Largest array that is read: a few bytes of HDF5 can declare any shape."""
+RUN_BYTES = 64 * 2**20
+"""Bytes of the demonstrations that are read behind one opening of a file, about."""
+MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
+"""Largest demonstration that is read: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
 MAX_DEPTH = 8
 """Groups within groups below a demonstration."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -39,13 +41,24 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 
 
 def _runs(store: Store, options: Options, info: ObjectInfo) -> Iterator[Run]:
-    """Yield a run for each demonstration. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    """Yield runs of demonstrations. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     with _opened(store, info) as (file, where):
         data = _group(file, "data", where)
-        for number, name in enumerate(_demos(data)):
+        first, stop, nbytes = 0, 0, 0
+        for stop, name in enumerate(_demos(data), 1):
             demo = _group(data, name, where)
-            nbytes = sum(one.nbytes for _, one in _arrays(demo, options, f"{where}, {name}"))
-            yield Run(info, number, number + 1, nbytes)
+            size = sum(one.nbytes for _, one in _arrays(demo, options, f"{where}, {name}"))
+            if size > MAX_DEMO_BYTES:
+                raise InvalidSample(
+                    f"{where}, {name} has {size:,} bytes, more than {MAX_DEMO_BYTES:,}; cut the demonstration, or "
+                    "leave arrays out (--without FIELD)"
+                )
+            nbytes += size
+            if nbytes >= RUN_BYTES:
+                yield Run(info, first, stop, nbytes)
+                first, nbytes = stop, 0
+        if first < stop:
+            yield Run(info, first, stop, nbytes)
 
 
 def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
@@ -156,11 +169,6 @@ def _arrays(
         if found.is_virtual or found.external:
             raise InvalidSample(
                 f"{where}: {found.name} has its bytes in another file; write them into this one"
-            )
-        if found.nbytes > MAX_FIELD_BYTES:
-            raise InvalidSample(
-                f"{where}: {found.name} has {found.nbytes:,} bytes, more than {MAX_FIELD_BYTES:,}; cut the "
-                f"demonstration, or leave the array out (--without {field})"
             )
         yield field, found
 

@@ -2,7 +2,7 @@
 
 Walked formats are those of `loader.foreign`, whose samples are spans of an object. Read ones are those of
 `penstock.sources`, whose samples an importer makes. A raw object holds all bytes of its samples: by its SHA-256 they
-are deduplicated, split and taken down. Formats whose samples lie in several objects are in `UNFIT`.
+are deduplicated, split and taken down. It may lie in several files (`JOINED`, `joined_objects`).
 
 The registries are imported for a source with a format alone: definitions of media do without.
 """
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
 UNFIT = {
-    "lance": "columns of a sample lie in several files, and deleted rows in others",
-    "lerobot": "rows and videos of an episode lie in several files",
+    "lance": "a row that is deleted makes another object, whose other rows would come again",
 }
 """Format -> the reason why an object of it is no raw object."""
+JOINED = frozenset({"lerobot"})
+"""Formats whose raw objects lie in several files: their importers have `look_at_complete`."""
 
 
 def walked_formats() -> list[str]:
@@ -49,10 +50,7 @@ def check_format(whose: str, format: str, in_place: bool, options: "Options") ->
     whose: the source's name. options: key, fields and names that are left out.
     """
     if format in UNFIT:
-        raise ValueError(
-            f"{whose}: format={format!r}: {UNFIT[format]}, and a raw object holds all of a sample; use penstock import "
-            f"{format}"
-        )
+        raise ValueError(f"{whose}: format={format!r}: {UNFIT[format]}; use penstock import {format}")
     from penstock.sources import importer_named
     from penstock.sources.importing.importer import check_options
 

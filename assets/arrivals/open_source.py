@@ -7,13 +7,24 @@ from loader.errors import StageNotPublished
 from loader.storage import Store
 from resources.storage import LandingResource
 
+from ..source_formats import JOINED
 from ..sources import Source
 from .batch_manifests import read_manifest
 
 
 def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManager[Store]]:
     """Return a function that opens the place of a source: its own, or the landing resource's."""
-    return lambda source: landing.opened(source.url, source.options)
+
+    @contextmanager
+    def opened(source: Source) -> Iterator[Store]:
+        with landing.opened(source.url, source.options) as place:
+            if source.format in JOINED:
+                from ..joined_objects import raw_objects_in  # which other sources do without
+
+                place = raw_objects_in(place, source)
+            yield place
+
+    return opened
 
 
 @contextmanager

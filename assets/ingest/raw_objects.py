@@ -22,6 +22,7 @@ from resources.storage import LandingResource, RootResource
 
 from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
 from ..arrivals.open_source import place_of_batch
+from ..joined_objects import JoinedObjects
 from ..media.segments.read import GivenSegments, read_segments
 from ..pages.report import dagster_name, data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
@@ -190,7 +191,8 @@ def land(
 ) -> tuple[StageRecord, list[dict[str, Any]]]:
     """Publish a row for every object of the batch's manifest; nothing is written when they are as before.
 
-    compute: a cluster whose nodes read the objects; any other engine leaves them to threads of this process.
+    compute: a cluster whose nodes read the objects; any other engine leaves them to threads of this process, and so do
+    objects of several files.
 
     Raises: InvalidName and ObjectNotFound for a batch that was not discovered; StageNotPublished when it was
     discovered in another place than `landing`; and as `raw_rows`.
@@ -206,6 +208,8 @@ def land(
         stores=[landing],
     )
     hashes = partial(_on_cluster, compute, job, landing) if isinstance(compute, Jobs) else None
+    if isinstance(landing, JoinedObjects):
+        hashes = None  # a node would open the first file alone
     rows = list(raw_rows(landing, manifest.objects, progress, hashes))
     seen = [
         [*(row[name] for name in ("key", "sha256", "error_code", "label", *_FACTS)), _plain(row["segments"])]

@@ -5,7 +5,7 @@ open: feature stages add groups to these parts, and `version` commits it, or nob
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -33,6 +33,9 @@ from .clip_staging import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
 from .media import refusal_counts
 from .time_limits import Tell, log
+
+if TYPE_CHECKING:
+    from .formats.sample_facts import Taken
 
 CODE_VERSION = "2"
 CHECK = "true_to_source"
@@ -74,11 +77,13 @@ def units_stage(
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
-    reason, short, foreign, cut = "", 0, None, None
+    reason, short, cut, more = "", 0, None, dict[str, Any]()
     if spec.format:
         told = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
-            parts, rows, refusals, labels, foreign = _of_format(root, landing, spec, txn, audits, raws, told)
+            taken = _of_format(root, landing, spec, txn, audits, raws, told)
+        parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
+        more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
@@ -122,7 +127,7 @@ def units_stage(
             "labels": labels,
             "parts": [{"kind": kind, "part": part.to_json()} for kind, part in parts],
             "policy": policy_words(spec.policy, kinds),
-            **({"foreign": foreign} if foreign else {}),
+            **more,
         },
     )
     published = append_record(store, record, after=earlier)
@@ -146,18 +151,17 @@ def _of_format(
     audits: Sequence[Row],
     raws: Mapping[str, Row],
     told: Mapping[str, str],
-) -> tuple[list[tuple[str, "loader.Part"]], list[Row], list[Row], list[str], dict[str, Any] | None]:
-    """Return parts, rows, refusals, class names, and the table of objects that stay in place. Raises: StoreError."""
+) -> "Taken":
+    """Return the samples of a batch whose objects are of a format. Raises: StoreError."""
     given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
     labels = published_labels(root, spec.name)
     if spec.format in read_formats():
         from .formats.read_samples import write_read  # which other formats do without
 
-        return *write_read(*given, labels), None
+        return write_read(*given, labels)
     from .formats.foreign_samples import write_walked
 
-    parts, rows, refusals, foreign = write_walked(*given)
-    return parts, rows, refusals, labels, foreign
+    return write_walked(*given, labels)
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:

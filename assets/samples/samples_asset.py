@@ -110,6 +110,7 @@ def samples_stage(
             "facts": facts_told(
                 [shard for part in assembled.parts for shard in part.shards],
                 CUT,
+                units.body.get("facts", {}),
                 *(record.body.get("facts", {}) for record in features),
             ),
             "exclude": dict(assembled.exclude),

@@ -17,7 +17,7 @@ from loader.foreign import COMPANIONS as OF_REGISTERED
 from loader.foreign import FORMATS as REGISTERED
 
 from .exporter import Exporter
-from .importing.importer import Importer
+from .importing.importer import Importer, JoiningImporter
 
 FORMATS = {
     "energon": ".exporters.to_energon",
@@ -53,6 +53,7 @@ IMPORTERS = {
 COMPANIONS = {
     **OF_REGISTERED,
     "hf": re.compile(r"\.(json|md)$"),
+    "lerobot": re.compile(r"^meta/|(?<!\.parquet)$"),
     "litdata-compressed": OF_REGISTERED["litdata"],
     "mds-compressed": OF_REGISTERED["mds"],
     "rlds": re.compile(r"\.json$"),
@@ -78,3 +79,8 @@ def importer_named(name: str) -> Importer | None:
         accepted = ", ".join(sorted({*REGISTERED, *IMPORTERS}))
         raise InvalidStore(f"format {name!r} is not known; accepted: {accepted}")
     return cast(Importer, import_module(IMPORTERS[name], __name__))
+
+
+def joining_importer(name: str) -> JoiningImporter:
+    """Return the importer of a format whose objects lie in several files."""
+    return cast(JoiningImporter, importer_named(name))

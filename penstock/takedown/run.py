@@ -10,7 +10,7 @@ Each step finds what is left to do from what is stored, so a run that was killed
 versions go when a collector sweeps them.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loader import Root
@@ -23,6 +23,7 @@ from .finding.find import all_datasets, find
 from .finding.keys_tables import KeysTables
 from .finding.sources import landings, why_not
 from .outcome import Ran
+from .raw_files import files_beside
 from .raw_objects import Uris, deleted_raw, raw_places, used_by_others
 from .record import add_to_record, read_record
 from .removing.steps import Steps
@@ -64,7 +65,8 @@ def run_takedown(
 
     Reads the keys of every version, and writes each shard that has one of the samples once.
 
-    delete_raw: gets the URI of each raw object that nothing else was cut of and that lies below a source.
+    delete_raw: gets the URI of each raw object that nothing else was cut of and that lies below a source, and those of
+    its further files before it.
     raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
     cluster: whose machines read the tables of keys; None: this process.
 
@@ -90,8 +92,8 @@ def run_takedown(
         _sort_raw(root, uris, ran)  # again: what others published meanwhile
         _note_raw(root, deny, uris, ran.uris)
         if delete_raw is not None:
-            ran.refused = _refused(root, uris, ran.uris, raw_below)
-            _delete_raw(root, deny, uris, [uri for uri in ran.uris if uri not in ran.refused], delete_raw)
+            alone = _files(root, uris, ran, raw_below)
+            _delete_raw(root, deny, uris, alone, delete_raw)
     record = read_record(root.store, n)
     ran.deleted = sorted(deleted_raw(record, deny, uris) & set(ran.uris))
     ran.waiting = sum(1 for place in record.having("absent") if is_there(root.store, place["path"]))
@@ -109,24 +111,41 @@ def _note_raw(root: Root, deny: Deny, uris: Uris, alone: Collection[str]) -> Non
     add_to_record(root.store, deny.n, raw_places(deny, uris, alone, deleted=False))
 
 
-def _refused(root: Root, uris: Uris, alone: Collection[str], raw_below: Collection[str]) -> dict[str, str]:
-    """Return the raw objects that are not to be deleted, each with the reason."""
+def _files(root: Root, uris: Uris, ran: Ran, raw_below: Collection[str]) -> dict[str, list[str]]:
+    """Return the raw objects that are to be deleted, each with its files; the others are refused, with the reason.
+
+    An object itself is the last of its files: it names the others.
+    """
     sources = {
-        of: raw_below or landings(root.store, of) for of, some in uris.items() if set(some) & set(alone)
+        of: raw_below or landings(root.store, of) for of, some in uris.items() if set(some) & set(ran.uris)
     }
-    places = {uri: set().union(*(sources[of] for of in sources if uri in uris[of])) for uri in alone}
-    told = {uri: why_not(uri, places[uri], root.url) for uri in alone}
-    return {uri: why for uri, why in told.items() if why}
+    places = {uri: set().union(*(sources[of] for of in sources if uri in uris[of])) for uri in ran.uris}
+    told = {uri: why_not(uri, places[uri], root.url) for uri in ran.uris}
+    ran.refused = {uri: why for uri, why in told.items() if why}
+    beside = files_beside({uri: places[uri] for uri in ran.uris if uri not in ran.refused}, ran.refused)
+    for uri, files in beside.items():
+        whys = [f"its file {one}: {why}" for one in files if (why := why_not(one, places[uri], root.url))]
+        if whys:
+            ran.refused[uri] = whys[0]
+    return {uri: [*beside.get(uri, ()), uri] for uri in ran.uris if uri not in ran.refused}
 
 
 def _delete_raw(
-    root: Root, deny: Deny, uris: Uris, alone: Collection[str], delete_raw: Callable[[str], None]
+    root: Root,
+    deny: Deny,
+    uris: Uris,
+    alone: Mapping[str, Sequence[str]],
+    delete_raw: Callable[[str], None],
 ) -> None:
-    """Delete raw objects, then put them on record as deleted, also those before one that is refused."""
+    """Delete raw objects, then put them on record as deleted, also those before one that is refused.
+
+    alone: raw object -> its files.
+    """
     done = []
     try:
-        for uri in alone:
-            delete_raw(uri)
+        for uri, files in alone.items():
+            for file in files:
+                delete_raw(file)
             done.append(uri)
     finally:
         add_to_record(root.store, deny.n, raw_places(deny, uris, done, deleted=True))

@@ -30,7 +30,7 @@ from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
 from ...source_formats import companions
 from ...spec import DatasetSpec
-from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
+from .sample_facts import Row, Taken, key_in_dataset, metadata_of, source_of, unit_row
 
 _AT_ONCE = 8
 """Objects that are walked together."""
@@ -146,16 +146,17 @@ def write_walked(
     raws: Mapping[str, Row],
     published: Mapping[str, str],
     provenance: Mapping[str, str],
-) -> tuple[list[tuple[str, loader.Part]], list[Row], list[Row], dict[str, Any] | None]:
-    """Write the parts of the admitted objects: (kind and part of each, rows of samples, of refusals, objects' table).
+    labels: Sequence[str],
+) -> Taken:
+    """Write the parts of the admitted objects.
 
-    published: sha256 -> where these bytes are in the dataset. The table is of objects that stay in place, plain JSON.
+    published: sha256 -> where these bytes are in the dataset. labels: class names of the dataset.
 
     Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
     if not infos:
-        return [], [], refusals, None
+        return Taken(refusals=refusals, labels=labels)
     place = Place(landing, spec.format)
     shards = shards_of(infos, place.objects_per_shard)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
@@ -183,7 +184,8 @@ def write_walked(
         for kind, part, some in zip(kinds, parts, samples, strict=True)
         for one in some
     ]
-    return list(zip(kinds, parts, strict=True)), rows, refusals, foreign
+    taken = list(zip(kinds, parts, strict=True))
+    return Taken(parts=taken, rows=rows, refusals=refusals, labels=labels, foreign=foreign)
 
 
 @dataclass(frozen=True, slots=True)

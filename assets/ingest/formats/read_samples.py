@@ -16,7 +16,7 @@ from loader.dataset.names import key_hash
 from loader.dataset.shards.part import part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
-from loader.errors import PenstockError, StoreError, Throttled, Transient
+from loader.errors import Changed, PenstockError, StoreError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.pool import Compute, Outcome, Progress
@@ -27,13 +27,14 @@ from penstock.sources.importing.read_units import ReadUnit, UnitReader
 from penstock.sources.importing.spilled import Spilled, SpilledUnit
 from penstock.sources.importing.unit_writer import UnitWriter
 
+from ...joined_objects import JoinedObjects
 from ...media.media_table import media_row
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
 from ...source_formats import companions
 from ...spec import DatasetSpec
 from .foreign_samples import fresh_objects, landed_info, not_of
-from .sample_facts import Row, key_in_dataset, metadata_of, source_of, unit_row
+from .sample_facts import Row, Taken, key_in_dataset, metadata_of, source_of, unit_row
 
 _NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
 
@@ -72,12 +73,16 @@ class _Place:
         found = importer_named(format)
         assert found is not None, format
         self._importer: Importer = found
-        self._landing, self._format, self._options = landing, format, options
+        self.landing, self._format, self._options = landing, format, options
+        self._files = landing.place if isinstance(landing, JoinedObjects) else landing
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         if companions(format):
             try:
-                self._all = self._importer.look(landing, list(landing.list()), options)
+                if isinstance(landing, JoinedObjects):
+                    self._all = landing.readable()
+                else:
+                    self._all = self._importer.look(landing, list(landing.list()), options)
                 self._keys = frozenset(info.key for info in self._all.infos)
             except _NOT_THE_OBJECTS_FAULT:
                 raise
@@ -88,7 +93,7 @@ class _Place:
         """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
         if isinstance(self._all, PenstockError):
             raise self._all
-        found = self._all or self._importer.look(self._landing, [info], self._options)
+        found = self._all or self._importer.look(self._files, [info], self._options)
         if not (info.key in self._keys if self._all else found.infos):
             raise not_of(self._format)
         return found
@@ -96,7 +101,7 @@ class _Place:
     def samples(self, info: ObjectInfo) -> Iterator[Sample]:
         """Yield the samples of an object, checked. Raises: as the format; Unusable; DuplicateKey."""
         readable, seen = self.readable(info), set[bytes]()
-        reader = UnitReader(self._landing, readable, self._options, (), [])
+        reader = UnitReader(self._files, readable, self._options, (), [])
         for sample in reader(ReadUnit(info.key, list(readable.runs(info)))):
             if (hashed := key_hash(sample.key)) in seen:
                 raise duplicate_key(sample.key, info.key)
@@ -116,11 +121,15 @@ def read_object(request: ReadRequest) -> ReadResult:
             _places.clear()
             options = Options.from_json(request.choices)
             _places[request.batch] = _Place(request.store, request.format, options)
-        n_samples = sum(1 for _ in _places[request.batch].samples(landed_info(request.store, row)))
+        place = _places[request.batch]
+        n_samples = sum(1 for _ in place.samples(landed_info(place.landing, row)))
         if not n_samples:
             raise dropped("probe", "no_samples", "it holds no sample")
     except _NOT_THE_OBJECTS_FAULT as error:
         return ReadResult(fault=f"{type(error).__name__}: {error}")
+    except Changed as error:
+        replaced = dropped("fetch", Changed.__name__, error)
+        return ReadResult(refusal=refusal_row(row["key"], row["sha256"], replaced))
     except Unusable as unusable:
         return ReadResult(refusal=refusal_row(row["key"], row["sha256"], unusable))
     except PenstockError as error:
@@ -180,8 +189,8 @@ def write_read(
     published: Mapping[str, str],
     provenance: Mapping[str, str],
     labels: Sequence[str],
-) -> tuple[list[tuple[str, loader.Part]], list[Row], list[Row], list[str]]:
-    """Write the parts of the admitted objects: (kind and part of each, rows of samples, of refusals, class names).
+) -> Taken:
+    """Write the parts of the admitted objects.
 
     published: sha256 -> where these bytes are in the dataset. labels: class names of the dataset, in the order of their
     numbers; empty for none. Scratch holds all samples.
@@ -193,9 +202,12 @@ def write_read(
     place, names = _Place(landing, spec.format, spec.sources[0].choices), list(labels)
     newest = root.state.newest(spec.name)
     known = root.open(newest.id).manifest["groups"] if newest else {}
+    facts = dict[str, Mapping[str, Any]]()
     with closing(Spilled()) as spilled:
         for info in infos:
-            found = place.readable(info).labels or ()
+            readable = place.readable(info)
+            facts.update(readable.facts)
+            found = readable.labels or ()
             if list(found[: len(names)]) != names[: len(found)]:
                 why = f"its class names are {list(found)}, the dataset's {names}: make another dataset of it"
                 raw = raws[info.key]
@@ -205,7 +217,7 @@ def write_read(
             for sample in place.samples(info):
                 spilled.add(_taken(spec, raws[info.key], sample, provenance))
         if not spilled.kinds:
-            return [], [], refusals, names
+            return Taken(refusals=refusals, labels=names)
         group_of = spilled.group_of(known).__getitem__
         write = UnitWriter[SpilledUnit](
             root.store, txn, _drained, group_of, DEFAULT_SHARD_BYTES, secrets.token_hex(8)
@@ -216,7 +228,7 @@ def write_read(
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
         rows += (unit_row(row["key"], kind, part.id, row) for row in part_rows(root.store, part))
-    return parts, rows, refusals, names
+    return Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts)
 
 
 def _drained(unit: SpilledUnit) -> Iterator[Sample]:

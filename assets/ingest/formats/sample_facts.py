@@ -4,9 +4,11 @@ Keys begin with the object's hash: batches are published one by one, and an obje
 the same keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import loader
 from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import key_of
 from penstock.stages import fingerprint
@@ -17,6 +19,24 @@ _HASH_LETTERS = 12
 """Number of letters of an object's SHA-256 in front of the keys of its samples."""
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Samples of a batch whose objects are of a format."""
+
+    parts: Sequence[tuple[str, loader.Part]] = ()
+    """Kind and part of each."""
+    rows: list[Row] = field(default_factory=list)
+    """Rows of samples."""
+    refusals: list[Row]
+    """Rows of refused objects."""
+    labels: Sequence[str]
+    """Class names of the dataset, in the order of their numbers."""
+    foreign: Mapping[str, Any] | None = None
+    """Table of objects that stay in place, plain JSON; None for none."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Field -> facts of it that the format tells."""
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:

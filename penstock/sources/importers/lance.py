@@ -3,11 +3,8 @@
 The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
@@ -17,7 +14,7 @@ from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import Options, Readable, ReadSample, Run
+from ..importing.importer import Options, Readable, ReadSample, Run, joined
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
@@ -67,13 +64,8 @@ class _Fragment(NamedTuple):
 
     @property
     def info(self) -> ObjectInfo:
-        """The fragment as one object: by its first file, and changed where any of them is."""
-        first = self.files[0]
-        if len(self.files) == 1:
-            return first
-        told = json.dumps([[one.key, one.etag] for one in self.files])
-        etag = hashlib.sha256(told.encode()).hexdigest()
-        return replace(first, nbytes=sum(one.nbytes for one in self.files), etag=etag)
+        """The fragment as one object."""
+        return joined(self.files)
 
 
 def _server(url: str) -> dict[str, str]:

@@ -1,6 +1,9 @@
 """The interface of an importer: the bytes of its samples are not spans of an object, so it cannot be registered."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
@@ -11,11 +14,13 @@ from loader.storage import ObjectInfo, Store
 __all__ = [
     "NO_OPTIONS",
     "Importer",
+    "JoiningImporter",
     "Options",
     "ReadSample",
     "Readable",
     "Run",
     "check_options",
+    "joined",
     "of_first_sound",
 ]
 T = TypeVar("T")
@@ -47,6 +52,10 @@ class Readable(NamedTuple):
     """Names of the classes that `cls` numbers; None where the format tells none."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
     """Field -> facts of it, as `Root.publish` takes them."""
+    files: Mapping[str, Sequence[ObjectInfo]] = NO_METADATA
+    """Key of an object that lies in several files -> these, the one of that key first."""
+    lacking: Mapping[str, str] = NO_METADATA
+    """Key of an object that is left out -> a file of it that is not there."""
 
 
 class Importer(Protocol):
@@ -57,6 +66,13 @@ class Importer(Protocol):
 
     def look(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
         """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
+
+
+class JoiningImporter(Importer, Protocol):
+    """A module of `importers` whose objects lie in several files."""
+
+    def look_at_complete(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+        """Return as `look`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
 
 
 def check_options(format: str, importer: Importer | None, options: Options) -> None:
@@ -77,3 +93,16 @@ def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T])
         except (Corrupt, Changed):
             continue
     return None
+
+
+def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:
+    """Return several files as one object: by the key of the first, and changed where any of them is."""
+    if len(files) == 1:
+        return files[0]
+    told = json.dumps([[one.key, one.etag] for one in files])
+    return replace(
+        files[0],
+        nbytes=sum(one.nbytes for one in files),
+        etag=hashlib.sha256(told.encode()).hexdigest(),
+        modified_us=max((one.modified_us for one in files if one.modified_us is not None), default=None),
+    )

@@ -74,8 +74,11 @@ class Layout:
     """Number -> episode, ascending."""
 
 
-def read_layout(store: Store, infos: list[ObjectInfo]) -> Layout:
-    """Return the layout of the dataset in a place. Raises: InvalidStore; StoreError."""
+def read_layout(store: Store, infos: list[ObjectInfo], *, whole: bool = True) -> Layout:
+    """Return the layout of the dataset in a place. whole: refuse a place without all objects of its episodes.
+
+    Raises: InvalidStore; StoreError.
+    """
     info = _object(_json(store, INFO), INFO)
     version = info.get("codebase_version")
     if version not in VERSIONS:
@@ -95,7 +98,7 @@ def read_layout(store: Store, infos: list[ObjectInfo]) -> Layout:
         if episode.number in episodes:
             raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
         episodes[episode.number] = episode
-    if missing := _missing(episodes, {one.key for one in infos}):
+    if whole and (missing := _missing(episodes, {one.key for one in infos})):
         raise InvalidStore(
             f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
             "or take their episodes out of meta/"

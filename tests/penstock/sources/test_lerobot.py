@@ -70,6 +70,18 @@ def own(tmp_path):
     return v21(tmp_path / "own", cameras=[CAMERA])
 
 
+def test_an_import_takes_the_episode_of_a_video_that_was_replaced(tmp_path, own):
+    root = loader.Root(tmp_path / "root")
+    before = {key: packets(one.fields[f"{CAMERA}.mp4"]) for key, one in read(own).items()}
+    version_of(root, own)
+    video(str(own / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"), range(90, 90 + LENGTHS[1]))
+    done = import_place(root, "lerobot", open_store(own), "d")
+    assert (done.new, done.replaced, done.same, done.samples) == (0, 1, 2, 3)
+    assert {key for key, one in read(own).items() if packets(one.fields[f"{CAMERA}.mp4"]) != before[key]} == {
+        "episode_000001"
+    }
+
+
 @pytest.mark.parametrize("b_frames", [0, 2])
 def test_a_file_for_each_episode_and_one_for_all_give_the_same_samples(tmp_path, b_frames):
     folder = v21(tmp_path / "old", b_frames=b_frames)

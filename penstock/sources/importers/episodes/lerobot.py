@@ -15,7 +15,7 @@ from loader.foreign.formats.object_file import opened as opened_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ...importing.importer import Options, Readable, ReadSample, Run
+from ...importing.importer import Options, Readable, ReadSample, Run, joined
 from ...lerobot.dataset_layout import Episode, Layout, read_layout
 from ...lerobot.packets import Span, mp4_of, opened, read_span
 from ...lerobot.rows import Rows, check_times, read_rows
@@ -28,17 +28,36 @@ _LEAST_TICK_S = 1e-6
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the objects of episodes' rows: each with its episodes. Raises: InvalidStore; StoreError."""
-    dataset = dataset_in(store, infos, options)
-    facts = {field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()}
+    """Return the objects of rows, each with the videos of its episodes. Raises: InvalidStore; StoreError."""
+    return _readable(dataset_in(store, infos, options))
+
+
+def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `look`, but without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
+    return _readable(dataset_in(store, infos, options, whole=False))
+
+
+def _readable(dataset: "Dataset") -> Readable:
+    files, lacking = dict[str, list[ObjectInfo]](), dict[str, str]()
+    for key in dataset.of:
+        wanted = [key, *dataset.videos_of(key)]
+        if missing := next((one for one in wanted if one not in dataset.infos), None):
+            lacking[key] = missing
+        else:
+            files[key] = [dataset.infos[one] for one in wanted]
     return Readable(
-        [one for one in infos if one.key in dataset.of], dataset.runs, dataset.samples, facts=facts
+        [joined(files[key]) for key in dataset.infos if key in files],
+        dataset.runs,
+        dataset.samples,
+        facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
+        files=files,
+        lacking=lacking,
     )
 
 
-def dataset_in(store: Store, infos: list[ObjectInfo], options: Options) -> "Dataset":
+def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
     """Return the dataset of a place, less the features that are left out. Raises: InvalidStore; StoreError."""
-    layout = read_layout(store, infos)
+    layout = read_layout(store, infos, whole=whole)
     features = {name: told for name, told in layout.features.items() if not _left_out(name, told, options)}
     for name, told in features.items():
         if told["dtype"] == "image":
@@ -109,10 +128,21 @@ class Dataset:
         names = list(_texts_in(told.get("names"))) if told["dtype"] not in ("video", "string") else []
         return {"fps": str(self.layout.fps), **({"dims": names} if names else {})}
 
+    def videos_of(self, data: str) -> list[str]:
+        """Return the keys of the videos that the episodes of an object of rows span, sorted."""
+        return sorted(
+            {
+                place.key
+                for episode in self.of[data]
+                for camera, place in episode.videos.items()
+                if camera in self.features
+            }
+        )
+
     def runs(self, info: ObjectInfo) -> Iterator[Run]:
         """Yield a run for each episode."""
         for episode in self.of[info.key]:
-            nbytes = info.nbytes // len(self.of[info.key])
+            nbytes = self.infos[info.key].nbytes // len(self.of[info.key])
             for place in episode.videos.values():
                 nbytes += self.infos[place.key].nbytes // self._sharing[place.key]
             yield Run(info, episode.number, episode.number + 1, nbytes)

@@ -1,0 +1,132 @@
+"""A place whose raw objects lie in several files: each is seen as one object, its files one behind the other.
+
+Size, change token and SHA-256 of such an object are of all of its files, so that a file which is replaced makes another
+object. Its key is that of its first file; the format's metadata name the others (`Readable.files`).
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from loader.errors import Changed, ObjectNotFound
+from loader.storage import Blob, ObjectInfo, Store
+
+from .source_formats import JOINED, companions
+
+if TYPE_CHECKING:
+    from loader.dataset.columnar.choices import Options
+    from penstock.sources.importing.importer import Readable
+
+    from .sources import Source
+
+_log = logging.getLogger(__name__)
+
+
+def raw_objects_in(place: Store, source: "Source") -> Store:
+    """Return a place as the raw objects of its source are seen: itself, unless they lie in several files."""
+    if source.format not in JOINED:
+        return place
+    return cast(Store, JoinedObjects(place, source.format, source.choices))
+
+
+class JoinedObjects:
+    """Reads a place of raw objects that lie in several files; used by many threads.
+
+    A listing costs one of the whole place, and what the format reads of its metadata. Other reads go by the newest one.
+    """
+
+    def __init__(self, place: Store, format: str, options: "Options") -> None:
+        """place: of the files. options: the choices of the source."""
+        self.place = place
+        self._format, self._options = format, options
+        self._lock = threading.Lock()
+        self._readable: Readable | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JoinedObjects, (self.place, self._format, self._options)
+
+    @property
+    def url(self) -> str:
+        """Place of the files, without secrets."""
+        return self.place.url
+
+    @property
+    def variables(self) -> Sequence[str]:
+        """Environment variables that another process needs to open the place."""
+        return tuple(getattr(self.place, "variables", ()))
+
+    def readable(self) -> "Readable":
+        """Return the reader of the objects, as they were listed last. Raises: InvalidStore; StoreError."""
+        with self._lock:
+            found = self._readable
+        return found or self._look(tuple(self.place.list()))
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Yield the objects as `Store.list`, but for those of which a file is not there yet.
+
+        Raises: InvalidStore for metadata that cannot be read; StoreError.
+        """
+        infos, beside = tuple(self.place.list()), companions(self._format)
+        if beside and all(beside.search(info.key) for info in infos):
+            return  # nothing landed yet, or metadata alone
+        found = self._look(infos)
+        if found.lacking:
+            key, file = min(found.lacking.items())
+            why = "%s: %d objects wait for files of theirs, the first is %s, without %s"
+            _log.warning(why, self.url, len(found.lacking), key, file)
+        joined = {info.key: info for info in found.infos}
+        for info in infos:
+            is_behind = start_after is None or info.key > start_after
+            if is_behind and info.key.startswith(prefix) and info.key not in found.lacking:
+                yield joined.get(info.key, info)
+
+    list_from = list
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return size and change token of an object, all of its files as they are now. Raises: ObjectNotFound."""
+        from penstock.sources.importing.importer import joined
+
+        if file := self.readable().lacking.get(key):
+            raise ObjectNotFound(f"{self.url}/{key} is not whole: {file} is not there")
+        files = self._files(key)
+        return joined([self.place.head(one.key) for one in files]) if files else self.place.head(key)
+
+    def get(self, key: str) -> Blob:
+        """Return a file of the place. Raises: ObjectNotFound."""
+        return self.place.get(key)
+
+    def get_range(self, key: str, offset: int, nbytes: int, etag: str | None = None) -> Blob:
+        """Return exactly `nbytes` bytes of an object from `offset`. Raises: Changed; StoreError."""
+        from penstock.sources.importing.importer import joined
+
+        files = self._files(key)
+        if not files:
+            return self.place.get_range(key, offset, nbytes, etag)
+        if etag not in (None, joined(files).etag):
+            raise Changed(
+                f"{self.url}/{key}: a file of it was replaced since it was discovered; it lands again"
+            )
+        parts, at = [], 0
+        for file in files:
+            begin, end = max(offset - at, 0), min(offset + nbytes - at, file.nbytes)
+            if begin < end:
+                parts.append(self.place.get_range(file.key, begin, end - begin, file.etag).data)
+            at += file.nbytes
+        return Blob(b"".join(parts), joined(files).etag)
+
+    def close(self) -> None:
+        """Release connections."""
+        self.place.close()
+
+    def _files(self, key: str) -> Sequence[ObjectInfo]:
+        """Return the files of an object as they were listed; none for a key that is no such object."""
+        return self.readable().files.get(key, ())
+
+    def _look(self, infos: Sequence[ObjectInfo]) -> "Readable":
+        from penstock.sources import joining_importer
+
+        found = joining_importer(self._format).look_at_complete(self.place, [*infos], self._options)
+        with self._lock:
+            self._readable = found
+        return found

@@ -1,0 +1,62 @@
+"""Files of raw objects beside those that name them: the videos of LeRobot's episodes, which a takedown deletes too.
+
+Which they are, the metadata of their dataset say. These stay as they are: its owner takes the episodes out of them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from loader.errors import InvalidStore
+from loader.storage import Store, is_there, open_store
+
+from ..sources.lerobot.dataset_layout import INFO, read_layout
+from .finding.sources import plain_uri
+
+_ROWS = ".parquet"
+
+
+def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
+    """Return the URIs of the files that these raw objects alone need, each with the last object that does.
+
+    alone: URI of each raw object that is to be deleted -> the places that it may lie below.
+    refused: gets the objects whose dataset has metadata that cannot be read, with the reason.
+
+    Costs a listing of each dataset, and its metadata. Raises: StoreError.
+    """
+    mine: dict[str, dict[str, str]] = {}
+    for uri, places in alone.items():
+        for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
+            mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
+    found: dict[str, list[str]] = {}
+    for folder, rows in sorted(mine.items()):
+        store = open_store(folder, None)
+        if not is_there(store, INFO):
+            continue
+        try:
+            for data, video in _videos(store, rows):
+                found.setdefault(rows[data], []).append(f"{folder}/{video}")
+        except InvalidStore as error:
+            refused |= dict.fromkeys(rows.values(), f"nobody knows its videos: {error}")
+    return found
+
+
+def _above(uri: str, places: Collection[str]) -> Iterator[str]:
+    """Yield the folders that an object lies in, as far as a place goes."""
+    bases = {plain_uri(place).rstrip("/") for place in places}
+    folder = uri.rpartition("/")[0]
+    while any(folder == base or folder.startswith(f"{base}/") for base in bases):
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the videos that no other object of rows needs which is there, each with its last object."""
+    infos = list(store.list())
+    there = {info.key for info in infos}
+    needed: dict[str, set[str]] = {}
+    for episode in read_layout(store, infos, whole=False).episodes.values():
+        for place in episode.videos.values():
+            needed.setdefault(place.key, set()).add(episode.data)
+    for video, users in sorted(needed.items()):
+        left = users & there
+        if video in there and left and left <= set(mine):
+            yield max(left), video

@@ -1,0 +1,155 @@
+"""Datasets of LeRobot as sources: an object of rows and the videos of its episodes are one raw object."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loader
+from assets.arrivals.make_batches import discover
+from assets.gate import Gate
+from assets.joined_objects import raw_objects_in
+from assets.sources import Source
+from assets.spec import DatasetSpec, Feature
+from loader.dataset.log.denies import Target
+from loader.dataset.reading.read_fields import read_fields
+from loader.errors import Changed, ObjectNotFound
+from loader.storage import Store, open_store
+from penstock.stages import current_record
+from penstock.takedown.raw_objects import delete_object
+from penstock.takedown.run import run_takedown
+from tests.assets.conftest import Run
+from tests.penstock.sources.lerobot_files import CAMERA, LENGTHS, v21, v30, video
+
+SOURCE = Source(format="lerobot")
+SUITE = Gate(thresholds=None)
+HASH = Feature(name="phash", parameters={"video": f"{CAMERA}.mp4"})
+DEMO = DatasetSpec(name="demo", sources=(SOURCE,), gate=SUITE, features=(HASH,))
+
+
+def data(number: int) -> str:
+    return f"data/chunk-000/episode_{number:06d}.parquet"
+
+
+def film(number: int) -> str:
+    return f"videos/chunk-000/{CAMERA}/episode_{number:06d}.mp4"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return v21(tmp_path / "in", cameras=[CAMERA])
+
+
+def seen(folder: Path) -> Store:
+    return raw_objects_in(open_store(str(folder)), SOURCE)
+
+
+@pytest.fixture
+def land(root: loader.Root, run: Run) -> Callable[[Path], str]:
+    """Take what has arrived to a version, and return its batch."""
+
+    def go(folder: Path) -> str:
+        (batch,) = discover(root.store, seen(folder), "demo", source=SOURCE)
+        assert run("ingest", DEMO, batch, folder).success
+        assert run("release", DEMO, place=folder).success
+        return batch
+
+    return go
+
+
+def episodes(version: loader.Version) -> Iterator[tuple[str, bytes, bytes]]:
+    """Source key, states and film of each sample, sorted."""
+    names = dict(version.samples().select("key", "source_key").collect().iter_rows())
+    places = version.address(np.arange(len(version)), ["observation.state.npy", f"{CAMERA}.mp4"])
+    for at, one in zip(places, read_fields(version.shard_store, places), strict=True):
+        yield names[at.key], bytes(one["observation.state.npy"]), bytes(one[f"{CAMERA}.mp4"])
+
+
+def test_both_layouts_become_the_same_samples_with_features_splits_and_facts(
+    place: Path, tmp_path: Path, root: loader.Root, land: Callable[[Path], str]
+) -> None:
+    together = v30(tmp_path / "together", place, cameras=[CAMERA])
+    land(place)
+    first = root.open("demo@1")
+    rows = first.samples().collect()
+    told = {key: (split, n) for key, split, n in rows.select("source_key", "split", "n_frames").iter_rows()}
+    assert told == {f"episode_{n:06d}": ("val" if n == 2 else "train", LENGTHS[n]) for n in range(3)}
+    assert set(rows["raw_key"]) == {data(n) for n in range(3)}
+    assert set(rows["kind"]) == {"video"}
+    assert rows["phash"].null_count() == 0
+    assert first.facts["observation.state.npy"]["fps"] == first.facts[f"{CAMERA}.mp4"]["fps"] == "30"
+    found = sorted(episodes(first))
+    assert [len(np.load(io.BytesIO(states))) for _, states, _ in found] == list(LENGTHS)
+    land(together)
+    second = root.open("demo@2")
+    assert set(second.samples().collect()["raw_key"]) == {*rows["raw_key"], "data/chunk-000/file-000.parquet"}
+    assert sorted(episodes(second)) == sorted([*found, *found])
+
+
+def test_a_video_that_is_replaced_makes_another_object(
+    place: Path, root: loader.Root, land: Callable[[Path], str]
+) -> None:
+    before = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
+    land(place)
+    store = seen(place)
+    held = store.head(data(1))
+    video(str(place / film(1)), range(100, 100 + LENGTHS[1]))
+    now = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
+    assert {key for key in before if now[key].etag != before[key].etag} == {data(1)}
+    with pytest.raises(Changed):
+        store.get_range(data(1), 0, held.nbytes, now[data(1)].etag)
+    batch = land(place)
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert record.counts["used"] == 1
+    assert len(root.open("demo@2")) == 4
+
+
+def test_one_that_is_replaced_after_it_was_discovered_is_dropped_by_name(
+    place: Path, root: loader.Root, run: Run
+) -> None:
+    (batch,) = discover(root.store, seen(place), "demo", source=SOURCE)
+    assert run(["raw_objects"], DEMO, batch, place).success
+    video(str(place / film(2)), range(100, 100 + LENGTHS[2]))
+    assert run(["media"], DEMO, batch, place).success
+    record = current_record(root.store, "demo", "media", batch)
+    assert record is not None
+    assert (record.counts["admitted"], record.counts["dropped"]) == (2, 1)
+
+
+def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
+    (place / film(0)).rename(tmp_path / "late.mp4")
+    assert data(0) not in {info.key for info in seen(place).list()}
+    with pytest.raises(ObjectNotFound, match="is not whole"):
+        seen(place).head(data(0))
+    (tmp_path / "late.mp4").rename(place / film(0))
+    store = seen(place)
+    (info,) = (info for info in store.list() if info.key == data(0))
+    files = [(place / name).read_bytes() for name in (data(0), film(0))]
+    whole = b"".join(files)
+    assert bytes(store.get_range(data(0), 3, len(whole) - 3, info.etag).data) == whole[3:]
+    assert (info.nbytes, store.head(data(0)).etag) == (len(whole), info.etag)
+    (place / film(0)).unlink()
+    with pytest.raises(ObjectNotFound):
+        store.head(data(0))
+
+
+def test_a_place_without_rows_has_no_objects(place: Path) -> None:
+    for path in (place / "data").rglob("*.parquet"):
+        path.unlink()
+    (place / "meta/info.json").unlink()
+    assert [*seen(place).list()] == []
+
+
+def test_a_takedown_of_an_object_reaches_its_videos(
+    place: Path, root: loader.Root, land: Callable[[Path], str]
+) -> None:
+    land(place)
+    n = root.log.deny([Target(kind="raw", value=data(1))], "ticket 4", "ann").n
+    ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
+    assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {data(0), data(2)}
+    assert [uri.removeprefix(f"{place}/") for uri in ran.deleted] == [data(1)]
+    there = {str(path.relative_to(place)) for path in place.rglob("*.*") if path.is_file()}
+    assert {key for key in there if "meta/" not in key} == {data(0), data(2), film(0), film(2)}

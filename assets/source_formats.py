@@ -17,7 +17,7 @@ UNFIT = {
     "lance": "a row that is deleted makes another object, whose other rows would come again",
 }
 """Format -> the reason why an object of it is no raw object."""
-JOINED = frozenset({"lerobot"})
+JOINED = frozenset({"lerobot", "rosbag"})
 """Formats whose raw objects lie in several files: their importers have `look_at_complete`."""
 
 

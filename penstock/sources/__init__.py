@@ -57,6 +57,7 @@ COMPANIONS = {
     "litdata-compressed": OF_REGISTERED["litdata"],
     "mds-compressed": OF_REGISTERED["mds"],
     "rlds": re.compile(r"\.json$"),
+    "rosbag": re.compile(r"(?<!\.bag)(?<!\bmetadata\.yaml)$", re.IGNORECASE),
 }
 """Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 

@@ -1,17 +1,19 @@
-"""Files of raw objects beside those that name them: the videos of LeRobot's episodes, which a takedown deletes too.
+"""Files of raw objects beside those that name them, which a takedown deletes too: LeRobot's videos, ROS 2's messages.
 
-Which they are, the metadata of their dataset say. These stay as they are: its owner takes the episodes out of them.
+Which they are, the metadata of their dataset say. Those of LeRobot stay: its owner takes the episodes out of them.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 
-from loader.errors import InvalidStore
+from loader.errors import Corrupt, InvalidSample, InvalidStore, MissingDependency
 from loader.storage import Store, is_there, open_store
 
 from ..sources.lerobot.dataset_layout import INFO, read_layout
 from .finding.sources import plain_uri
 
 _ROWS = ".parquet"
+_OF_BAGS = "metadata.yaml"
+_UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
 def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) -> dict[str, list[str]]:
@@ -22,11 +24,16 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
 
     Costs a listing of each dataset, and its metadata. Raises: StoreError.
     """
-    mine: dict[str, dict[str, str]] = {}
+    found, mine = dict[str, list[str]](), dict[str, dict[str, str]]()
     for uri, places in alone.items():
+        folder, _, name = plain_uri(uri).rpartition("/")
+        if name == _OF_BAGS:
+            try:
+                found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
+            except _UNREADABLE as error:
+                refused[uri] = f"nobody knows its files: {error}"
         for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
             mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
-    found: dict[str, list[str]] = {}
     for folder, rows in sorted(mine.items()):
         store = open_store(folder, None)
         if not is_there(store, INFO):
@@ -34,7 +41,7 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
         try:
             for data, video in _videos(store, rows):
                 found.setdefault(rows[data], []).append(f"{folder}/{video}")
-        except InvalidStore as error:
+        except _UNREADABLE as error:
             refused |= dict.fromkeys(rows.values(), f"nobody knows its videos: {error}")
     return found
 
@@ -46,6 +53,13 @@ def _above(uri: str, places: Collection[str]) -> Iterator[str]:
     while any(folder == base or folder.startswith(f"{base}/") for base in bases):
         yield folder
         folder = folder.rpartition("/")[0]
+
+
+def _messages(store: Store) -> list[str]:
+    """Return the names of the files of a bag. Raises: Corrupt; InvalidSample; MissingDependency; StoreError."""
+    from ..sources.importers.episodes.rosbag import names_of  # which imports decoders of pictures
+
+    return names_of(store, store.head(_OF_BAGS)) if is_there(store, _OF_BAGS) else []
 
 
 def _videos(store: Store, mine: Collection[str]) -> Iterator[tuple[str, str]]:

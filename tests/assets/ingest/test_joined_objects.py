@@ -1,4 +1,4 @@
-"""Datasets of LeRobot as sources: an object of rows and the videos of its episodes are one raw object."""
+"""Raw objects of several files: rows of LeRobot with the videos of their episodes, and bags of ROS 2."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as BagWriter
+from rosbags.typesys import Stores, get_typestore
 
 import loader
+from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
 from assets.gate import Gate
 from assets.joined_objects import raw_objects_in
@@ -153,3 +157,45 @@ def test_a_takedown_of_an_object_reaches_its_videos(
     assert [uri.removeprefix(f"{place}/") for uri in ran.deleted] == [data(1)]
     there = {str(path.relative_to(place)) for path in place.rglob("*.*") if path.is_file()}
     assert {key for key in there if "meta/" not in key} == {data(0), data(2), film(0), film(2)}
+
+
+def bag(folder: Path, text: str, plugin: StoragePlugin) -> None:
+    types, kind = get_typestore(Stores.ROS2_HUMBLE), "std_msgs/msg/String"
+    with BagWriter(folder, version=9, storage_plugin=plugin) as out:
+        to = out.add_connection("/said", kind, typestore=types)
+        out.write(to, 0, types.serialize_cdr(types.types[kind](data=text), kind))
+
+
+def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: Run) -> None:
+    place, source = tmp_path / "in", Source(format="rosbag")
+    place.mkdir()
+    for name, plugin in (("five", StoragePlugin.SQLITE3), ("six", StoragePlugin.MCAP)):
+        bag(place / name, name, plugin)
+    (place / "odd").mkdir()
+    (place / "odd/metadata.yaml").write_text("rosbag2_bagfile_information: 7")
+    store = raw_objects_in(open_store(str(place)), source)
+    found = {info.key: info for info in store.list() if not source.sieve()(info)}
+    assert set(found) == {f"{name}/metadata.yaml" for name in ("five", "six", "odd")}
+    database = place / "five/five.db3"
+    assert found["five/metadata.yaml"].nbytes == sum(
+        path.stat().st_size for path in (place / "five").iterdir()
+    )
+    demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, max_reject_rate=0.5)
+    (batch,) = discover(root.store, store, "demo", source=source)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    rows = root.open("demo@1").samples().collect()
+    assert dict(rows.select("source_key", "raw_key").iter_rows()) == {
+        "five": "five/metadata.yaml",
+        "six": "six/metadata.yaml",
+    }
+    n = root.log.deny([Target(kind="raw", value="six/metadata.yaml")], "ticket 4", "ann").n
+    run_takedown(root, n, apply=True, delete_raw=delete_object)
+    assert [path for path in (place / "six").rglob("*") if path.is_file()] == []
+    database.write_bytes(database.read_bytes() + bytes(4096))
+    (batch,) = discover(root.store, raw_objects_in(open_store(str(place)), source), "demo", source=source)
+    assert [item.key for item in read_manifest(root.store, "demo", batch).objects] == ["five/metadata.yaml"]
+    database.unlink()
+    assert {info.key for info in raw_objects_in(open_store(str(place)), source).list()} == {
+        "odd/metadata.yaml"
+    }

@@ -3,6 +3,8 @@
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import on_scratch
 
-from ...importing.importer import Options, Readable, ReadSample, Run
+from ...importing.importer import Options, Readable, ReadSample, Run, joined
 from ...robot_logs.bag_messages import ros1_messages, ros2_database_messages
 from ...robot_logs.episode import Episode
 from ...robot_logs.log_message import LogMessage, damage_named
@@ -21,6 +23,11 @@ from ...robot_logs.mcap_messages import mcap_messages
 OPTIONS = frozenset[str]()
 _ENDING, _METADATA = ".bag", "metadata.yaml"
 _MOST_METADATA_BYTES = 2**22
+_AT_ONCE = 16
+"""Metadata that are read together."""
+_MOST_NAMES = 2**18
+_NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
+"""Place, key and change token of metadata -> the names of the bag's files: each tick of a source asks again."""
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -30,6 +37,64 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     mine = [one for one in infos if one.key.lower().endswith(_ENDING) or _is_metadata(one)]
     bags = _Bags(store, {one.key: one for one in infos}, options)
     return Readable(mine, bags.runs, bags.samples)
+
+
+def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `look`, a bag of ROS 2 with its files, and without the bags of which a file is not there.
+
+    Costs a read of each metadata that this process has not read yet. A bag with metadata that make no sense is that
+    file alone. Raises: MissingDependency; StoreError.
+    """
+    found = look(store, infos, options)
+    there = {one.key: one for one in infos}
+    described = [info for info in found.infos if _is_metadata(info)]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
+        named = list(pool.map(partial(_known_names, store), described))
+    files, lacking = dict[str, list[ObjectInfo]](), dict[str, str]()
+    for info, names in zip(described, named, strict=True):
+        wanted = [info.key.removesuffix(_METADATA) + name for name in names]
+        if missing := next((key for key in wanted if key not in there), None):
+            lacking[info.key] = missing
+        elif wanted:
+            files[info.key] = [info, *(there[key] for key in wanted)]
+    whole = [joined(files.get(one.key, [one])) for one in found.infos if one.key not in lacking]
+    return found._replace(infos=whole, files=files, lacking=lacking)
+
+
+def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
+    """Return the names of a bag's files; none where its metadata make no sense. Raises: StoreError."""
+    known = (store.url, info.key, info.etag)
+    if known not in _NAMES:
+        try:
+            names = tuple(names_of(store, info))
+        except (Corrupt, InvalidSample):
+            names = ()
+        if len(_NAMES) >= _MOST_NAMES:
+            _NAMES.clear()
+        _NAMES[known] = names
+    return _NAMES[known]
+
+
+def names_of(store: Store, info: ObjectInfo) -> list[str]:
+    """Return the names of the files of a bag of ROS 2. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+    if info.nbytes > _MOST_METADATA_BYTES:
+        raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
+    with ObjectFile(store, info) as file:
+        where, data = file.path, file.read()
+    with damage_named(where):
+        from ruamel.yaml import YAML
+
+        told: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
+        packed = str(told.get("compression_mode") or "none").lower()
+        names = [str(name).rpartition("/")[2] for name in told["relative_file_paths"]]
+    if packed != "none":
+        raise InvalidSample(
+            f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
+            "ros2 bag convert"
+        )
+    if not names or not all(names):
+        raise Corrupt(f"{where} names no files")
+    return names
 
 
 def _is_metadata(info: ObjectInfo) -> bool:
@@ -44,12 +109,13 @@ class _Bags:
 
     def runs(self, info: ObjectInfo) -> list[Run]:
         """Return the one run of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
+        info = self._infos[info.key]  # itself, where it was seen with its files
         parts = self._parts(info) if _is_metadata(info) else [info]
         return [Run(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: Run) -> Iterator[ReadSample]:
         """Yield the one sample of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
-        info = run.info
+        info = self._infos[run.info.key]
         with ObjectFile(self._store, info) as file:
             episode = Episode(file.path, self._options.without)
             if not _is_metadata(info):
@@ -65,25 +131,11 @@ class _Bags:
 
     def _parts(self, info: ObjectInfo) -> list[ObjectInfo]:
         """Return the files of a bag of ROS 2, in order. Raises: Corrupt; InvalidSample; Changed; StoreError."""
-        if info.nbytes > _MOST_METADATA_BYTES:
-            raise Corrupt(f"{info.key} has {info.nbytes:,} bytes; no {_METADATA} has so many")
-        with ObjectFile(self._store, info) as file:
-            where, data = file.path, file.read()
-        with damage_named(where):
-            from ruamel.yaml import YAML
-
-            told: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
-            packed = str(told.get("compression_mode") or "none").lower()
-            names = [str(name).rpartition("/")[2] for name in told["relative_file_paths"]]
-        if packed != "none":
-            raise InvalidSample(
-                f"{where}: the bag is packed (compression_mode {packed}), which is not read; unpack it with "
-                "ros2 bag convert"
-            )
+        names = names_of(self._store, info)
         folder = info.key.removesuffix(_METADATA)
         lacking = [name for name in names if folder + name not in self._infos]
-        if lacking or not names:
-            raise Corrupt(f"{where} names files that are not beside it: {lacking}")
+        if lacking:
+            raise Corrupt(f"{self._store.url}/{info.key} names files that are not beside it: {lacking}")
         return [self._infos[folder + name] for name in names]
 
     def _messages(self, part: ObjectInfo) -> Iterator[LogMessage]:

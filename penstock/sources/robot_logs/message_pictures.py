@@ -24,6 +24,8 @@ _DEPTHS = {"8U": "u1", "8S": "i1", "16U": "u2", "16S": "i2", "32S": "i4", "32F":
 
 _DEMUXERS = {"jpeg": "jpeg_pipe", "png": "png_pipe", "h264": "h264", "h265": "hevc", "av1": "obu"}
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_MOST_DEPTH_BYTES = 2**30
+"""Bytes of the decoded pictures of one field."""
 _MOST_TICKS = 2**31 - 1
 """Longest time between two packets of an mp4 file."""
 
@@ -90,6 +92,27 @@ def _bytes_of(data: Any) -> bytes:
     if isinstance(data, np.ndarray) and data.dtype == np.uint8:
         return data.tobytes()
     raise InvalidSample("its pictures are no bytes")
+
+
+def depth_pictures(pictures: Sequence[bytes], what: str) -> Any:
+    """Return PNG of one channel of 16 bits as uint16 [pictures, height, width, 1]. pictures: one at least.
+
+    Raises: InvalidSample for other pictures, or several sizes; Corrupt; MissingDependency.
+    """
+    head, *others = {one[:8] + one[16:26] for one in pictures}  # magic, width, height, bits, colours
+    width, height = struct.unpack_from(">II", head.ljust(16), 8)
+    is_read = head.startswith(_PNG) and head[16:] == b"\x10\0" and not others
+    if not is_read or 2 * width * height * len(pictures) > _MOST_DEPTH_BYTES:
+        raise InvalidSample(
+            f"{what}: its pictures are no PNG of one size, grey, of 16 bits, and {_MOST_DEPTH_BYTES:,} bytes together"
+        )
+    made = list[Any]()
+    for one in pictures:
+        with opened(io.BytesIO(one), what, _DEMUXERS["png"]) as (container, stream):
+            made += [frame.to_ndarray() for frame in container.decode(stream)]
+    if len(made) != len(pictures):
+        raise Corrupt(f"{what}: {len(pictures)} pictures hold {len(made)} frames")
+    return np.stack(made).astype(np.uint16)[..., None]
 
 
 def mp4_of_frames(codec: str, frames: Sequence[bytes], ns: Any, what: str) -> bytes:

@@ -15,6 +15,7 @@ from penstock.sources.importing.importer import Options
 from penstock.sources.run_import import import_place
 
 STEPS = (3, 1)
+DEPTH = np.arange(0, 60_000, 10_000, np.uint16).reshape(2, 3, 1)
 
 
 def tensor(dtype, *shape, **more):
@@ -34,19 +35,24 @@ def of_steps(**features):
     return {"sequence": {"feature": tree(**features), "length": "-1"}}
 
 
+def image(dtype, *shape):
+    return {
+        "image": {
+            "shape": {"dimensions": list(map(str, shape))},
+            "dtype": dtype,
+            "encodingFormat": "png",
+        }
+    }
+
+
 FEATURES = tree(
     steps=of_steps(
         action=tensor("float32", 7, encoding="none"),
         is_last=tensor("bool"),
         language_instruction={"text": {}},
         observation=tree(
-            image={
-                "image": {
-                    "shape": {"dimensions": ["16", "24", "3"]},
-                    "dtype": "uint8",
-                    "encodingFormat": "png",
-                }
-            },
+            image=image("uint8", 16, 24, 3),
+            depth=image("uint16", 2, 3, 1),
             grid=tensor("uint8", 2, 2),
         ),
     ),
@@ -60,12 +66,19 @@ def picture(number, size=(24, 16)):
     return sink.getvalue()
 
 
+def depth(number):
+    sink = io.BytesIO()
+    Image.fromarray(DEPTH[..., 0] + np.uint16(number)).save(sink, "PNG")
+    return sink.getvalue()
+
+
 def episode(steps, number=0):
     return {
         "steps/action": [float(k) for k in range(7 * steps)],
         "steps/is_last": [int(k == steps - 1) for k in range(steps)],
         "steps/language_instruction": ["heb \u00e4".encode()] * steps,
         "steps/observation/image": [picture(number + k) for k in range(steps)],
+        "steps/observation/depth": [depth(number + k) for k in range(steps)],
         "steps/observation/grid": [k % 256 for k in range(4 * steps)],
         "episode_metadata/file_path": [b"/data/%d.h5" % number],
         "episode_metadata/success": [number % 2],
@@ -115,6 +128,9 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
         assert (columns["n_steps"], columns["split"]) == (steps, "train")
         assert columns["episode_metadata_file_path"] == f"/data/{number}.h5"
         frames = loader.video(frames=steps, size=(16, 24))(fields["observation.image.mp4"], None)
+        assert arrays["observation.depth.npy"].dtype == np.uint16
+        depths = [DEPTH + np.uint16(number + k) for k in range(steps)]
+        assert np.array_equal(arrays["observation.depth.npy"], np.stack(depths))
         wanted = [decoder_for("x.png")(picture(number + k), None) for k in range(steps)]
         assert np.array_equal(np.asarray(frames), np.stack(wanted))
 
@@ -132,6 +148,11 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
         ),
         ({"steps/observation/image": [b"\x89PNG\r\n\x1a\n"] * 3}, "a picture is damaged"),
         ({"steps/observation/image": [b"?"] * 3}, "read are jpeg, png"),
+        (
+            {"steps/observation/depth": [depth(0), depth(1), picture(2)]},
+            "no PNG of one size, grey, of 16 bits",
+        ),
+        ({"steps/observation/depth": [depth(0)[:40]] * 3}, "steps/observation/depth: "),
         ({"steps/observation/image": [1, 2, 3]}, "has int64 values, and is of bytes"),
         ({"episode_metadata/file_path": [b"a", b"b"]}, "has 2 values, and is one of the episode"),
     ],
@@ -151,6 +172,7 @@ def test_an_episode_that_is_wrong_is_named_with_its_feature(change, said, write,
         (tree(steps=of_steps(a=tensor("float32", 2, encoding="zlib"))), "steps/a is encoded"),
         (tree(steps=of_steps(a=tensor("float32", -1))), "--without steps/a"),
         (tree(steps=of_steps(a={"sequence": {"feature": tensor("float32")}})), "a list in a list"),
+        (tree(steps=of_steps(a=image("uint16", 2, 2, 3))), "--without steps/a"),
         (tree(steps=of_steps(a=tensor("what"))), "no features.json"),
     ],
 )
@@ -163,7 +185,8 @@ def test_features_that_are_not_read_are_told(features, said, write, tmp_path):
 
 def test_features_are_left_out_by_either_name_and_other_files_refused(write, tmp_path, contents):
     write([{name: one for name, one in episode(2).items() if "image" not in name}])
-    assert imported(tmp_path, "steps/action", "observation.grid", "observation.image").samples == 1
+    without = "steps/action", "steps/observation/depth", "observation.grid", "observation.image"
+    assert imported(tmp_path, *without).samples == 1
     (fields, _), *_ = contents(loader.Root(tmp_path / "root").open("d")).values()
     assert sorted(fields) == ["episode_metadata.home.npy", "is_last.npy", "language_instruction.json"]
     write(name="d-val.array_record-00000-of-00001")

@@ -18,7 +18,7 @@ from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
 from ...robot_logs.columns import json_of, npy_of
-from ...robot_logs.message_pictures import encoded_frame, mp4_of_frames
+from ...robot_logs.message_pictures import depth_pictures, encoded_frame, mp4_of_frames
 from ..streamed.example_wire import Feature as Values
 from ..streamed.tfrecord import examples
 from .rlds_features import Feature, features_in
@@ -111,6 +111,8 @@ def _steps(feature: Feature, found: Values, what: str) -> tuple[dict[str, bytes]
     if feature.kind == "text":
         texts = [_text(one, what) for one in listed]
         return {f"{name}.json": json_of(texts)}, len(texts)
+    if feature.kind == "depth":
+        return {f"{name}.npy": npy_of(depth_pictures(listed, what))}, len(listed)
     codecs = list(dict.fromkeys(_codec(one, what) for one in listed))
     if len(codecs) > 1:
         raise InvalidSample(f"{what}: its pictures are of several kinds or sizes: {', '.join(codecs[:3])}")

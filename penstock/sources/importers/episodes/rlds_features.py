@@ -22,7 +22,7 @@ class Feature(NamedTuple):
     in_steps: bool
     """True for a value of each step, False for the episode's own."""
     kind: str
-    """"numbers", "text" or "image"."""
+    """"numbers", "text", "image" of 8 bits, or "depth" of steps: one channel of 16 bits."""
     dtype: np.dtype[Any]
     """Dtype of numbers."""
     shape: tuple[int, ...]
@@ -73,9 +73,12 @@ def _leaf(node: dict[str, Any], path: str, sequences: int) -> Feature:
         kind = "numbers"
     elif "text" in node:
         kind = "text"
-    elif "image" in node:
-        kind = "image"
     in_steps = path.partition("/")[0] == STEPS
+    if "image" in node:
+        told = node["image"]
+        kind = "image"
+        if in_steps and told.get("dtype", "uint8") != "uint8":
+            kind = "depth" if (told["dtype"], told["shape"]["dimensions"][-1]) == ("uint16", "1") else ""
     if sequences != in_steps:
         kind = ""
     return Feature(path, in_steps, kind, np.dtype(dtype.replace("bfloat16", "float32")), tuple(shape))

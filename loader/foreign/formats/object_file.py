@@ -15,9 +15,9 @@ from .window import Window
 class ObjectFile(io.RawIOBase):
     """Reads an object; not thread-safe, closed by its user."""
 
-    def __init__(self, store: Store, info: ObjectInfo) -> None:
-        """Open the object. Raises: ObjectNotFound; Changed."""
-        self._window, self._at = Window(store, info), 0
+    def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
+        """Open the object. scattered: its reader goes to and fro. Raises: ObjectNotFound; Changed."""
+        self._window, self._at = Window(store, info, scattered), 0
         self.path = self._window.name
 
     def readable(self) -> bool:

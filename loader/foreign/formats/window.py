@@ -1,6 +1,7 @@
-"""One object of a store, read forward in few requests: large ones where what is wanted lies close together."""
+"""One object of a store, read in few requests: large ones where what is wanted lies close together."""
 
 import os
+from collections import deque
 
 from ...errors import Changed
 from ...storage import ObjectInfo, Store
@@ -19,6 +20,11 @@ MOST_BYTES = 8 * 2**20
 JUMP_BYTES = 2**20
 """A gap that is jumped over: at 20 ms and 50 MB/s a request takes as long as so many bytes."""
 
+SCATTERED_BYTES = 2**20
+"""Read at once of a bucket's object whose reader goes to and fro: what lies behind is seldom wanted."""
+SCATTERED_PIECES = 32
+"""Earlier reads that are kept for such a reader, which comes back to them."""
+
 SMALL_MEMBERS = 4
 """Reads that one request served, of an object whose members are small: all of it is read, in the largest requests."""
 
@@ -26,11 +32,12 @@ SMALL_MEMBERS = 4
 class Window:
     """Reads an object pinned to what its listing said; not thread-safe, closed by its user."""
 
-    def __init__(self, store: Store, info: ObjectInfo) -> None:
-        """Open the object. Raises: ObjectNotFound; Changed."""
+    def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
+        """Open the object. scattered: its reader goes to and fro. Raises: ObjectNotFound; Changed."""
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
+        self._scattered, self._pieces = scattered, deque[tuple[int, bytes]](maxlen=SCATTERED_PIECES)
         self._file: int | None = None
         if (disk := disk_of(store)) is not None:
             self._file = disk.open_same(info.key, info.etag)
@@ -43,6 +50,9 @@ class Window:
         if low >= 0 and low + nbytes <= len(self._data):
             self._served += 1
             return self._data[low : low + nbytes]
+        for start, data in self._pieces:
+            if start <= offset and offset + nbytes <= start + len(data):
+                return data[offset - start : offset - start + nbytes]
         nbytes = max(0, min(nbytes, self.nbytes - offset))
         if not (low >= 0 and low + nbytes <= len(self._data)):
             self._fetch(offset, nbytes)
@@ -62,6 +72,8 @@ class Window:
         gap = offset - self._start - len(self._data)
         if not self._data or gap >= jump:
             self._size = first
+        elif self._scattered:
+            self._size = min(2 * self._size, most, SCATTERED_BYTES)
         elif self._served >= SMALL_MEMBERS:
             self._size = most
         else:
@@ -74,4 +86,6 @@ class Window:
             data = os.pread(self._file, size, offset)
         else:
             data = self._store.get_range(self._info.key, offset, size, self._info.etag or None).data
+            if self._scattered and self._data:
+                self._pieces.append((self._start, self._data))
         self._start, self._data = offset, data

@@ -3,12 +3,14 @@
 import shutil
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 
 import loader
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of, write_places
 from loader.foreign import FORMATS, TABLES
+from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import open_store
 from penstock.sources.content_digest import content_digest
 
@@ -83,3 +85,17 @@ def test_a_bucket_gives_what_the_folder_gives(verb, format, places, bucket, cli,
     sizes = {key: len(data) for key, data in objects_of(places[format]).items()}
     often = {key: read[key] / nbytes for key, nbytes in sizes.items() if read[key] > MOST[format] * nbytes}
     assert (often, any(read.values())) == ({}, bucket == "s3")
+
+
+def test_a_reader_that_goes_to_and_fro_reads_little_more_than_it_wants(s3, s3_answers):
+    store, data = open_store("s3://bucket/scattered", s3), np.random.default_rng(1).bytes(12 * 2**20)
+    store.put("a", data)
+    (info,) = store.list()
+    s3_answers.clear()
+    starts = [0, 6 * 2**20, 88, *(3 * 2**20 + 2**15 * n for n in range(48)), 6 * 2**20 + 88, 512]
+    with ObjectFile(store, info, scattered=True) as file:
+        for start in starts:
+            file.seek(start)
+            assert file.read(2**15) == data[start : start + 2**15]
+    read = [nbytes for method, _, nbytes in s3_answers if method == "GET"]
+    assert (len(read), sum(read)) == (4, 2**21)

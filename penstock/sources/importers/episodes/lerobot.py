@@ -186,7 +186,10 @@ class Dataset:
             if camera not in self.features:
                 continue
             what = f"{key}, episode {episode.number}"
-            with ObjectFile(self._store, self.infos[key]) as file, opened(file, what) as video:
+            with (
+                ObjectFile(self._store, self.infos[key], scattered=True) as file,
+                opened(file, what) as video,
+            ):
                 span = read_span(video, what, episode.length, from_s, to_s)
                 times = span.shown * float(span.time_base)
                 check_times(times, np.arange(episode.length), self.layout.fps, float(span.time_base), what)

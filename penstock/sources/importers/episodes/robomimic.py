@@ -108,7 +108,7 @@ def _h5py() -> Any:
 @contextmanager
 def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
     """Open an HDF5 file; what the library says against it becomes Corrupt. Raises: Corrupt; Changed; StoreError."""
-    with ObjectFile(store, info) as stream:
+    with ObjectFile(store, info, scattered=True) as stream:
         where = stream.path
         try:
             with _h5py().File(stream, "r") as file:

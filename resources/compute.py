@@ -4,12 +4,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 from pydantic import Field
 
 from penstock.compute.pool import Compute, open_compute
+
+if TYPE_CHECKING:
+    from penstock.compute.attach import JobState
 
 WAITS = "penstock/waits_for_job"
 """Tag of a run while a step of it waits for a job: its id; "" afterwards."""
@@ -59,7 +63,21 @@ class ComputeResource(dg.ConfigurableResource[None]):
             context.log.info,
             given_up=partial(is_ended_by_a_person, instance, run_id),
             waits=partial(_tell_waiting, instance, run_id),
+            file=self.cluster,
+            ended=partial(_show_job, context),
         )
+
+
+def _show_job(context: dg.AssetExecutionContext, state: "JobState") -> None:
+    """Add a job that is done to the metadata of the step's asset."""
+    rows = {
+        "job": state.id,
+        "place": state.look.place,
+        "attempts": state.attempt,
+        "blocks": state.n_blocks,
+        "units": state.n_units,
+    }
+    context.add_asset_metadata({f"cluster_{name}": value for name, value in rows.items() if value})
 
 
 def is_ended_by_a_person(instance: dg.DagsterInstance, run_id: str) -> bool:

@@ -187,7 +187,7 @@ def follow(
             part = from_json(to_json(head.part), work.part, f"the part of block {block} of job {folder.id}")
             yield BlockOutcomes(number=block, first=firsts[block], outcomes=outcomes, part=part)
         n_missing = len(description.blocks) - len(seen)
-        look = waiter.look(n_missing) if n_missing else Look(state="ended")
+        look = waiter.look(n_missing) if n_missing else waiter.end()
         if told is not None:
             told(job_state(folder, description, seen, waiter.attempt, look))
         if not n_missing:
@@ -244,6 +244,24 @@ class _Waiter:
             return Look(state="unknown", reason=str(error))
         self._heard_s = time.monotonic()
         return look
+
+    def end(self) -> Look:
+        """Cancel what still waits or runs of the attempts at a job without missing blocks; return the end.
+
+        Such are elements that Slurm began twice, as its controller died: they would stay in its queue.
+        """
+        self.attempt, _ = self._folder.given()
+        place = ""
+        for attempt in range(1, self.attempt + 1):
+            name = attempt_name(self._folder.id, attempt)
+            try:
+                look = self._engine.look(name)
+                place = look.place or place
+                if look.waiting:
+                    self._engine.cancel(name)
+            except EngineUnreachable as error:
+                return Look(state="ended", reason=f"what is left of {name} ends by itself: {error}")
+        return Look(state="ended", place=place)
 
     def _look(self, n_missing: int) -> Look:
         self.attempt, given = self._folder.given()

@@ -10,6 +10,7 @@ from typing import TypeVar
 from .attach import JobState, attach, cancel
 from .blocks import BlockOutcomes
 from .cluster import Cluster
+from .engines.engine import Look
 from .job import Job, JobFolder
 from .pool import Compute, Outcome, Progress
 
@@ -24,6 +25,7 @@ class ClusterCompute:
     here: engine of this machine, for `map`; closed with this one. tell: takes a line where a job's state has changed.
     given_up: True once a person wants the work ended; asked where the wait is broken off.
     waits: takes the id of a job before the wait for it, and "" after it.
+    file: of the cluster, as commands take it. ended: takes the last state of each job.
     """
 
     isolates = True
@@ -35,9 +37,13 @@ class ClusterCompute:
         tell: Callable[[str], object],
         given_up: Callable[[], bool] = lambda: False,
         waits: Callable[[str], object] = lambda _: None,
+        *,
+        file: str = "FILE",
+        ended: Callable[[JobState], object] = lambda _: None,
     ) -> None:
         self._cluster, self._here, self._tell = cluster, here, tell
         self._given_up, self._waits = given_up, waits
+        self._file, self._ended = file, ended
 
     def map(
         self,
@@ -67,6 +73,10 @@ class ClusterCompute:
         place = 0
         with closing(engine):
             self._waits(job.id)
+            self._tell(
+                f"job {job.id} ({job.about}) is for {self._cluster.engine}, as {self._file} says; where it is: "
+                f"penstock jobs why {job.id[:8]} --root {job.store.url} --cluster {self._file}"
+            )
             try:
                 for block in attach(job, units, engine, self._cluster, self._telling(progress)):
                     waiting[block.number] = block
@@ -97,19 +107,32 @@ class ClusterCompute:
             if line != said:
                 self._tell(line)
                 said = line
+            if state.n_done == state.n_blocks:
+                self._ended(state)
 
         return told
 
 
 def words_of(state: JobState) -> str:
-    """Return the state of a job as a line: how far it is, and why it waits."""
-    look = state.look
-    counts = ", ".join(
-        f"{n} {what}" for n, what in ((look.running, "running"), (look.waiting, "waiting")) if n
-    )
-    why = f": {look.reason}" if look.reason else ""
+    """Return the state of a job as a line: how far it is, where, and why it waits."""
     return (
-        f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, "
-        f"{state.units_done} of {state.n_units} units; attempt {state.attempt} {look.state}"
-        f"{f' ({counts})' if counts else ''}{why}"
+        f"job {state.id} ({state.about}): {state.n_done} of {state.n_blocks} blocks, {state.units_done} of "
+        f"{state.n_units} units done; {words_of_attempt(state.attempt, state.look)}"
     )
+
+
+_STATES = {
+    "waiting": "waits",
+    "running": "runs",
+    "ended": "has ended",
+    "unknown": "may still be there",
+}
+
+
+def words_of_attempt(attempt: int, look: Look) -> str:
+    """Return where an attempt is, as words: 'attempt 1 waits as Slurm job 12 in partition long; runners: 4 wait'."""
+    counts = [f"{n} {what}" for n, what in ((look.running, "run"), (look.waiting, "wait")) if n]
+    runners = f"runners: {', '.join(counts)}" if counts else ""
+    place = f" as {look.place}" if look.place else ""
+    told = [f"attempt {attempt} {_STATES[look.state]}{place}", runners, look.reason]
+    return "; ".join(filter(None, told))

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         runner = open_runner(given, LocalCompute)
-    except (CodeMismatch, InvalidRuntime) as error:
+    except (CodeMismatch, InvalidRuntime, ObjectNotFound) as error:  # the last: its job is over and deleted
         print(f"penstock runner: {type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
 

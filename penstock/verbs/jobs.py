@@ -72,6 +72,7 @@ def show(arguments: Namespace) -> Answer:
 def why(arguments: Namespace) -> Answer:
     """Tell where the newest attempt at a job is, and why it waits."""
     from ..compute.attach import attempt_name
+    from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
     engine = _cluster(arguments).open()
@@ -81,9 +82,8 @@ def why(arguments: Namespace) -> Answer:
     name = attempt_name(folder.id, attempt)
     look = engine.look(name)
     body = {"attempt": attempt, "name": name, "by": given.by, "state": look.state, "reason": look.reason}
-    body |= {"waiting": look.waiting, "running": look.running}
-    text = f"{name}, submitted by {given.by}: {look.state}, {look.running} runners run, {look.waiting} wait"
-    return body, text + (f": {look.reason}" if look.reason else ""), 0
+    body |= {"waiting": look.waiting, "running": look.running, "place": look.place}
+    return body, f"{name}, submitted by {given.by}: {words_of_attempt(attempt, look)}", 0
 
 
 def logs(arguments: Namespace) -> Answer:

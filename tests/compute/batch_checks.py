@@ -1,21 +1,25 @@
-"""A batch of the pipeline on a cluster, for the tests of each engine."""
+"""A batch of the demo's dataset on a cluster, for the tests of each engine."""
 
 import threading
+from dataclasses import replace
 
 from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
+from assets.features.feature_asset import features_of_batch
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
-from assets.spec import DatasetSpec
+from dagster_project.datasets.demo import SPEC as DEMO
 from loader.storage import open_store
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.pool import InlineCompute
 from tests.servers.slurm import end, until
 
-SPEC = DatasetSpec(name="demo", max_reject_rate=1.0)
+SPEC = replace(DEMO, max_reject_rate=1.0)
+FEATURES = [feature for feature in SPEC.features if feature.name == "phash"]
+"""A job each; all of the demo are in `make prove-clusters`."""
 
 
 def assert_same_batch(cluster, folder, runners):
@@ -54,6 +58,7 @@ def _hashes(root, place, compute):
         land(root.store, store, dataset="demo", compute=compute, **told)
         media_stage(root, store, compute, SPEC, **told)
         record = units_stage(root, store, compute, SPEC, **told)[0]
+        features = [features_of_batch(root, compute, SPEC, one.made(), **told)[0] for one in FEATURES]
     finally:
         compute.close()
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
@@ -62,4 +67,6 @@ def _hashes(root, place, compute):
         *(file.sha256 for file in record.files.values()),
         *(part.samples.sha256 for part in parts),
         *shards,
+        *(file.sha256 for one in features for file in one.files.values()),
+        *(shard["sha256"] for one in features for shard in one.body["shards"]),
     ]

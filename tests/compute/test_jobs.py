@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed
 from loader.storage import open_store
 from penstock.compute import attach as attaching
-from penstock.compute.attach import attach, cancel, submitted
+from penstock.compute import runner_process
+from penstock.compute.attach import attach, attempt_name, cancel, submitted
 from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import Look
+from penstock.compute.engines.inline_engine import InlineEngine
 from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
+from penstock.compute.runner import FINAL
 from penstock.compute.work import Work, work_at
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.compute.works import SQUARES, Number, Square, square
@@ -203,6 +206,28 @@ def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     engine.close()
     assert engine.looks > 1
     assert (len(blocks), folder_of(job).given()[0]) == (3, 1)
+
+
+def test_runners_that_an_engine_began_twice_are_cancelled_once_the_job_is_done(tmp_path):
+    cancelled = []
+
+    class Twice(InlineEngine):
+        def look(self, name):
+            return Look(state="waiting", waiting=1)
+
+        def cancel(self, name):
+            cancelled.append(name)
+
+    job = job_in(tmp_path)
+    assert len(list(attach(job, numbers(5), Twice(), INLINE))) == 3
+    assert cancelled == [attempt_name(job.id, 1)]
+
+
+def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):
+    job = job_in(tmp_path)
+    told = INLINE.runner(folder_of(job), 1)[3:]
+    assert runner_process.main([*told, "--element", "0", "--elements", "1"]) in FINAL
+    assert f"jobs/{job.id}/job.json" in capsys.readouterr().err
 
 
 def test_blocks_that_other_releases_computed_are_not_mixed(tmp_path):

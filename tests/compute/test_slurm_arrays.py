@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from loader.errors import InvalidCluster
 from penstock.compute.engines.slurm import Array, SlurmCluster, arrays_of, options_of
+from penstock.compute.engines.slurm_queue import Elements
 from penstock.compute.engines.slurm_script import BEGUN, element_script
 
 
@@ -52,6 +53,23 @@ def test_options_name_what_a_slot_gets():
 def test_a_number_that_is_none_is_named(wrong):
     with pytest.raises(InvalidCluster, match=list(wrong)[-1]):
         SlurmCluster(**wrong)
+
+
+def test_why_elements_wait_is_told_in_words_of_slurm_and_in_plain_ones():
+    reasons = {
+        "Resources": 38,
+        "ReqNodeNotAvail, UnavailableNodes:m[1-4]": 2,
+        "AssocGrpCpuLimit": 1,
+        "New": 1,
+    }
+    found = Elements(states={}, reasons=reasons, held=(), jobs=["7 in partition long", "8 in partition long"])
+    assert found.reason.split("; ") == [
+        "Resources (38): all nodes that fit are busy, down or drained",
+        "ReqNodeNotAvail, UnavailableNodes:m[1-4] (2): nodes are down, drained or reserved",
+        "AssocGrpCpuLimit (1): a limit of the account or of its quality of service",
+        "New (1)",
+    ]
+    assert found.place == "Slurm job 7 in partition long and 1 more"
 
 
 def test_an_element_gives_up_after_eight_runners(tmp_path):

@@ -115,6 +115,14 @@ def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
         in (tmp_path / f"{second}.log").read_text()
     )
     assert world.dagster_run(second).tags[WAITS] == ""
+    with waiting_run.instance_of(tmp_path) as instance:
+        shown = instance.get_latest_materialization_event(dg.AssetKey(["demo", "raw_objects"]))
+    assert shown is not None
+    assert shown.asset_materialization is not None
+    metadata = {name: one.value for name, one in shown.asset_materialization.metadata.items()}
+    assert metadata["cluster_job"] == folder.id
+    assert (metadata["cluster_attempts"], metadata["cluster_blocks"], metadata["cluster_units"]) == (1, 1, 3)
+    assert metadata["verdict"] == "published"
     assert not list(job_ids(world.store))
 
 

@@ -1,5 +1,6 @@
 """A Ray cluster of a head and two nodes on this machine, for tests marked `ray`: it asks for a token."""
 
+import json
 import os
 import urllib.error
 import urllib.request
@@ -19,12 +20,12 @@ STORE_BYTES = 80 * 2**20
 
 
 class RayNodes:
-    """A head and two nodes of two processors, as processes that a test may kill."""
+    """A head and two nodes of two processors, as processes that a test may kill. head_cpus: 0 for no runner there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, head_cpus: int = 2) -> None:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
-        self._folder = folder
+        self._folder, self._head_cpus = folder, head_cpus
         self._cluster: Any = None
         self._nodes: list[Any] = []
 
@@ -32,18 +33,54 @@ class RayNodes:
         """Start all, and wait until the head answers."""
         from ray.cluster_utils import Cluster
 
-        told = {"num_cpus": 2, "object_store_memory": STORE_BYTES}
+        told = {"num_cpus": self._head_cpus, "object_store_memory": STORE_BYTES}
         agent = {
             "dashboard_agent_listen_port": free_port()
         }  # Ray's own is taken while another cluster runs here
         head = {**told, **agent, "include_dashboard": True, "dashboard_port": self.port}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
-        self._nodes = [self._cluster.add_node(**told) for _ in range(2)]
+        self._nodes = []
+        self.add_node()
+        self.add_node()
         until(self._answers)
+
+    def add_node(self) -> None:
+        """Start another node."""
+        self._nodes.append(self._cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES))
 
     def kill_node(self) -> None:
         """As a power cut: a node's daemons, and its workers with what they began."""
         self._cluster.remove_node(self._nodes.pop(), allow_graceful=False)
+
+    def kill_node_of(self, runner: int) -> str:
+        """Kill the node on which a runner works, and return its name; "" for the head, or a runner that has ended."""
+        try:
+            told = Path("/proc", str(runner), "environ").read_bytes()
+        except OSError:
+            return ""
+        for node in self._nodes:
+            (raylet,) = node.all_processes["raylet"]
+            if f"RAY_RAYLET_PID={raylet.process.pid}".encode() in told.split(b"\0"):
+                self._nodes.remove(node)
+                self._cluster.remove_node(node, allow_graceful=False)
+                return f"raylet {raylet.process.pid}"
+        return ""
+
+    def fill(self) -> None:
+        """Take all processors of all nodes, by jobs that sleep."""
+        for number in range(3):
+            asked = {"entrypoint": "sleep 3600", "entrypoint_num_cpus": 2, "submission_id": f"other-{number}"}
+            self._asked("/api/jobs/", json.dumps(asked).encode())
+
+    def empty(self) -> None:
+        """End them."""
+        for number in range(3):
+            self._asked(f"/api/jobs/other-{number}/stop", b"")
+
+    def unfinished(self) -> str:
+        """Return the names of jobs that wait or run."""
+        jobs = json.loads(self._asked("/api/jobs/"))
+        return " ".join(one["submission_id"] for one in jobs if one["status"] in ("PENDING", "RUNNING"))
 
     def kill_head(self) -> None:
         """As a power cut of all: a head that is lost takes its nodes along."""
@@ -66,20 +103,22 @@ class RayNodes:
         return found
 
     def _answers(self) -> bool:
-        request = urllib.request.Request(
-            f"{self.address}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
-                return bool(answer.status == 200)
+            return bool(self._asked("/api/jobs/"))
         except (OSError, urllib.error.URLError):
             return False
 
+    def _asked(self, path: str, data: bytes | None = None) -> bytes:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.address + path, data, headers)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return bytes(answer.read())
+
 
 @contextmanager
-def ray_nodes(folder: Path) -> Iterator[RayNodes]:
+def ray_nodes(folder: Path, head_cpus: int = 2) -> Iterator[RayNodes]:
     """Yield a fresh cluster; it ends with the block. folder: a short path, for sockets."""
-    nodes = RayNodes(folder)
+    nodes = RayNodes(folder, head_cpus)
     try:
         nodes.start()
         yield nodes

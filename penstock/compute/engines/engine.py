@@ -21,6 +21,8 @@ class Look:
     """Runners that wait."""
     running: int = 0
     """Runners that run."""
+    place: str = ""
+    """Words by which a person finds the attempt: 'Slurm job 12 in partition long'; "" without any."""
 
 
 class Engine(Protocol):

@@ -83,7 +83,8 @@ class KubernetesEngine:
         elif without and not reason:
             reason = f"no free slot ({without})"
         state = "running" if running else "waiting"
-        return Look(state=state, reason=reason, waiting=waiting, running=running)  # type: ignore[arg-type]
+        place = f"Kubernetes Job {name} in namespace {job['metadata'].get('namespace', 'default')}"
+        return Look(state=state, reason=reason, waiting=waiting, running=running, place=place)  # type: ignore[arg-type]
 
     def _why_suspended(self, job: dict[str, Any]) -> str:
         queue = job["metadata"].get("labels", {}).get(QUEUE_LABEL)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import EngineUnreachable, InvalidCluster
+from loader.storage.spec import redact
 
 from . import ray_driver
 from .engine import Look
@@ -75,8 +76,9 @@ class RayEngine:
         if job is None:
             return Look(state="ended", reason="the cluster does not know it: its head began anew")
         state = _LOOKS.get(job["status"], "unknown")
+        place = f"Ray job {redact(self._address)}/#/jobs/{job.get('job_id') or name}"
         if state == "ended":
-            return Look(state="ended")
+            return Look(state="ended", place=place)
         counts = self._counts(job.get("job_id") or "")
         running = counts.get("RUNNING", 0)
         waiting = sum(n for state, n in counts.items() if state.startswith(("PENDING", "SUBMITTED")))
@@ -88,6 +90,7 @@ class RayEngine:
             reason=reason,
             waiting=waiting,
             running=running,
+            place=place,
         )
 
     def cancel(self, name: str) -> None:
@@ -133,8 +136,8 @@ class RayEngine:
         body = self._asked("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
         used, total = (report.get("usage") or {}).get("CPU") or (0, 0)
-        cpus = self._facts["cpus"]
-        return f"{max(waiting, 1)} of {cpus} CPUs each: {used:g} of the cluster's {total:g} CPUs are in use"
+        free = f"each needs {self._facts['cpus']} free CPUs of a node ({max(waiting, 1)})"
+        return f"{free}: {used:g} of the cluster's {total:g} CPUs are in use"
 
     def _asked(self, method: str, path: str, body: object = None) -> Any:
         """Return the head's answer, None for what it does not know. Raises: EngineUnreachable; InvalidCluster."""

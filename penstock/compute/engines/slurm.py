@@ -120,6 +120,7 @@ class SlurmEngine:
             reason=found.reason,
             waiting=waiting,
             running=running,
+            place=found.place,
         )
 
     def cancel(self, name: str) -> None:

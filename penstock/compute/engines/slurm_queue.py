@@ -22,6 +22,24 @@ LOG_BYTES = 64 * 2**10
 
 HELD = "launch failed requeued held"
 """Slurm's reason for an element whose launch failed, on a node that died just then, or as the controller did."""
+PLAIN = {
+    HELD: "the launch failed, and penstock lets it begin again",
+    "BadConstraints": "no node of the partition has what the slot asks for",
+    "BeginTime": "a moment until the next start",
+    "JobArrayTaskLimit": "as many run as the cluster's file has slots",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": "its owner holds it: scontrol release",
+    "Licenses": "a licence is taken",
+    "PartitionDown": "the partition takes no jobs at the moment",
+    "PartitionInactive": "the partition takes no jobs at the moment",
+    "PartitionNodeLimit": "the slot asks for more than the partition gives",
+    "PartitionTimeLimit": "limit_s is above the partition's limit",
+    "Priority": "others are ahead in the queue",
+    "ReqNodeNotAvail": "nodes are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+    "Resources": "all nodes that fit are busy, down or drained",
+}
+"""Slurm's reason -> plain words; see also `plain`."""
 WAITING = frozenset(
     {
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
@@ -59,6 +77,8 @@ class Elements:
 
     held: Sequence[str]
     """Ids of elements that Slurm holds because their launch failed."""
+    jobs: Sequence[str] = ()
+    """Numbers of the jobs, with their partitions: '12 in partition long'."""
 
     def count(self, words: frozenset[str]) -> int:
         """Return how many elements are in one of the states."""
@@ -66,9 +86,24 @@ class Elements:
 
     @property
     def reason(self) -> str:
-        """Why elements wait, the most frequent reason first: 'Resources (38), Priority (2)'."""
+        """Why elements wait, the most frequent reason first: 'Priority (2): others are ahead in the queue'."""
         ordered = sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-        return ", ".join(f"{reason} ({n})" for reason, n in ordered)
+        return "; ".join(f"{reason} ({n}){plain(reason)}" for reason, n in ordered)
+
+    @property
+    def place(self) -> str:
+        """Numbers by which Slurm's commands know the elements: 'Slurm job 12 in partition long'."""
+        more = f" and {len(self.jobs) - 1} more" if len(self.jobs) > 1 else ""
+        return f"Slurm job {self.jobs[0]}{more}" if self.jobs else ""
+
+
+def plain(reason: str) -> str:
+    """Return ': ' and plain words for a reason of Slurm, "" for one that has none."""
+    word = reason.partition(",")[0].partition(" ")[0]
+    told = PLAIN.get(reason) or PLAIN.get(word)
+    if told is None and word.startswith(("Assoc", "QOS", "MaxJob")):
+        told = "a limit of the account or of its quality of service"
+    return f": {told}" if told else ""
 
 
 class SlurmQueue:
@@ -96,18 +131,22 @@ class SlurmQueue:
 
         Elements that were cancelled before they began count as one. Raises: EngineUnreachable.
         """
-        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%T|%r"])
+        lines = self._answer(["squeue", "-h", "-r", "-a", "-t", "all", f"--name={name}", "-o", "%i|%P|%T|%r"])
         states: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         held = []
+        jobs: dict[str, str] = {}
         for line in lines.splitlines():
-            element, state, reason = line.strip().split("|", 2)
+            element, partition, state, reason = line.strip().split("|", 3)
+            number = element.partition("_")[0]
+            jobs[number] = f"{number} in partition {partition}"
             states[state] += 1
             if state in WAITING and reason != "None":
                 reasons[reason] += 1
                 if reason == HELD:
                     held.append(element)
-        return Elements(states=states, reasons=reasons, held=held)
+        newest = [jobs[number] for number in sorted(jobs, key=int)]
+        return Elements(states=states, reasons=reasons, held=held, jobs=newest)
 
     def release(self, elements: Sequence[str]) -> None:
         """Let elements begin that Slurm holds. Raises: EngineUnreachable for a command without an end."""

@@ -144,6 +144,7 @@ def test_why_pods_wait_is_told_in_the_words_of_who_lets_them_wait(cluster, serve
     look = engine.look("pk-a-1")
     assert (look.state, look.waiting) == ("running", 2)
     assert look.reason == "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu. (2)"
+    assert look.place == "Kubernetes Job pk-a-1 in namespace tests"
     engine.submit("pk-a-1", ["sleep", "60"], 3)  # it is there, and counts
     queued.submit("pk-b-1", ["sleep", "60"], 3)
     assert queued.look("pk-b-1").reason == "suspended by queue team: no word of Kueue"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster, JobCancelled
-from penstock.compute.attach import attach, attempt_name, cancel
+from penstock.compute.attach import attach, attempt_name
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.ray_engine import RayEngine
 from tests.compute.batch_checks import assert_same_batch
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.ray
 INLINE = Cluster(engine="inline", packages=("tests",))
 ENDS = {1: "raise", 3: "memory", 5: "wrong type", 7: "raise"}
 SECRET = "planted-secret-of-the-nodes"
+FILE = "cluster.toml"
 
 WAITER = """\
 import sys
@@ -84,16 +85,26 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
     assert len(folder_of(job).starts(1)) == 5
     assert folder_of(job).given()[0] == 1
-    assert "ended with -9" in cluster.open().logs(attempt_name(job.id, 1), 1)
+    assert "ended with -9" in jobs(tmp_path, "logs", job.id, "--element", "1", "--cluster", FILE)
+    job.store.delete_many([folder_of(job).key("done/0.jsonl.zst")])
+    assert (
+        jobs(tmp_path, "attach", job.id, "--cluster", FILE, code=1) == "3 units done, 1 failed: crashed 1\n"
+    )
+    assert folder_of(job).given()[0] == 2
 
 
-def test_a_job_is_cancelled_to_its_last_process(cluster, ray_cluster, tmp_path):
+def test_a_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluster, ray_cluster, tmp_path):
     job, engine = job_in(tmp_path, "cancelled"), cluster.open()
     waiting = attach(job, numbers(7, {4: "sleep"}, seconds=0.0), engine, cluster)
     next(waiting)
     assert ray_cluster.processes()
-    cancel(folder_of(job), engine)
+    assert job.id in jobs(tmp_path, "ls")
+    assert "of 3 blocks done, 7 units, attempt 1" in jobs(tmp_path, "show", job.id[:6])
+    why = jobs(tmp_path, "why", job.id[:6], "--cluster", FILE)
+    assert f"runs as Ray job {ray_cluster.address}/#/jobs/" in why
+    assert "was ended" in jobs(tmp_path, "cancel", job.id, "--cluster", FILE)
     assert not ray_cluster.processes()
+    assert "has ended" in jobs(tmp_path, "why", job.id, "--cluster", FILE)
     with pytest.raises(JobCancelled):
         list(waiting)
 
@@ -139,6 +150,16 @@ def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_noth
     assert len(list(waiting)) == len(bytes_done(here)) - 1
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert folder_of(there).given()[0] == 2
+
+
+def jobs(folder: Path, *words: str, code: int = 0) -> str:
+    """What `penstock jobs` writes, as a process, of the jobs there; the token is not in it."""
+    command = [sys.executable, "-m", "penstock", "jobs", *words, "--root", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    assert TOKEN not in ended.stdout + ended.stderr
+    return ended.stdout
 
 
 def _command(pid: int) -> bytes:

@@ -98,7 +98,10 @@ def test_an_element_that_waits_says_why(submitted):
     queue, name, _ = submitted("long", elements=12)
     until(lambda: queue.elements(name).count(RUNNING) == 8)
     until(lambda: "Resources" in queue.elements(name).reason)
-    assert queue.elements(name).count(WAITING) == 4
+    found = queue.elements(name)
+    assert found.count(WAITING) == 4
+    number, _, partition = found.place.removeprefix("Slurm job ").partition(" in partition ")
+    assert (number.isdigit(), partition) == (True, "batch")
 
 
 def test_cancel_tells_the_runner_and_leaves_no_process(submitted, slurm_cluster):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,8 @@ SMALL = {"jpg": 300, "json": 100, "cls": 2}
 """Members of a sample whose headers are counted."""
 PHOTO = {"jpg": 30_000, "cls": 2}
 LARGE = {"mp4": 2_000_000}
+ON_DISK = 130_000
+"""Samples of 30 KB whose import waits for the disk: more than it takes in before it is asked to sync."""
 AT_ONCE = 16
 """Archives that are read together, as at registration."""
 LOADED = Contest(
@@ -167,15 +169,22 @@ def loading(folder: Path, sizes: Sizes) -> Iterator[Row]:
         say(f"{name} does not take part: {why}")
 
 
+def imports_of_disk(folder: Path, sizes: Sizes) -> Iterator[Row]:
+    """Copies of so much that the disk bounds them, against `cp`, all synced."""
+    yield from imports(folder, replace(sizes, photos=ON_DISK))
+
+
 def imports(folder: Path, sizes: Sizes) -> Iterator[Row]:
-    """Copies against `cp`, all synced, on one disk; then exports of the version."""
+    """Copies against `cp`, all synced, on one disk."""
     place = tars.make(folder / f"photos-{sizes.photos}", sizes.photos, 1000, PHOTO)
     out = folder / "copies"
     for shuffle, goal in ((False, 0.9), (True, 0.45)):
-        ratio, rate = [], []
+        ratio, rate, busy = [], [], []
         for number in range(sizes.rounds):
             copied = _synced(out, lambda: subprocess.run(["cp", "-r", str(place), str(out)], check=True))
+            before = time.process_time()
             mine = _synced(out, partial(_imported, out, place, shuffle))
+            busy.append(time.process_time() - before)
             ratio.append(copied / mine)
             rate.append(_nbytes(place) / mine / 1e6)
             say(f"import, shuffle={shuffle}: round {number + 1} of {sizes.rounds}")
@@ -188,6 +197,7 @@ def imports(folder: Path, sizes: Sizes) -> Iterator[Row]:
             more_is_better=True,
         )
         yield Row(what="- its speed", values=rate, unit="MB/s", digits=0)
+        yield Row(what="- its processor time", values=busy, unit="s", digits=1)
 
 
 EXPORTED = ("webdataset", "mds")

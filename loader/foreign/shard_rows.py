@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, hashes_of
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
-from .formats.sample import NO_METADATA, ForeignRun, ForeignSample
+from .formats.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
 from .numbered_keys import NumberedKeys, Repeated, overlap, text_array
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -78,7 +78,9 @@ def shards_of(infos: Sequence[ObjectInfo], each: int) -> list[Shard]:
 
 
 def rows_of(
-    shard: Shard, samples: Sequence[Iterable[ForeignSample | ForeignRun]], without: Container[str]
+    shard: Shard,
+    samples: Sequence[Iterable[ForeignSample | ForeignTable | ForeignRun]],
+    without: Container[str],
 ) -> list[Rows]:
     """Return the rows of a shard, by the fields that they have, in the order of their first samples; each run apart.
 
@@ -89,18 +91,24 @@ def rows_of(
     known: dict[tuple[str, ...], tuple[Rows, tuple[str, ...]]] = {}
     """Fields as the format names them -> their rows, and these names in the order of ours."""
     runs: list[Rows] = []
+
+    def rows_with(told: tuple[str, ...], info: ObjectInfo, key: str) -> tuple[Rows, tuple[str, ...]]:
+        if told not in known:
+            names = names_of([name for name in told if name not in without], info, key)
+            kind = tuple(sorted(names))
+            known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
+        return known[told]
+
     for info, start, some in zip(shard.infos, shard.offsets, samples, strict=True):
         for one in some:
             if isinstance(one, ForeignRun):
                 runs += _run(one, info, start, without)
                 continue
+            if isinstance(one, ForeignTable):
+                _add_table(one, info, start, *rows_with(one.fields, info, one.keys[0]))
+                continue
             key, fields, metadata, source, crcs = one
-            told = tuple(fields)
-            if told not in known:
-                names = names_of([name for name in told if name not in without], info, key)
-                kind = tuple(sorted(names))
-                known[told] = kinds.setdefault(kind, Rows(fields=kind)), tuple(names[name] for name in kind)
-            rows, in_order = known[told]
+            rows, in_order = rows_with(tuple(fields), info, key)
             if not in_order:
                 continue
             rows.source_keys.append(key)
@@ -118,6 +126,22 @@ def rows_of(
         rows.places = np.array(rows.places, np.int64).reshape(*shape, 2)
         rows.crcs = np.array(rows.crcs, np.int64).reshape(shape) if rows.crcs else rows.crcs
     return [*kinds.values(), *runs]
+
+
+def _add_table(
+    table: ForeignTable, info: ObjectInfo, start: int, rows: Rows, in_order: tuple[str, ...]
+) -> None:
+    """Append the samples of a table. in_order: its names of the fields of the rows; none where all are left out."""
+    if not in_order:
+        return
+    n, columns = len(table.keys), [table.fields.index(name) for name in in_order]
+    places = np.array(table.places, np.int64).reshape(n, len(table.fields), 2)[:, columns]
+    places[:, :, 0] += start
+    rows.source_keys += table.keys
+    rows.objects += [info.key] * n
+    rows.metadata += [NO_METADATA] * n
+    rows.sources += [NO_METADATA] * n
+    rows.places += places.reshape(-1).tolist()
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:

@@ -1,4 +1,4 @@
-"""The verbs that touch sample bytes and many keys outside the interpreter's lock: a C extension, or the same in Python.
+"""The verbs that touch bytes of samples, keys and headers without the interpreter's lock: C, or the same in Python.
 
 `_native.c` runs where it was built (`pip install` builds it when there is a compiler), `python.py` elsewhere and where
 PENSTOCK_NATIVE=0. `KIND` says which one runs.
@@ -33,3 +33,4 @@ PagedSha256: type[python.PagedSha256] = getattr(
     _verbs, "PagedSha256", python.PagedSha256
 )  # hashlib where the processor has no instructions
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
+tar_members = getattr(_verbs, "tar_members", python.tar_members)

@@ -22,6 +22,7 @@
 #include "blake2b.h"
 #include "crc32c.h"
 #include "sha256.h"
+#include "tar.h"
 
 /* --- Arguments */
 
@@ -60,6 +61,21 @@ static void release_files(File *files, Py_ssize_t n)
     PyMem_Free(files);
 }
 
+/* A file of (descriptor, map or None). Whether it was taken; else an error is set. */
+static int file_of(PyObject *item, File *file)
+{
+    PyObject *map = NULL;
+    if (!PyArg_ParseTuple(item, "iO", &file->descriptor, &map))
+        return 0;
+    if (map == Py_None)
+        return 1;
+    if (buffer_of(map, &file->map, "map", -1, 0) < 0)
+        return 0;
+    file->data = file->map.buf; /* the map's buffer holds the map */
+    file->nbytes = file->map.len;
+    return 1;
+}
+
 /* The files of a sequence of (descriptor, map or None); NULL with an error set. Free with release_files. */
 static File *files_of(PyObject *sequence, Py_ssize_t *n)
 {
@@ -69,13 +85,9 @@ static File *files_of(PyObject *sequence, Py_ssize_t *n)
     if (files == NULL)
         return (File *)PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < *n; i++) {
-        PyObject *item = PySequence_GetItem(sequence, i), *map = NULL;
-        int taken = item != NULL && PyArg_ParseTuple(item, "iO", &files[i].descriptor, &map);
-        if (taken && map != Py_None && (taken = buffer_of(map, &files[i].map, "map", -1, 0) == 0)) {
-            files[i].data = files[i].map.buf;
-            files[i].nbytes = files[i].map.len;
-        }
-        Py_XDECREF(item); /* the map's buffer holds the map */
+        PyObject *item = PySequence_GetItem(sequence, i);
+        int taken = item != NULL && file_of(item, &files[i]);
+        Py_XDECREF(item);
         if (!taken) {
             release_files(files, i);
             return NULL;
@@ -440,6 +452,40 @@ no_into:
     Py_RETURN_NONE;
 }
 
+static PyObject *tar_members(PyObject *self, PyObject *args)
+{
+    PyObject *given, *answer = NULL;
+    long long at, nbytes;
+    File file = {0};
+    TarMembers found = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!LL:tar_members", &PyTuple_Type, &given, &at, &nbytes) || !file_of(given, &file))
+        return NULL;
+    Tar tar = {.descriptor = file.descriptor};
+    if (file.descriptor < 0)
+        tar.data = file.data, tar.end = file.nbytes;
+    else
+        tar.scratch = malloc(TAR_MANY);
+    int64_t end = at;
+    int walked = file.descriptor < 0 || tar.scratch != NULL ? 0 : -1;
+    if (walked == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        walked = tar_walk(&tar, &end, nbytes, &found);
+        Py_END_ALLOW_THREADS
+    }
+    if (walked == 0)
+        answer = Py_BuildValue("y#y#L", found.n ? found.names : "", (Py_ssize_t)found.n_names,
+                               found.n ? (char *)found.places : "", (Py_ssize_t)(16 * found.n), (long long)end);
+    else
+        PyErr_NoMemory();
+    free(tar.scratch);
+    free(found.names);
+    free(found.places);
+    if (file.data != NULL)
+        PyBuffer_Release(&file.map);
+    return answer;
+}
+
 static PyObject *instructions(PyObject *self, PyObject *args)
 {
     (void)self, (void)args;
@@ -549,6 +595,7 @@ static PyMethodDef methods[] = {
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
+    {"tar_members", tar_members, METH_VARARGS, "tar_members(file, at, nbytes)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

@@ -35,7 +35,7 @@ from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_o
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
 from .importing.span_blocks import blocks_of
-from .importing.span_units import rows_in, units_of
+from .importing.span_units import samples_in, units_of
 from .importing.spilled import SpilledUnit, spilled
 from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
 from .unit_threads import in_threads
@@ -190,7 +190,7 @@ class _Import:
         rows = [one for _, one in walked]
         group_of = groups_of(rows, self.groups)
         keys = keys_of(rows, self.since.keys)
-        units = units_of(rows_in(walked, keys), self.chosen["shard_bytes"], self.chosen["shuffle"])
+        units = units_of(samples_in(walked, keys), self.chosen["shard_bytes"], self.chosen["shuffle"])
         txn = self._begin()
         with self.root.heartbeat(txn):
             written = self._write(txn, units, partial(blocks_of, self.store), group_of.__getitem__)

@@ -1,15 +1,22 @@
 """WebDataset's archives as samples: what the webdataset package reads of them, and no field lost without a word."""
 
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import webdataset
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Corrupt, EmptyVersion, InvalidField, InvalidSample, InvalidStore
+from loader.foreign.formats import webdataset as format
+from loader.foreign.formats.sample import ForeignSample
+from loader.foreign.formats.tar_headers import Member
 from loader.foreign.register import register
+from loader.storage import Span
 
 
 def read(version, *fields):
@@ -55,6 +62,32 @@ def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
     tars.fill(tmp_path / "tars", {"x.tar": [*members, ("__meta__/x.txt", b"theirs")]})
     found = read(register(root, "webdataset", tmp_path / "tars", "photos").version)
     assert found == {"a": {"txt": b"A", "cls": b"2"}, "b": {"txt": b"B", "cls": b"1"}}
+
+
+@given(
+    keys=st.lists(st.sampled_from(["a", "b", "d/a", "é", "./a", "__x", "v1.0/e", "__y__/z", ""]), max_size=4),
+    fields=st.lists(st.sampled_from(["jpg", "cls", "JPG", "seg.png", "b/c", "b__", ""]), max_size=3),
+    more=st.sampled_from([[], ["a.jpg"], ["z.jpg"], ["README"]]),
+)
+@example(keys=["a", "b", "a"], fields=["jpg"], more=[])
+def test_samples_of_a_table_are_those_of_their_members(keys, fields, more):
+    names = [f"{key}.{field}" for key in keys for field in fields] + more
+    places = [1000 * at + i for at in range(len(names)) for i in range(2)]
+    walked = map(Member, names, places[::2], places[1::2])
+    table = format._table(names, places)
+    try:
+        alone = list(format._grouped(SimpleNamespace(name="x.tar"), walked, None, lower=True))
+    except InvalidSample:
+        assert table is None
+        return
+    if table is not None:
+        spans = iter(map(Span, places[::2], places[1::2]))
+        assert alone == [
+            ForeignSample(key, {name: next(spans) for name in table.fields}) for key in table.keys
+        ]
+    elif not more and keys and fields:
+        odd = {"./a", "__x", "__y__/z", ""}.intersection(keys) or {"b/c", "b__", ""}.intersection(fields)
+        assert odd or len(set(keys)) < len(keys) or len({one.lower() for one in fields}) < len(fields)
 
 
 def test_keys_that_our_format_forbids_are_escaped_and_kept(root, tmp_path, tars):

@@ -1,13 +1,16 @@
 """The verbs that read and check sample bytes: the C extension does what Python says, byte for byte, error for error."""
 
 import hashlib
+import io
 import mmap
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 from contextlib import contextmanager
 from itertools import pairwise
+from unittest.mock import patch
 
 import google_crc32c
 import numpy as np
@@ -16,7 +19,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import loader.native
-from loader.native import RIGHT, UNREAD, WRONG, python
+from loader.errors import PenstockError
+from loader.foreign.formats import tar_headers
+from loader.native import IN_MEMORY, RIGHT, UNREAD, WRONG, python
 
 VERBS = [python]
 if loader.native.KIND != "Python":
@@ -99,6 +104,95 @@ def test_bytes_that_no_page_takes_are_refused(hasher):
     with pytest.raises(ValueError, match="64 bytes behind 192"):
         made.update(bytes(64))
     assert made.digest() == hashlib.sha256(bytes(192)).digest()
+
+
+class AtHand:
+    """An archive in a file, or of which some bytes are held in memory, as a window has it."""
+
+    def __init__(self, data, held):
+        self.nbytes, self.found, self._file = (
+            len(data),
+            0,
+            os.memfd_create("archive") if held is None else None,
+        )
+        self._at_hand = (
+            ((self._file, None), 0) if held is None else ((IN_MEMORY, data[slice(*held)]), held[0])
+        )
+        if held is None:
+            os.write(self._file, data)
+
+    def at_hand(self):
+        return self._at_hand
+
+    def served(self, reads):
+        self.found += reads
+
+    def close(self):
+        if self._file is not None:
+            os.close(self._file)
+
+
+def archive_of(members):
+    """Members of (name, bytes, format, time), a name that ends with "/" a folder."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, nbytes, format, mtime in members:
+            info = tarfile.TarInfo(name.rstrip("/"))
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            info.size, info.mtime, archive.format = nbytes * info.isreg(), mtime, format
+            archive.addfile(info, io.BytesIO(bytes([nbytes % 255 + 1]) * nbytes))
+    return out.getvalue()
+
+
+def walked(data, many=None):
+    """The members of an archive, and the error behind them."""
+    found = []
+    try:
+        found.extend(tar_headers.members(lambda at, n: data[at : at + n], len(data), "a.tar", many))
+    except PenstockError as error:
+        found.append(f"{type(error).__name__} {error}")
+    return found
+
+
+@each
+@given(
+    members=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["a.jpg", "é/b.txt", "d/", "x" * 120, f"{'p' * 90}/{'q' * 50}.txt", "caf\udce9.txt"]
+            ),
+            st.sampled_from([0, 1, 511, 512, 513, 5_000, 40_000]),
+            st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+            st.sampled_from([0, 1_700_000_000.25]),
+        ).filter(lambda one: one[2] != tarfile.USTAR_FORMAT or one[0][0] != "x"),
+        max_size=6,
+    ),
+    damage=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=2),
+    cut=st.just(1.0) | st.floats(0, 1),
+    held=st.none() | st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+@settings(deadline=None, max_examples=int(os.environ.get("NATIVE_EXAMPLES", "100")) // 10 + 90)
+@example([("a.jpg", 3, tarfile.PAX_FORMAT, 1.5), ("b.jpg", 600, tarfile.GNU_FORMAT, 0)], [], 1.0, None)
+@example([("a.jpg", 9, tarfile.USTAR_FORMAT, 0)], [(124.5 / 10_240, ord("8"))], 1.0, None)
+@example([("a.jpg", 9, tarfile.USTAR_FORMAT, 0)], [(101.5 / 10_240, ord("7"))], 1.0, None)
+def test_members_of_an_archive_are_those_that_its_headers_have(verbs, members, damage, cut, held):
+    """One by one in Python, or all that are plain at once; of a file, or of the bytes held; whole, damaged or cut."""
+    data = bytearray(archive_of(members))
+    for where, byte in damage:
+        data[int(where * (len(data) - 1))] = byte
+    data = bytes(data[: int(cut * len(data))])
+    window = AtHand(data, held and sorted(int(one * len(data)) for one in held))
+    try:
+        with patch.object(tar_headers, "tar_members", verbs.tar_members):
+            mine = walked(data, lambda at: tar_headers.plain_members(window, at))
+    finally:
+        window.close()
+    assert mine == walked(data)
+    plain = (
+        not damage and held is None and cut == 1.0 and all(name in ("a.jpg", "b.jpg") for name, *_ in members)
+    )
+    if verbs is not python and plain:
+        assert window.found == len(members)
 
 
 @each

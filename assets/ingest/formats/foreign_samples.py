@@ -22,8 +22,8 @@ from loader.foreign.parts import objects_of, put_parts
 from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
-from penstock.sources.importing.span_blocks import read_rows
-from penstock.sources.importing.span_units import rows_in
+from penstock.sources.importing.span_blocks import read_fields
+from penstock.sources.importing.span_units import samples_in
 
 from ...media.media_table import media_row
 from ...media.objects import refusal_row
@@ -227,10 +227,10 @@ def _copy(
     """Write parts with bytes of their own."""
     parts = []
     keys = [[one.key for one in some] for some in samples]
-    for number, (run, some) in enumerate(zip(rows_in(walked, keys), samples, strict=True)):
-        read = zip(read_rows(landing, run), some, strict=True)
-        given = ((one.key, fields, one.metadata, one.source) for (_, fields), one in read)
-        groups = {name: group_of[name] for name in run[0].fields}
+    for number, (run, some) in enumerate(zip(samples_in(walked, keys), samples, strict=True)):
+        read = zip(read_fields(landing, run), some, strict=True)
+        given = ((one.key, fields, one.metadata, one.source) for fields, one in read)
+        groups = {name: group_of[name] for name in run.fields}
         parts.append(loader.write_part(root, txn, given, group=COMMON, groups=groups, name=f"{number:05d}"))
     return parts, None
 

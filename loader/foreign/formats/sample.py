@@ -29,6 +29,17 @@ class ForeignSample(NamedTuple):
     """Field -> CRC-32C of its bytes, where they were read."""
 
 
+class ForeignTable(NamedTuple):
+    """Samples of an object that have the same fields, and nothing else."""
+
+    keys: list[str]
+    """Key of each."""
+    fields: tuple[str, ...]
+    """The fields."""
+    places: list[int]
+    """First byte and bytes of each field of each sample, one behind the other."""
+
+
 class ForeignRun(NamedTuple):
     """Neighbours of one field, whose values lie one behind the other, and whose keys are consecutive numbers."""
 
@@ -49,7 +60,7 @@ class Found(NamedTuple):
 
     infos: list[ObjectInfo]
     """The objects, as they were listed."""
-    samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignRun]]
+    samples: Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
     """The samples of an object. Raises: Corrupt; InvalidSample; Changed; StoreError."""
     chunks: Mapping[str, Chunks] = NO_METADATA
     """Key of an object of tables -> the chunks that it decodes to, once all its samples were read."""

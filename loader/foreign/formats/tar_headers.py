@@ -5,12 +5,15 @@ error that names the object and the byte.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from zlib import adler32
 
 from ...errors import Corrupt, InvalidSample
+from ...native import tar_members
+from .window import Window
 
 BLOCK_BYTES = 512
 HEADER_BYTES = 1 << 20
@@ -20,6 +23,21 @@ TAIL_BYTES = 64 * 2**10
 
 Read = Callable[[int, int], bytes]
 """(offset, nbytes) -> at most so many bytes of the object from there; fewer at its end alone."""
+
+
+class Members(NamedTuple):
+    """Neighbouring regular files of an archive."""
+
+    names: list[str]
+    """Path of each, as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
+    places: list[int]
+    """First byte of the content of each, and its bytes, one behind the other."""
+    end: int
+    """First byte behind them."""
+
+
+Many = Callable[[int], Members]
+"""(offset) -> the members from there whose headers are plain and at hand; none is always right."""
 
 _PLAIN = re.compile(rb"[0-7]{6}\0 ", re.DOTALL)
 _NUMBER = re.compile(rb"[0-7]+")
@@ -46,20 +64,32 @@ class Member(NamedTuple):
     """First byte of its content."""
     nbytes: int
     """Bytes of its content."""
-    header: int
-    """First byte of its header."""
+
+    @property
+    def header(self) -> int:
+        """First byte of its header."""
+        return self.offset - BLOCK_BYTES
 
 
-def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
+def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
+    """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
+    for names, places, _ in runs(read, nbytes, name, many):
+        yield from map(Member, names, places[::2], places[1::2])
+
+
+def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
     """Yield the regular files of an archive, in order; directories are left out.
 
-    nbytes: size of the object. name: of it, for errors.
+    nbytes: size of the object. name: of it, for errors. many: is asked wherever a header may be plain.
 
     Raises: Corrupt for an archive that is cut, damaged or none, or that goes on behind its end; InvalidSample for a
     member that is no regular file; errors of `read`.
     """
     at, known, pax = 0, dict[str, bytes](), dict[str, bytes]()
     while True:
+        if many and not pax and not known and (found := many(at)).names:
+            at = found.end
+            yield found
         block = read(at, BLOCK_BYTES)
         if len(block) < BLOCK_BYTES:
             raise _corrupt(
@@ -81,34 +111,52 @@ def members(read: Read, nbytes: int, name: str) -> Iterator[Member]:
             at += BLOCK_BYTES + _padded(size)
             continue
         if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all are so
-            at += BLOCK_BYTES
-            yield Member(_path(block).decode("utf-8", "surrogateescape"), at, size, header)
-            at += _padded(size)
+            place = [at + BLOCK_BYTES, size]
+            at += BLOCK_BYTES + _padded(size)
+            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, at)
             continue
         said = {**pax, **known}
         known = {}
         path = said["path"] if said.get("path") else _path(block)
         if "size" in said:
             size = _decimal(said["size"], name, header)
-        shown = path.decode(errors="backslashreplace")
-        if any(record.startswith("GNU.sparse") for record in said) or kind in _OTHERS:
-            raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
-        if kind in _LINKS:
-            raise _refused(name, header, shown, _LINKS[kind])
-        is_folder = kind == b"5" or (kind == b"\0" and path.endswith(b"/"))
-        if not is_folder and kind not in (b"0", b"\0", b"7"):
-            raise _refused(name, header, shown, f"of type {kind!r}")
         at += BLOCK_BYTES
-        if is_folder:
+        if _is_folder(path, kind, said, name, header):
             continue
         if at + size > nbytes:
+            shown, left = path.decode(errors="backslashreplace"), nbytes - at
             raise _corrupt(
                 name,
                 header,
-                f"member {shown!r} has {size:,} bytes, and the object ends after {nbytes - at:,} of them",
+                f"member {shown!r} has {size:,} bytes, and the object ends after {left:,} of them",
             )
-        yield Member(path.decode("utf-8", "surrogateescape"), at, size, header)
+        place = [at, size]
         at += _padded(size)
+        yield Members([path.decode("utf-8", "surrogateescape")], place, at)
+
+
+def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, header: int) -> bool:
+    """Return whether a member is a folder. Raises: InvalidSample for one that is neither that nor a regular file."""
+    shown = path.decode(errors="backslashreplace")
+    if any(record.startswith("GNU.sparse") for record in said) or kind in _OTHERS:
+        raise _refused(name, header, shown, _OTHERS.get(kind, "a sparse file"))
+    if kind in _LINKS:
+        raise _refused(name, header, shown, _LINKS[kind])
+    is_folder = kind == b"5" or (kind == b"\0" and path.endswith(b"/"))
+    if not is_folder and kind not in (b"0", b"\0", b"7"):
+        raise _refused(name, header, shown, f"of type {kind!r}")
+    return is_folder
+
+
+def plain_members(window: Window, at: int) -> Members:
+    """Return the members of a window's object from byte `at` on, as `Many`."""
+    opened, start = window.at_hand()
+    names, told, end = tar_members(opened, at - start, window.nbytes - start)
+    places = array("q", told).tolist()
+    if start:
+        places[::2] = [offset + start for offset in places[::2]]
+    window.served(len(places) // 2)
+    return Members(names.decode("utf-8", "surrogateescape").split("\0")[:-1], places, end + start)
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:

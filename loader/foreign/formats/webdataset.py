@@ -5,14 +5,14 @@ fields are in lower case. Members of a sample may lie anywhere in their archive;
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
 from .exported import Exported, Told, exported_at, metadata_member
-from .sample import NO_METADATA, ForeignSample, Found
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, members
+from .sample import NO_METADATA, ForeignSample, ForeignTable, Found
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, members, plain_members, runs
 from .window import Window
 
 OBJECTS_PER_SHARD = 1
@@ -35,24 +35,64 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     )
 
 
-def samples(store: Store, exported: Exported | None, info: ObjectInfo) -> Iterator[ForeignSample]:
-    """Yield the samples of an archive, in the order of their first members.
+def samples(
+    store: Store, exported: Exported | None, info: ObjectInfo
+) -> Iterator[ForeignSample | ForeignTable]:
+    """Yield the samples of an archive, in the order of their first members; in one table where their fields are alike.
 
     Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for metadata that is none.
     """
     window = Window(store, info)
     try:
-        yield from samples_in(window, exported, lower=True)
+        if exported:
+            yield from samples_in(window, exported, lower=True)
+            return
+        names, places = list[str](), list[int]()
+        for found in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
+            names += found.names
+            places += found.places
+        if (table := _table(names, places)) is not None:
+            yield table
+        else:
+            yield from _grouped(window, map(Member, names, places[::2], places[1::2]), None, lower=True)
     finally:
         window.close()
 
 
+def _table(names: list[str], places: list[int]) -> ForeignTable | None:
+    """Return the samples of an archive; None where some have other fields, or the same in another order."""
+    told = named(names[0]) if names else None
+    if told is None:
+        return None
+    first, ending = told[0], f".{told[1]}"
+    n = next((i for i, name in enumerate(names) if not name.startswith(f"{first}.")), len(names))
+    fields = [name[len(first) + 1 :] for name in names[:n]]
+    keys = [name[: -len(ending)] for name in names[::n]] if n else []
+    alike = (
+        names == [f"{key}.{field}" for key in keys for field in fields]
+        and len(set(keys)) == len(keys)
+        and len({field.lower() for field in fields}) == n
+        and not any("/" in field for field in fields)
+        and not any(key.startswith("__") for key in keys)
+        and all(named(name) == (key, told[1]) for name, key in zip(names[::n], keys, strict=True))
+    )
+    return ForeignTable(keys, tuple(field.lower() for field in fields), places) if alike else None
+
+
 def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Iterator[ForeignSample]:
     """Yield the samples of an archive by its headers. lower: fields are in lower case. Raises: as `samples`."""
+    walked = members(window.read, window.nbytes, window.name, partial(plain_members, window))
+    return _grouped(window, walked, exported, lower=lower)
+
+
+def _grouped(
+    window: Window, walked: Iterable[Member], exported: Exported | None, *, lower: bool
+) -> Iterator[ForeignSample]:
+    """Yield the samples of members. Raises: as `samples`."""
     found: dict[str, dict[str, Span]] = {}
     told: dict[str, Told] = {}
     member_of = metadata_member(exported.fields) if exported else None
-    for member in members(window.read, window.nbytes, window.name):
+    for member in walked:
         if (told_name := named(member.name)) is None:
             continue
         key, field = told_name[0], told_name[1].lower() if lower else told_name[1]

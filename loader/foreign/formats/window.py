@@ -4,6 +4,7 @@ import os
 from collections import deque
 
 from ...errors import Changed
+from ...native import IN_MEMORY, OpenFile
 from ...storage import ObjectInfo, Store
 from ...storage.store import disk_of
 
@@ -58,6 +59,14 @@ class Window:
             self._fetch(offset, nbytes)
             low = 0
         return self._data[low : low + nbytes]
+
+    def at_hand(self) -> tuple[OpenFile, int]:
+        """Return what can be read without a request, the file or the bytes held, and its first byte in the object."""
+        return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)
+
+    def served(self, reads: int) -> None:
+        """Count reads of what was at hand."""
+        self._served += reads
 
     def close(self) -> None:
         """Close the file."""

@@ -21,7 +21,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.shared.threads import DaemonPool
 from loader.storage.store import disk_of
 
-from .span_units import Row, Unit
+from .span_units import Samples, Unit
 
 BLOCK_BYTES = 8 * 2**20
 """Bytes of a block, and of a request, unless one sample has more."""
@@ -39,48 +39,50 @@ def blocks_of(store: Store, unit: Unit) -> Iterator[SampleBlock]:
     Raises: InvalidField; as a block's `fill` Changed where an object was written since it was listed, ObjectNotFound
     and Corrupt.
     """
-    check_case(unit.rows[0].fields, f"sample {unit.rows[0].key!r}")
+    check_case(unit.rows.fields, f"sample {unit.rows.keys[0]!r}")
     told = _Provenance(store)
     for some in _cut(unit.rows):
         yield _block(store, some, told)
 
 
-def read_rows(store: Store, rows: Sequence[Row]) -> Iterator[tuple[Row, dict[str, bytes]]]:
-    """Yield each sample with its fields. Raises: as a block's `fill`."""
-    for some in _cut(rows):
+def read_fields(store: Store, samples: Samples) -> Iterator[dict[str, bytes]]:
+    """Yield the fields of each sample. Raises: as a block's `fill`."""
+    for some in _cut(samples):
         requests, which = _requests(some)
         data = _fetched(store, requests)
-        for row, numbers in zip(some, which.tolist(), strict=True):
+        for places, numbers in zip(some.places.tolist(), which.tolist(), strict=True):
             fields = {}
-            for name, (offset, nbytes), number in zip(row.fields, row.spans, numbers, strict=True):
+            for name, (offset, nbytes), number in zip(some.fields, places, numbers, strict=True):
                 start = offset - requests[number].offset
                 fields[name] = data[number][start : start + nbytes]
-            yield row, fields
+            yield fields
 
 
-def _cut(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield the rows of each block."""
-    some, nbytes, objects = list[Row](), 0, set[str]()
-    for row in rows:
-        one_more = row.info.key not in objects and len(objects) == BLOCK_OBJECTS
-        if some and (one_more or nbytes + row.nbytes > BLOCK_BYTES):
-            yield some
-            some, nbytes, objects = [], 0, set()
-        some.append(row)
-        nbytes += row.nbytes
-        objects.add(row.info.key)
-    yield some
+def _cut(samples: Samples) -> Iterator[Samples]:
+    """Yield the samples of each block."""
+    ends, start, done = np.cumsum(samples.sizes), 0, 0
+    while start < len(samples):
+        stop = max(start + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
+        first = dict[str, int]()  # object -> its first sample
+        for at, of in enumerate(samples.objects[start:stop]):
+            first.setdefault(of, start + at)
+        if len(first) > BLOCK_OBJECTS:
+            stop = [*first.values()][BLOCK_OBJECTS]
+        yield samples.cut(start, stop)
+        start, done = stop, int(ends[stop - 1])
 
 
-def _block(store: Store, rows: Sequence[Row], told: "_Provenance") -> SampleBlock:
-    places = np.array([row.spans for row in rows], np.int64).reshape(len(rows), len(rows[0].fields), 2)
+def _block(store: Store, samples: Samples, told: "_Provenance") -> SampleBlock:
     return SampleBlock(
-        keys=[row.key for row in rows],
-        fields=rows[0].fields,
-        sizes=places[:, :, 1],
-        metadata=[check_metadata(row.key, row.metadata) if row.metadata else row.metadata for row in rows],
-        sources=[told.of(row) for row in rows],
-        fill=_Bytes(store, rows, places).fill,
+        keys=samples.keys,
+        fields=samples.fields,
+        sizes=samples.places[:, :, 1],
+        metadata=[
+            check_metadata(key, one) if one else one
+            for key, one in zip(samples.keys, samples.metadata, strict=True)
+        ],
+        sources=[*told.of(samples)],
+        fill=_Bytes(store, samples).fill,
     )
 
 
@@ -91,15 +93,18 @@ class _Provenance:
         self._store = store
         self._shared: dict[str, Mapping[str, str]] = {}
 
-    def of(self, row: Row) -> Mapping[str, str]:
-        info = row.info
-        if info.key not in self._shared:
-            of = {"raw_key": info.key, "raw_etag": token_of(self._store, info)}
-            self._shared[info.key] = check_source(row.key, of)
-        shared = self._shared[info.key]
-        if row.source_key == row.key:
-            return check_source(row.key, {**row.source, **shared}) if row.source else shared
-        return check_source(row.key, {**row.source, **shared, "source_key": text_of(row.source_key)})
+    def of(self, samples: Samples) -> Iterator[Mapping[str, str]]:
+        for of in set(samples.objects) - self._shared.keys():
+            told = {"raw_key": of, "raw_etag": token_of(self._store, samples.infos[of])}
+            self._shared[of] = check_source(samples.keys[0], told)
+        for key, theirs, source, of in zip(
+            samples.keys, samples.source_keys, samples.sources, samples.objects, strict=True
+        ):
+            shared = self._shared[of]
+            if theirs != key:
+                yield check_source(key, {**source, **shared, "source_key": text_of(theirs)})
+            else:
+                yield check_source(key, {**source, **shared}) if source else shared
 
 
 class _Request(NamedTuple):
@@ -113,9 +118,8 @@ class _Request(NamedTuple):
 class _Bytes:
     """The bytes of a block's samples."""
 
-    def __init__(self, store: Store, rows: Sequence[Row], places: Int64s) -> None:
-        """places: int64 [samples, fields, 2]: offset in the object, nbytes."""
-        self._store, self._rows, self._places = store, rows, places
+    def __init__(self, store: Store, samples: Samples) -> None:
+        self._store, self._samples = store, samples
         self._read: tuple[list[OpenFile], Int64s, Int64s] | None = None
 
     def fill(self, columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
@@ -124,14 +128,18 @@ class _Bytes:
             found = self._opened(stack) or self._requested()
             files, which, begin = found[0], found[1][:, columns], found[2][:, columns]
             crcs, status = np.full(at.shape, UNKNOWN_CRC), np.empty(at.size, np.uint8)
-            sizes = self._places[:, columns, 1]
+            sizes = self._samples.places[:, columns, 1]
             flat = [np.ascontiguousarray(array).reshape(-1) for array in (which, begin, sizes)]
             crcs = crcs.reshape(-1)
             gather(files, *flat, b"", memory, at.reshape(-1), crcs, status)
         for i in np.flatnonzero(status != RIGHT).tolist():  # the store says why, or can read it
-            row, start, nbytes = self._rows[i // len(columns)], int(at.reshape(-1)[i]), int(flat[2][i])
-            offset = int(self._places[i // len(columns), columns[i % len(columns)], 0])
-            data = _get(self._store, _Request(row.info, offset, nbytes))
+            of, start, nbytes = (
+                self._samples.objects[i // len(columns)],
+                int(at.reshape(-1)[i]),
+                int(flat[2][i]),
+            )
+            offset = int(self._samples.places[i // len(columns), columns[i % len(columns)], 0])
+            data = _get(self._store, _Request(self._samples.infos[of], offset, nbytes))
             memory[start : start + nbytes] = np.frombuffer(data, np.uint8)
             crcs[i] = crc32c(data)
         return crcs.reshape(at.shape)
@@ -142,25 +150,24 @@ class _Bytes:
             return None
         numbers = dict[str, int]()
         files = list[OpenFile]()
-        for row in self._rows:
-            if row.info.key not in numbers:
-                file = disk.open_same(row.info.key, row.info.etag)
-                if file is None:
-                    return None  # a read says why
-                stack.callback(os.close, file)
-                numbers[row.info.key] = len(files)
-                files.append((file, None))
-        which = np.array([numbers[row.info.key] for row in self._rows], np.int64)
-        begin = self._places[:, :, 0]
+        for of in dict.fromkeys(self._samples.objects):
+            file = disk.open_same(of, self._samples.infos[of].etag)
+            if file is None:
+                return None  # a read says why
+            stack.callback(os.close, file)
+            numbers[of] = len(files)
+            files.append((file, None))
+        which = np.array([*map(numbers.__getitem__, self._samples.objects)], np.int64)
+        begin = self._samples.places[:, :, 0]
         return files, np.broadcast_to(which[:, None], begin.shape), begin
 
     def _requested(self) -> tuple[list[OpenFile], Int64s, Int64s]:
         """Return as `_opened` the bytes of requests, which are made once. Raises: as `Store.get_range`."""
         if self._read is None:
-            requests, which = _requests(self._rows)
+            requests, which = _requests(self._samples)
             files: list[OpenFile] = [(IN_MEMORY, data) for data in _fetched(self._store, requests)]
             starts = np.array([one.offset for one in requests], np.int64)
-            self._read = files, which, self._places[:, :, 0] - starts[which]
+            self._read = files, which, self._samples.places[:, :, 0] - starts[which]
         return self._read
 
 
@@ -180,31 +187,25 @@ def _get(store: Store, one: _Request) -> bytes:
     return bytes(store.get_range(one.info.key, one.offset, one.nbytes, one.info.etag or None).data)
 
 
-def _requests(rows: Sequence[Row]) -> tuple[list[_Request], Int64s]:
-    """Return the requests for the fields of rows, and which one each field is in, int64 [rows, fields]."""
+def _requests(samples: Samples) -> tuple[list[_Request], Int64s]:
+    """Return the requests for the fields, and which one each field is in, int64 [samples, fields]."""
     requests, which = list[_Request](), list[list[int]]()
-    at = 0
-    while at < len(rows):
-        info = rows[at].info
-        low, high = _extent(rows[at])
+    offsets, sizes = samples.places[:, :, 0], samples.places[:, :, 1]
+    lows, highs = offsets.min(axis=1).tolist(), (offsets + sizes).max(axis=1).tolist()
+    objects, n_fields, at = samples.objects, len(samples.fields), 0
+    while at < len(samples):
+        info, low, high = samples.infos[objects[at]], lows[at], highs[at]
         stop = at + 1
-        while stop < len(rows) and rows[stop].info is info:
-            start, end = _extent(rows[stop])
-            if not (high <= start <= high + GAP_BYTES and end - low <= BLOCK_BYTES):
+        while stop < len(samples) and objects[stop] == info.key:
+            if not (high <= lows[stop] <= high + GAP_BYTES and highs[stop] - low <= BLOCK_BYTES):
                 break
-            high, stop = end, stop + 1
-        together = rows[at:stop]
-        if high - low > BLOCK_BYTES + 2 * sum(row.nbytes for row in together):
-            for row in together:  # members of one sample that lie far apart
-                which.append([*range(len(requests), len(requests) + len(row.spans))])
-                requests += (_Request(info, *span) for span in row.spans)
+            high, stop = highs[stop], stop + 1
+        if high - low > BLOCK_BYTES + 2 * int(sizes[at:stop].sum()):
+            for places in samples.places[at:stop].tolist():  # members of one sample that lie far apart
+                which.append([*range(len(requests), len(requests) + n_fields)])
+                requests += (_Request(info, offset, nbytes) for offset, nbytes in places)
         else:
-            which += [[len(requests)] * len(row.spans) for row in together]
+            which += [[len(requests)] * n_fields] * (stop - at)
             requests.append(_Request(info, low, high - low))
         at = stop
     return requests, np.array(which, np.int64)
-
-
-def _extent(row: Row) -> tuple[int, int]:
-    """Return first byte and end of a sample's fields in the object."""
-    return min(offset for offset, _ in row.spans), max(offset + nbytes for offset, nbytes in row.spans)

@@ -1,36 +1,60 @@
 """Work units of samples whose bytes are spans of objects: runs with the same fields, each of which becomes a part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from loader.dataset.names import key_hash
+from loader.dataset.shards.shard import Int64s
 from loader.foreign.shard_rows import Rows, Shard
 from loader.storage import ObjectInfo
 
 
-class Row(NamedTuple):
-    """One sample, and where its bytes are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Samples with the same fields as columns, and where their bytes are."""
 
-    key: str
-    """Key in the version."""
-    source_key: str
-    """Key in its format."""
+    keys: Sequence[str]
+    """Key of each in the version."""
+    source_keys: Sequence[str]
+    """Key of each in its format."""
     fields: tuple[str, ...]
     """Names, sorted."""
-    metadata: Mapping[str, Any]
-    """Metadata column -> value."""
-    source: Mapping[str, str]
-    """Provenance column -> value, as its format tells it."""
-    info: ObjectInfo
-    """Its object."""
-    spans: tuple[tuple[int, int], ...]
-    """Offset in the object and nbytes of each field."""
+    metadata: Sequence[Mapping[str, Any]]
+    """Metadata column -> value, of each."""
+    sources: Sequence[Mapping[str, str]]
+    """Provenance column -> value, of each, as its format tells it."""
+    objects: Sequence[str]
+    """Key of the object of each."""
+    infos: Mapping[str, ObjectInfo]
+    """Key of an object -> the object."""
+    places: Int64s
+    """int64 [samples, fields, 2]: offset in the object, nbytes."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the fields."""
-        return sum(nbytes for _, nbytes in self.spans)
+    def sizes(self) -> Int64s:
+        """int64 [samples]: bytes of the fields of each."""
+        sizes: Int64s = self.places[:, :, 1].sum(axis=1)
+        return sizes
+
+    def cut(self, start: int, stop: int) -> "Samples":
+        """Return neighbours."""
+        return Samples(
+            keys=self.keys[start:stop],
+            source_keys=self.source_keys[start:stop],
+            fields=self.fields,
+            metadata=self.metadata[start:stop],
+            sources=self.sources[start:stop],
+            objects=self.objects[start:stop],
+            infos=self.infos,
+            places=self.places[start:stop],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +63,7 @@ class Unit:
 
     number: int
     """Number in the import."""
-    rows: Sequence[Row]
+    rows: Samples
     """The samples, in their order."""
 
     @property
@@ -53,37 +77,64 @@ class Unit:
         return len(self.rows)
 
 
-def rows_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[list[Row]]:
+def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[Samples]:
     """Return the samples of each run that has the same fields. keys: of each run's samples."""
     out = []
     for (shard, rows), own in zip(walked, keys, strict=True):
-        at = {info.key: (info, start) for info, start in zip(shard.infos, shard.offsets, strict=True)}
-        run, metadata, places = [], rows.each_metadata(), rows.spans()
-        for number, key in enumerate(own):
-            info, start = at[rows.objects[number]]
-            spans = tuple((offset - start, nbytes) for offset, nbytes in places[number].tolist())
-            told = metadata[number], rows.sources[number]
-            run.append(Row(key, rows.source_keys[number], rows.fields, *told, info, spans))
-        out.append(run)
+        start_of = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
+        starts = np.array([start_of[of] for of in rows.objects], np.int64)
+        places = rows.spans()
+        out.append(
+            Samples(
+                keys=own,
+                source_keys=rows.source_keys,
+                fields=rows.fields,
+                metadata=rows.each_metadata(),
+                sources=rows.sources,
+                objects=rows.objects,
+                infos={info.key: info for info in shard.infos},
+                places=np.stack([places[:, :, 0] - starts[:, None], places[:, :, 1]], axis=2),
+            )
+        )
     return out
 
 
-def units_of(runs: Sequence[Sequence[Row]], shard_bytes: int, shuffle: bool) -> list[Unit]:
+def units_of(runs: Sequence[Samples], shard_bytes: int, shuffle: bool) -> list[Unit]:
     """Return units of about `shard_bytes`: of one run each, or of all samples in the order of their keys' hashes."""
     if shuffle:
-        kinds: dict[tuple[str, ...], list[Row]] = {}
+        kinds: dict[tuple[str, ...], list[Samples]] = {}
         for run in runs:
-            kinds.setdefault(run[0].fields, []).extend(run)
-        runs = [sorted(rows, key=lambda row: key_hash(row.key)) for _, rows in sorted(kinds.items())]
-    units: list[Unit] = []
+            kinds.setdefault(run.fields, []).append(run)
+        runs = [_in_hash_order(some) for _, some in sorted(kinds.items())]
+    return [Unit(number, rows) for number, rows in enumerate(_cut(runs, shard_bytes))]
+
+
+def _cut(runs: Sequence[Samples], shard_bytes: int) -> Iterator[Samples]:
+    """Yield runs in pieces, each of which ends with the sample that fills it."""
     for run in runs:
-        some, nbytes = list[Row](), 0
-        for row in run:
-            some.append(row)
-            nbytes += row.nbytes
-            if nbytes >= shard_bytes:
-                units.append(Unit(len(units), some))
-                some, nbytes = [], 0
-        if some:
-            units.append(Unit(len(units), some))
-    return units
+        ends, start, done = np.cumsum(run.sizes), 0, 0
+        while start < len(run):
+            stop = min(len(run), int(np.searchsorted(ends, done + shard_bytes)) + 1)
+            yield run.cut(start, stop)
+            start, done = stop, int(ends[stop - 1])
+
+
+def _in_hash_order(runs: Sequence[Samples]) -> Samples:
+    """Return all samples of runs with the same fields, by the hashes of their keys."""
+    keys = [*chain.from_iterable(run.keys for run in runs)]
+    hashes = [key_hash(key) for key in keys]
+    order = sorted(range(len(keys)), key=hashes.__getitem__)
+
+    def ordered(columns: Iterator[Sequence[Any]]) -> list[Any]:
+        return [*map([*chain.from_iterable(columns)].__getitem__, order)]
+
+    return Samples(
+        keys=[*map(keys.__getitem__, order)],
+        source_keys=ordered(run.source_keys for run in runs),
+        fields=runs[0].fields,
+        metadata=ordered(run.metadata for run in runs),
+        sources=ordered(run.sources for run in runs),
+        objects=ordered(run.objects for run in runs),
+        infos={key: info for run in runs for key, info in run.infos.items()},
+        places=np.concatenate([run.places for run in runs])[order],
+    )

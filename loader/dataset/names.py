@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,18 @@ def member_name(key: str, field: str) -> str:
             f"key {key!r} with field {field!r} begins with '__...__', which webdataset skips as its own; rename it"
         )
     return name
+
+
+def member_names(keys: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """Return `member_name` of each key with each field, key by key. Nearly all are short, and checked at once.
+
+    Raises: as `member_name`.
+    """
+    names = [f"{key}.{field}" for key in keys for field in fields]
+    every = "\n".join(["", *names])
+    if every.isascii() and max(map(len, names), default=0) <= MAX_MEMBER_BYTES and "\n__" not in every:
+        return names
+    return [member_name(key, field) for key in keys for field in fields]
 
 
 def check_group(group: str) -> str:

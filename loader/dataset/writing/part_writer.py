@@ -12,7 +12,7 @@ from ...modalities import encode
 from ...storage import Store
 from ...storage.disk.scratch import OnScratch
 from ...storage.store import new_in_place
-from ..names import check_field, check_group, check_key, member_name
+from ..names import check_field, check_group, check_key, member_name, member_names
 from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
 from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
@@ -221,7 +221,7 @@ class _OpenShard:
             for key, row in zip(block.keys, sizes.tolist(), strict=True):
                 for name, nbytes in zip(names, row, strict=True):
                     check_field_bytes(key, name, nbytes)
-        members = [member_name(key, name) for key in block.keys for name in names]
+        members = member_names(block.keys, names)
 
         def fill(memory: Uint8s, at: Int64s) -> Int64s:
             return block.fill(columns, memory, at.reshape(sizes.shape)).reshape(-1)

@@ -17,6 +17,8 @@ from .window import Window
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
+"""Keys, each with an end of line behind it, that `named` gives of their members in whatever field."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
 _PACKED = re.compile(r"\.(tgz|tar\.[a-z0-9]+)$")
 
@@ -73,8 +75,8 @@ def _table(names: list[str], places: list[int]) -> ForeignTable | None:
         and len(set(keys)) == len(keys)
         and len({field.lower() for field in fields}) == n
         and not any("/" in field for field in fields)
-        and not any(key.startswith("__") for key in keys)
-        and all(named(name) == (key, told[1]) for name, key in zip(names[::n], keys, strict=True))
+        and _PLAIN.fullmatch(every := "\n".join([*keys, ""]))
+        and every.count("\n") == len(keys)
     )
     return ForeignTable(keys, tuple(field.lower() for field in fields), places) if alike else None
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import string
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import google_crc32c
 import numpy as np
 import pytest
 import webdataset
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loader.dataset.names import check_field, check_key, member_name
+from loader.dataset.names import check_field, check_key, member_name, member_names
 from loader.dataset.shards import shard
 from loader.dataset.writing.part_writer import make_sample
 from loader.errors import FieldTooLarge, InvalidField, InvalidKey
@@ -89,6 +90,22 @@ def test_members_in_blocks_are_those_that_come_one_by_one(made, data, larger):
     assert hashed[0] == hashlib.sha256(file).hexdigest()
     pages = [file[at : at + shard.PAGE_BYTES] for at in range(0, len(file), shard.PAGE_BYTES)]
     assert hashed[1] == b"".join(hashlib.sha256(page).digest() for page in pages)
+
+
+@CI
+@given(
+    st.lists(keys | st.sampled_from(["__a__", "k" * 146, "k" * 147]), max_size=4),
+    st.lists(fields, max_size=3),
+)
+@example(["__a__/b"], ["cls"])
+def test_names_of_members_are_those_of_each(some, names):
+    try:
+        each = [member_name(key, name) for key in some for name in names]
+    except InvalidKey as error:
+        with pytest.raises(InvalidKey, match=re.escape(str(error))):
+            member_names(some, names)
+        return
+    assert member_names(some, names) == each
 
 
 @CI

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from loader.errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound
 from loader.storage import Store, StoreSpec, is_there
@@ -144,15 +144,27 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredOutcome:
-    """An outcome as a line: a result as JSON, or a failure."""
+class StoredOutcome(Generic[R]):
+    """An outcome as a line: a result, or a failure."""
 
-    result: Any = None
-    """Plain values of the result; None for a failure."""
+    result: R | None = None
+    """The result; None for a failure."""
     code: Code | None = None
     """Code of the failure; None for a result."""
     reason: str = ""
     """First line of the failure's reason: a traceback would differ between machines."""
+
+    @classmethod
+    def of(cls, kind: type[R]) -> "type[StoredOutcome[R]]":
+        """Return the type whose result is of a kind, for reading it. kind: of the result."""
+        return cast("type[StoredOutcome[R]]", cast("Any", cls)[kind])
+
+    @property
+    def outcome(self) -> Outcome[R]:
+        """The outcome."""
+        if self.code is None:
+            return Outcome(value=self.result)
+        return Outcome(error=Failure(code=self.code, reason=self.reason))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +236,7 @@ class JobFolder:
         """Return the numbers of blocks that have outcomes, sorted. Costs a listing."""
         return sorted(block for block, _ in self._numbers("done/"))
 
-    def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome]) -> None:
+    def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
         """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
         try:
             self.store.put_if_absent(
@@ -243,7 +255,10 @@ class JobFolder:
             raise Corrupt(
                 f"{where} has {len(lines) - 1} outcomes, job.json says {description.blocks[block][0]}"
             )
-        return from_json(lines[0], Head, where), [read_outcome(line, kind, where) for line in lines[1:]]
+        stored = StoredOutcome.of(kind)
+        return from_json(lines[0], Head, where), [
+            from_json(line, stored, where).outcome for line in lines[1:]
+        ]
 
     def starts(self, block: int) -> list[Start]:
         """Return the starts of a block, in their order. Costs a listing, and a request per start."""
@@ -262,18 +277,19 @@ class JobFolder:
         """Write anew what is known of one's own start."""
         self.store.put(self.key(f"begun/{block}-{number}.json"), to_json(start))
 
-    def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome]) -> None:
+    def keep(self, block: int, number: int, outcomes: dict[int, StoredOutcome[Any]]) -> None:
         """Write the outcomes so far, by the numbers of units in the block."""
         lines = [to_json([unit, one]) for unit, one in sorted(outcomes.items())]
         self.store.put(self.key(f"kept/{block}-{number}.jsonl.zst"), to_frame(lines))
 
-    def kept(self, block: int) -> dict[int, StoredOutcome]:
+    def kept(self, block: int, kind: type[R]) -> dict[int, StoredOutcome[R]]:
         """Return the outcomes that earlier starts of a block kept. Costs a listing, and a request per start."""
-        outcomes: dict[int, StoredOutcome] = {}
+        outcomes: dict[int, StoredOutcome[R]] = {}
+        numbered = cast("Any", tuple)[int, StoredOutcome.of(kind)]
         for one, number in self._numbers(f"kept/{block}-"):
             where = self.key(f"kept/{one}-{number}.jsonl.zst")
             for line in from_frame(self.store.get(where).data, where):
-                outcomes.update([from_json(line, tuple[int, StoredOutcome], where)])
+                outcomes.update([from_json(line, numbered, where)])
         return outcomes
 
     def put_spent(self, block: int, number: int, spent: Spent) -> None:
@@ -361,14 +377,6 @@ def store_url(store: Store) -> str:
     """Return the URL by which units open a store that their job names."""
     spec = getattr(store, "spec", None)
     return spec.url if isinstance(spec, StoreSpec) else store.url
-
-
-def read_outcome(line: bytes | memoryview, kind: type[R], where: str) -> Outcome[R]:
-    """Return an outcome from its line. Raises: Corrupt."""
-    stored = from_json(line, StoredOutcome, where)
-    if stored.code is not None:
-        return Outcome(error=Failure(code=stored.code, reason=stored.reason))
-    return Outcome(value=from_json(to_json(stored.result), kind, where))
 
 
 def job_ids(store: Store) -> Iterator[str]:

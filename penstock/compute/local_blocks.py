@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from loader.storage import Store
 
 from .blocks import BlockOutcomes, cut_blocks
-from .job import Job, JobFolder, read_outcome, store_url
-from .plain import to_json
+from .job import Job, JobFolder, store_url
 from .pool import Compute, Progress
 from .pool.store_variables import store_variables
 from .work import Work
@@ -96,7 +95,7 @@ def computed_here(
                 yield BlockOutcomes(
                     number=number,
                     first=first,
-                    outcomes=[read_outcome(to_json(one), work.result, "an outcome") for one in outcomes],
+                    outcomes=[one.outcome for one in outcomes],
                     part=part,
                 )
                 first += len(block)

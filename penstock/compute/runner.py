@@ -29,6 +29,7 @@ from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
 from .pool import Compute
 from .pool.store_variables import store_variables
+from .work import Work
 from .worker_calls import WorkerCalls
 
 DONE, FAILED, REFUSED, TOLD = 0, 1, 3, 143
@@ -159,7 +160,7 @@ class Runner:
             return False
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="penstock-block-", ignore_cleanup_errors=True) as scratch:
-            run = _BlockRun(self, block, start, number, starts, Path(scratch) if self.finishes else None)
+            run = _BlockRun(self, block, start, number, starts, Path(scratch) if self.work.finish else None)
             try:
                 outcomes = run.outcomes()
                 head = Head(libraries=self._libraries, part=run.finish(outcomes))
@@ -172,17 +173,17 @@ class Runner:
         return True
 
     @property
-    def finishes(self) -> bool:
-        """True for a work whose blocks write something once their units have ended."""
-        return self._calls.work.finish is not None
+    def work(self) -> Work[Any, Any]:
+        """The work."""
+        return self._calls.work
 
-    def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome]:
+    def results(self, units: Sequence[Any], folders: Sequence[str]) -> Iterator[StoredOutcome[Any]]:
         """Yield the outcomes of units, which run beside each other. Raises: Fault; Told."""
         with self._told_or_closed():
             yield from self._calls.outcomes(units, folders)
 
     def finish(
-        self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome]
+        self, block: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome[Any]]
     ) -> Any:
         """Return what the work's `finish` makes of a block; None for a work without. Raises: Fault; Told."""
         with self._told_or_closed():
@@ -199,7 +200,7 @@ class Runner:
 
     def units(self, block: int) -> list[Any]:
         """Return the units of a block."""
-        return self._folder.units(self._description, block, self._calls.work.unit)
+        return self._folder.units(self._description, block, self.work.unit)
 
     @property
     def folder(self) -> JobFolder:
@@ -226,11 +227,11 @@ class _BlockRun:
         self._block, self._start, self._number = block, start, number
         self._starts, self._scratch = starts, scratch
         self._units: list[Any] = []
-        self._outcomes = self._folder.kept(block) if starts else {}
+        self._outcomes = self._folder.kept(block, runner.work.result) if starts else {}
         self._kept_at, self._n_kept = time.monotonic(), len(self._outcomes)
         self.n_computed = 0
 
-    def outcomes(self) -> list[StoredOutcome]:
+    def outcomes(self) -> list[StoredOutcome[Any]]:
         """Return the outcome of each unit. Raises: StoreError; Told."""
         self._units = self._runner.units(self._block)
         numbers = range(len(self._units))
@@ -242,12 +243,12 @@ class _BlockRun:
                 self._take(number, outcome)
         return [self._outcomes[number] for number in numbers]
 
-    def finish(self, outcomes: Sequence[StoredOutcome]) -> Any:
+    def finish(self, outcomes: Sequence[StoredOutcome[Any]]) -> Any:
         """Return what the work's `finish` makes of the block; None for a work without. Raises: Fault; Told."""
         folders = self._folders(range(len(self._units)))
         return self._runner.finish(self._block, self._units, folders, outcomes)
 
-    def _results(self, numbers: Sequence[int]) -> Iterator[StoredOutcome]:
+    def _results(self, numbers: Sequence[int]) -> Iterator[StoredOutcome[Any]]:
         return self._runner.results([self._units[number] for number in numbers], self._folders(numbers))
 
     def _folders(self, numbers: Sequence[int]) -> list[str]:
@@ -279,7 +280,7 @@ class _BlockRun:
             for outcome in self._results([number]):
                 self._take(number, outcome)
 
-    def _take(self, number: int, outcome: StoredOutcome) -> None:
+    def _take(self, number: int, outcome: StoredOutcome[Any]) -> None:
         self._outcomes[number] = outcome
         self.n_computed += 1
         if time.monotonic() - self._kept_at > KEEP_S:

@@ -13,13 +13,14 @@ from typing import Any
 
 from loader.errors import Corrupt, Forbidden, Throttled, Transient
 
-from .job import StoredOutcome, read_outcome
+from .job import StoredOutcome
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress
 from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0
 """Seconds that the `finish` of a block may take."""
+_RESULT, _FAULT = b"r", b"f"
 _FAULTS = (Fault, Transient, Throttled, Forbidden)
 _ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE}
@@ -47,8 +48,8 @@ class _Call:
 class _UnitCall(_Call):
     """The work's function as workers get it."""
 
-    def __call__(self, given: tuple[bytes, str]) -> tuple[str, bytes]:
-        """Return ("result", JSON) or ("fault", text). given: JSON of a unit; its folder, "" for one of its own."""
+    def __call__(self, given: tuple[bytes, str]) -> bytes:
+        """Return an answer. given: JSON of a unit; its folder, "" for one of its own."""
         work, (unit, folder) = self.work, given
         with closing(Node(self.stores, Path(folder) if folder else None, self.packages)) as node:
             try:
@@ -62,15 +63,16 @@ class _UnitCall(_Call):
 class _FinishCall(_Call):
     """The work's `finish` as workers get it."""
 
-    def __call__(self, given: tuple[int, list[bytes], list[str], list[bytes]]) -> tuple[str, bytes]:
-        """Return ("result", JSON) or ("fault", text). given: number, units, folders and outcomes of a block."""
+    def __call__(self, given: tuple[int, list[bytes], list[str], list[bytes]]) -> bytes:
+        """Return an answer. given: number, units, folders and outcomes of a block."""
         work, (number, units, folders, outcomes) = self.work, given
         block = Block(
             number=number,
             units=[from_json(unit, work.unit, "a unit") for unit in units],
             folders=[Path(folder) for folder in folders],
         )
-        told = [read_outcome(line, work.result, "an outcome") for line in outcomes]
+        stored = StoredOutcome.of(work.result)
+        told = [from_json(line, stored, "an outcome").outcome for line in outcomes]
         with closing(Node(self.stores, packages=self.packages)) as node:
             return _answer(lambda: work.finish and work.finish(block, told, node))
 
@@ -97,7 +99,7 @@ class WorkerCalls:
 
     def outcomes(
         self, units: Sequence[Any], folders: Sequence[str], progress: Progress | None = None
-    ) -> Generator[StoredOutcome]:
+    ) -> Generator[StoredOutcome[Any]]:
         """Yield the outcomes of units in their order; they run beside each other. Raises: Fault; as `Compute.map`.
 
         folders: scratch folder of each, which stays; "" for one that is removed after the unit.
@@ -113,7 +115,11 @@ class WorkerCalls:
             yield self._stored(outcome)
 
     def finish(
-        self, number: int, units: Sequence[Any], folders: Sequence[str], outcomes: Sequence[StoredOutcome]
+        self,
+        number: int,
+        units: Sequence[Any],
+        folders: Sequence[str],
+        outcomes: Sequence[StoredOutcome[Any]],
     ) -> Any:
         """Return what `finish` makes of a block; None for a work without one. Raises: Fault; as `Compute.map`."""
         if self.work.finish is None:
@@ -122,18 +128,18 @@ class WorkerCalls:
         (outcome,) = self._compute.map(self._finish, [given], timeout_s=FINISH_S, variables=self._variables)
         if outcome.value is None:
             raise Fault(f"block {number} could not be finished: {_failure(outcome).reason}")
-        kind, body = outcome.value
-        if kind == "fault":
-            raise Fault(f"block {number} could not be finished: {body.decode(errors='replace')}")
+        body, fault = _read(outcome.value)
+        if fault:
+            raise Fault(f"block {number} could not be finished: {fault}")
         return from_json(body, self.work.part, f"what the finish of block {number} returned")
 
-    def _stored(self, outcome: Outcome[tuple[str, bytes]]) -> StoredOutcome:
+    def _stored(self, outcome: Outcome[bytes]) -> StoredOutcome[Any]:
         if outcome.value is None:
             error = _failure(outcome)
             return StoredOutcome(code=error.code, reason=error.summary)
-        kind, body = outcome.value
-        if kind == "fault":
-            raise Fault(body.decode(errors="replace"))
+        body, fault = _read(outcome.value)
+        if fault:
+            raise Fault(fault)
         try:  # a worker may have been taken over by the file that it read
             result = from_json(body, self.work.result, "the result of a unit")
         except Corrupt as error:
@@ -145,15 +151,21 @@ def _failure(outcome: Outcome[Any]) -> Failure:
     return outcome.error or Failure(code="exception", reason="no value")
 
 
-def _answer(make: Callable[[], Any]) -> tuple[str, bytes]:
-    """Return ("result", JSON) of what a function makes, or ("fault", text)."""
+def _answer(make: Callable[[], Any]) -> bytes:
+    """Return an answer: a letter, and JSON of what a function makes, or the text of a fault."""
     try:
         made = make()
     except Exception as error:
         if not _is_fault(error):
             raise
-        return "fault", f"{type(error).__name__}: {error}".encode()
-    return "result", to_json(made)
+        return _FAULT + f"{type(error).__name__}: {error}".encode()
+    return _RESULT + to_json(made)
+
+
+def _read(answer: bytes) -> tuple[memoryview, str]:
+    """Return the JSON of an answer, and the text of its fault or ""."""
+    body = memoryview(answer)[1:]
+    return body, "" if answer[:1] == _RESULT else str(body, errors="replace")
 
 
 def _is_fault(error: Exception) -> bool:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -165,6 +165,20 @@ def test_the_first_outcomes_of_a_block_stay(tmp_path):
     head, _ = folder.outcomes(description, 1, Square)
     folder.put_done(1, head, [])  # a runner that was taken for dead comes back
     assert bytes_done(job) == before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsorted:
+    """Names of fields are in no order."""
+
+    z: int
+    a: str
+
+
+def test_outcomes_that_were_kept_have_the_same_bytes(tmp_path):
+    stored, folder = StoredOutcome(result=Unsorted(z=1, a="b")), folder_of(job_in(tmp_path))
+    folder.keep(0, 1, {7: stored})
+    assert to_json(folder.kept(0, Unsorted)[7]) == to_json(stored)
 
 
 def test_a_job_that_is_cancelled_goes_on_if_it_is_run_again(tmp_path):

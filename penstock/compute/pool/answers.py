@@ -57,6 +57,8 @@ def decoded(body: bytes | bytearray, types: Types) -> Any:
     """Return the value of `worker.encoded`. types: the dataclasses that may be in it. Raises: NotAnAnswer."""
     try:
         (length,) = _LENGTH.unpack_from(body)
+        if not length:
+            return bytes(memoryview(body)[_LENGTH.size :])
         start = _LENGTH.size + length
         sizes, names, plain = json.loads(bytes(body[_LENGTH.size : start]).decode("ascii"))
         pieces = list(_pieces(memoryview(body)[start:], sizes))

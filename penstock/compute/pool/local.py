@@ -1,12 +1,13 @@
 """Processes on this machine: a poison unit costs itself, not the map and not its neighbours.
 
 A thread per worker takes the next unit, hands it to a process of its own, and waits for the reply, the end of the
-process, or the timeout. `pool` tells the outcome of a unit whose process dies.
+process, or the timeout. Short units are handed over several at a time: a lot. `pool` tells the outcome of a unit whose
+process dies.
 """
 
 import pickle
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,7 +17,8 @@ from loader.errors import InvalidRuntime
 from .answers import NotAnAnswer, Types, answer_types, decoded
 from .contract import Failure, Outcome, Progress, check_workers, checked, checked_limits, failure_of
 from .environment import worker_environment
-from .pool import Pool, Reply, Stopped, Task
+from .pool import Pool, Stopped, Task
+from .process import Reply
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,16 +27,28 @@ AHEAD_BYTES = 64 * 2**20
 """No further unit is begun while values of this size wait for the consumer ..."""
 AHEAD_UNITS = 1024
 """... or while this many units are begun and not consumed."""
+LOT_S = 0.02
+"""Units of a lot take about this time, as those before them did."""
+LOT_BYTES = 32 * 2**10
+"""Units of a lot have at most this size, pickled, and so have about their values: sockets hold both."""
+LOT_UNITS = 64
+"""Units of a lot, at most."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Map(Task):
-    """A map under way. Everything is guarded by the engine's condition."""
+    """A map under way. Everything is guarded by the engine's lock, which both conditions share."""
 
     units: Sequence[Any]
     limits: Sequence[float]  # s, of each unit
+    n_workers: int
+    news: threading.Condition  # for the consumer
+    room: threading.Condition  # for threads that want units
     types: Types
+    awaited: int = -1  # the unit that the consumer waits for; -1: it is told of every one
     taken: int = 0  # units begun, from the first
+    given_back: list[int] = field(default_factory=list)  # those of them that a worker did not begin, sorted
+    lot: int = 1  # units of the next lot, at most
     consumed: int = 0
     done: int = 0
     told: int = 0  # of `done`, to `progress`
@@ -46,13 +60,35 @@ class _Map(Task):
     def may_take(self) -> bool:
         """Return whether another unit may begin: always the one that the consumer waits for."""
         ahead = self.taken - self.consumed
-        return not ahead or (ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES)
+        within = ahead < AHEAD_UNITS and self.waiting_bytes < AHEAD_BYTES
+        return bool(self.given_back) or (self.taken < len(self.units) and (not ahead or within))
+
+    def take(self) -> Sequence[int]:
+        """Return the numbers of the next units: of a lot; never more than leaves some for the other workers."""
+        if self.given_back:
+            return [self.given_back.pop(0)]
+        share = (len(self.units) - self.taken) // (2 * self.n_workers)
+        n = max(1, min(self.lot, share, AHEAD_UNITS - self.taken + self.consumed))
+        self.taken += n
+        return range(self.taken - n, self.taken)
+
+    def give_back(self, units: Sequence[int]) -> None:
+        """Take units back that were not begun: they come first, each by itself."""
+        self.given_back = sorted([*self.given_back, *units])
+        self.room.notify_all()
+
+    def size_lot(self, n_units: int, seconds: float, nbytes: int) -> None:
+        """Choose the size of the next lot from that of the last one, and what it took."""
+        growth = min(2.0, LOT_S / max(seconds, 1e-6), LOT_BYTES / max(nbytes, 1))
+        self.lot = min(max(1, int(n_units * growth)), LOT_UNITS)
 
     def put(self, index: int, reply: Reply) -> None:
         """Keep a reply for the consumer."""
         self.waiting[index] = reply
         self.waiting_bytes += _nbytes(reply)
         self.done += 1
+        if self.awaited in (-1, index):
+            self.news.notify()
 
     def consume(self, index: int) -> Reply | None:
         """Return the reply to a unit, if it is there."""
@@ -60,6 +96,7 @@ class _Map(Task):
         if reply is not None:
             self.waiting_bytes -= _nbytes(reply)
             self.consumed = index + 1
+            self.room.notify_all()
         return reply
 
 
@@ -77,8 +114,8 @@ class LocalCompute:
     def __init__(self, workers: int | None = None, variables: Collection[str] = ()) -> None:
         self._variables = tuple(variables)
         self._n_workers = check_workers(workers) or n_cores()
-        self._changed = threading.Condition()
-        self._pool = Pool(self._n_workers, self._changed)
+        self._lock = threading.RLock()
+        self._pool = Pool(self._n_workers, self._lock)
         self._maps: set[_Map] = set()
         self._closed = False
 
@@ -93,18 +130,23 @@ class LocalCompute:
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
         limits = checked_limits(timeout_s, len(units))
+        news, room = threading.Condition(self._lock), threading.Condition(self._lock)
         work = _Map(
             function=checked(function),
             environment=worker_environment((*self._variables, *variables)),
             units=units,
             limits=limits,
+            n_workers=self._n_workers,
             types=answer_types(function),
+            news=news,
+            room=room,
+            waiting_for=(news, room),
         )
         return self._outcomes(work, progress)
 
     def close(self) -> None:
         """See `Compute.close`."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             maps = list(self._maps)
         for work in maps:
@@ -112,7 +154,7 @@ class LocalCompute:
         self._pool.close()
 
     def _outcomes(self, work: _Map, progress: Progress | None) -> Iterator[Outcome[R]]:
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise InvalidRuntime("this engine was closed; open another one")
             self._maps.add(work)
@@ -134,59 +176,89 @@ class LocalCompute:
         if threading.current_thread() not in work.threads:  # where the garbage collector may close a map
             for thread in work.threads:
                 thread.join()
-        with self._changed:
+        with self._lock:
             self._maps.discard(work)
 
     def _next(self, work: _Map, index: int, progress: Progress | None) -> Reply:
         """Wait for one unit's reply, and tell of the progress meanwhile."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: index in work.waiting or work.done > work.told or work.stopped)
+            with self._lock:
+                work.awaited = -1 if progress else index
+                work.news.wait_for(
+                    lambda: index in work.waiting or (progress and work.done > work.told) or work.stopped
+                )
                 if work.error is not None:
                     raise work.error
                 reply = work.consume(index)
                 if reply is None and work.stopped:
                     raise InvalidRuntime("this engine was closed in the middle of a map")
                 news, work.told = work.done > work.told, work.done
-                self._changed.notify_all()
             if news and progress is not None:
                 progress(work.told, len(work.units))
             if reply is not None:
                 return reply
 
     def _work(self, work: _Map) -> None:
-        """Run unit after unit, in a thread."""
+        """Run lot after lot, in a thread."""
         try:
-            while (index := self._take(work)) is not None:
-                reply = self._reply(work, index)
-                with self._changed:
-                    work.put(index, reply)
-                    self._changed.notify_all()
+            while lot := self._take(work):
+                self._run(work, lot)
         except Stopped:
             return
         except BaseException as error:  # noqa: BLE001 - raised again where the outcomes are asked for
-            with self._changed:
+            with self._lock:
                 work.error = work.error or error
             self._pool.stop(work)
 
-    def _take(self, work: _Map) -> int | None:
-        """Return the number of the next unit; None after the last. Raises: Stopped."""
-        with self._changed:
-            self._changed.wait_for(lambda: work.stopped or work.taken == len(work.units) or work.may_take())
+    def _take(self, work: _Map) -> Sequence[int]:
+        """Return the numbers of the next units; none after the last. Raises: Stopped."""
+        with self._lock:
+            work.room.wait_for(lambda: work.stopped or work.done == len(work.units) or work.may_take())
             if work.stopped:
                 raise Stopped
-            if work.taken == len(work.units):
-                return None
-            work.taken += 1
-            return work.taken - 1
+            return work.take() if work.may_take() else ()
 
-    def _reply(self, work: _Map, index: int) -> Reply:
-        unit = work.units[index]
-        try:
-            body = pickle.dumps(unit, protocol=5)
-        except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
-            return failure_of(error)
-        return self._pool.run(work, body, work.limits[index])
+    def _run(self, work: _Map, lot: Sequence[int]) -> None:
+        """Run units of a lot: those before the first that is too large, or does not pickle; at least one.
+
+        Raises: Stopped; as `Pool.run`.
+        """
+        bodies: list[bytes] = []
+        n_units, nbytes, spent_s = 0, 0, 0.0
+        replies: Iterable[tuple[Reply, float]] = ()
+        for index in lot:
+            body = _pickled(work.units[index])
+            if isinstance(body, Failure):
+                replies = [(body, 0.0)]
+                break
+            nbytes += len(body)
+            if bodies and nbytes > LOT_BYTES:
+                break
+            bodies.append(body)
+        left = list(lot)  # those whose outcome this thread owes
+
+        def give_back(n: int) -> None:
+            with self._lock:
+                work.give_back(left[len(left) - n :])
+            del left[len(left) - n :]
+
+        if bodies:
+            give_back(len(lot) - len(bodies))
+            limits_s = [work.limits[index] for index in left]
+            replies = self._pool.run(work, bodies, limits_s, give_back)
+        for reply, seconds in replies:
+            with self._lock:
+                work.put(left.pop(0), reply)
+            n_units, nbytes, spent_s = n_units + 1, nbytes + _nbytes(reply), spent_s + seconds
+        give_back(len(left))
+        work.size_lot(n_units, spent_s, nbytes)
+
+
+def _pickled(unit: Any) -> bytes | Failure:
+    try:
+        return pickle.dumps(unit, protocol=5)
+    except Exception as error:  # noqa: BLE001 - __reduce__ may raise anything
+        return failure_of(error)
 
 
 def _outcome(reply: Reply, types: Types) -> Outcome[Any]:

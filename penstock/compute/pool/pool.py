@@ -12,18 +12,16 @@ A second death is final, and so is a timeout.
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from loader.errors import InvalidRuntime
 
 from .contract import Failure
-from .process import Death, Worker
+from .process import Death, Reply, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves
-Reply = bytearray | Failure
-"""Result of one unit: its encoded value, or why there is none."""
 
 
 class Stopped(Exception):
@@ -42,14 +40,16 @@ class Task:
     """True once the map is cancelled."""
     busy: set[Worker] = field(default_factory=set)
     """Workers that run a unit of it."""
+    waiting_for: Sequence[threading.Condition] = ()
+    """Conditions, besides the pool's, that its threads wait for."""
 
 
 class Pool:
-    """Worker processes, thread-safe. At most n_workers units run at once. changed: guards the pool and its tasks."""
+    """Worker processes, thread-safe. At most n_workers units run at once. lock: guards the pool and its tasks."""
 
-    def __init__(self, n_workers: int, changed: threading.Condition) -> None:
+    def __init__(self, n_workers: int, lock: threading.RLock) -> None:
         self._n_workers = n_workers
-        self._changed = changed
+        self._changed = threading.Condition(lock)
         self._idle: list[Worker] = []
         self._turns = 0  # taken; a unit takes one, a unit that must be alone takes all
         self._want_alone = 0
@@ -60,7 +60,8 @@ class Pool:
             task.stopped = True
             for worker in task.busy:
                 worker.kill()
-            self._changed.notify_all()
+            for condition in (self._changed, *task.waiting_for):
+                condition.notify_all()
 
     def close(self) -> None:
         """End the idle workers."""
@@ -68,26 +69,51 @@ class Pool:
             idle, self._idle = self._idle, []
         _end(idle)
 
-    def run(self, task: Task, unit: bytes, timeout_s: float) -> Reply:
-        """Run one pickled unit, twice if it may have been the victim of something else.
+    def run(
+        self,
+        task: Task,
+        units: Sequence[bytes],
+        limits_s: Sequence[float],
+        given_back: Callable[[int], None],
+    ) -> Iterator[tuple[Reply, float]]:
+        """Yield the reply to each pickled unit, in their order, and the seconds that it took.
+
+        A unit runs twice if it may have been the victim of something else. Units without a reply have not begun.
+        given_back: as for `Worker.run`.
 
         Raises: Stopped; Unpicklable and InvalidRuntime when no worker can be had.
         """
+        place = 0
         try:
-            return self._run_once(task, unit, timeout_s)
+            for replied in self._run_once(task, units, limits_s, given_back):
+                place += 1
+                yield replied
+            return
         except Death as death:
             first = death
         if not first.by_outsider and first.n_units == 1:
-            return Failure(code="crashed", reason=f"its process {first.how}")
+            yield Failure(code="crashed", reason=f"its process {first.how}"), 0.0
+            return
+        one = slice(place, place + 1)
         try:
-            return self._run_once(task, unit, timeout_s, fresh=True, alone=first.by_outsider)
+            yield from self._run_once(
+                task, units[one], limits_s[one], given_back, fresh=True, alone=first.by_outsider
+            )
         except Death as second:
             again = "a new one, with nothing beside it," if first.by_outsider else "a new one"
-            return Failure(code="crashed", reason=f"its process {first.how}; {again} {second.how}")
+            yield Failure(code="crashed", reason=f"its process {first.how}; {again} {second.how}"), 0.0
 
     def _run_once(
-        self, task: Task, unit: bytes, timeout_s: float, *, fresh: bool = False, alone: bool = False
-    ) -> Reply:
+        self,
+        task: Task,
+        units: Sequence[bytes],
+        limits_s: Sequence[float],
+        given_back: Callable[[int], None],
+        *,
+        fresh: bool = False,
+        alone: bool = False,
+    ) -> Iterator[tuple[Reply, float]]:
+        last: list[tuple[Reply, float]] = []
         with self._turn(task, alone=alone):
             for other in (fresh, True):  # an idle worker may have died meanwhile
                 with self._worker(task, fresh=other) as worker:
@@ -96,11 +122,18 @@ class Pool:
                     except Death as death:
                         how = death.how
                         continue
-                    return worker.run(unit, timeout_s)
-        raise InvalidRuntime(
-            f"a worker process {how} while it imported what the function needs, and so did the one "
-            "before; its standard error may say more"
-        )
+                    for number, replied in enumerate(worker.run(units, limits_s, given_back), 1):
+                        if number < len(units):
+                            yield replied
+                        else:
+                            last = [replied]
+                break
+            else:
+                raise InvalidRuntime(
+                    f"a worker process {how} while it imported what the function needs, and so did the one "
+                    "before; its standard error may say more"
+                )
+        yield from last  # its map may end with it, and would kill a worker that is not free
 
     @contextmanager
     def _turn(self, task: Task, *, alone: bool) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The parent's side of one worker process."""
 
 import contextlib
+import math
 import os
 import pickle
 import shutil
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from loader.errors import InvalidRuntime, Unpicklable
@@ -22,8 +23,13 @@ from .contract import Failure
 
 START_TIMEOUT_S = 300.0
 """Seconds for a worker to start and import what its function needs."""
+RECALL_S = 0.05
+"""Units that a worker has not begun after this time are taken back: another one may be free."""
 
+_MANY = 4096
 _SCRIPT = str(Path(worker.__file__).resolve())
+Reply = bytearray | Failure
+"""Result of one unit: its encoded value, or why there is none."""
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)
 
 
@@ -57,7 +63,7 @@ class Worker:
         self.environment = environment
         self.function: bytes | None = None
         self.alive = True
-        self._n_units = 0
+        self._n_units = 0  # that had a reply
         self._lock = threading.RLock()  # between reaping the process and signalling it
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -66,17 +72,23 @@ class Worker:
                 self._sock, sock = socket.socketpair()
                 ours.enter_context(self._sock)
                 theirs.enter_context(sock)
+                self._tickets = (
+                    socket.socketpair()
+                )  # neither gets a timeout: the worker has the second one too
+                for end in self._tickets:
+                    ours.enter_context(end)
                 life, end_of_life = os.pipe()
                 theirs.callback(os.close, life)
                 ours.callback(os.close, end_of_life)
+                given = (sock.fileno(), self._tickets[1].fileno(), life)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", _SCRIPT, str(sock.fileno()), str(life), scratch],
+                    [sys.executable, "-P", _SCRIPT, *map(str, given), scratch],
                     stdin=subprocess.DEVNULL,
                     env=dict(environment),
-                    pass_fds=(sock.fileno(), life),
+                    pass_fds=given,
                     start_new_session=True,
                 )
-                self._held = ours.pop_all()
+                self._messages, self._held = worker.Messages(self._sock), ours.pop_all()
         except OSError as error:
             raise InvalidRuntime(
                 f"a worker process cannot start ({error}); use fewer workers, or look at the limits on "
@@ -92,7 +104,8 @@ class Worker:
             return
         paths = [path or os.getcwd() for path in sys.path]
         try:
-            kind, body = self._ask(worker.FUNCTION, pickle.dumps((paths, function)), START_TIMEOUT_S)
+            self._send(worker.message(worker.FUNCTION, pickle.dumps((paths, function))), START_TIMEOUT_S)
+            kind, body = self._receive(time.monotonic() + START_TIMEOUT_S)
         except TimeoutError as error:
             raise InvalidRuntime(
                 f"importing what the function needs took more than {START_TIMEOUT_S:.0f} s in a worker process"
@@ -105,33 +118,73 @@ class Worker:
             )
         self.function = function
 
-    def run(self, unit: bytes, timeout_s: float) -> bytearray | Failure:
-        """Return the encoded value of a pickled unit, or the failure; after a timeout the worker is over.
+    def run(
+        self, units: Sequence[bytes], limits_s: Sequence[float], given_back: Callable[[int], None]
+    ) -> Iterator[tuple[Reply, float]]:
+        """Yield the reply to each pickled unit, in their order, and the seconds that it took.
 
-        Raises: Death.
+        Units without a reply have not begun and never will: it ends early after a timeout, when the worker is over.
+
+        units: one, or some whose bytes fit into a socket's buffer. given_back: told once how many of them, the last
+        ones, had not begun after `RECALL_S`; they have no reply.
+
+        Raises: Death of the first unit without a reply.
         """
-        self._n_units += 1
-        try:
-            kind, body = self._ask(worker.UNIT, unit, timeout_s)
-        except TimeoutError:
-            self.end()
-            return Failure(code="timeout", reason=f"took longer than {timeout_s:g} s and was killed")
-        if kind == worker.VALUE:
-            return body
-        code, reason = failure_told(body)
-        return Failure(code="memory" if code == "memory" else "exception", reason=reason)
+        n_units, place = len(units), 0
+        recall_s = time.monotonic() + RECALL_S if n_units > 1 else math.inf
+        self._send(b"".join(worker.message(worker.UNIT, unit) for unit in units), limits_s[0])
+        self._tickets[0].sendall(worker.GO * n_units)
+        while place < n_units:
+            begun_s = time.monotonic()
+            deadline_s = begun_s + limits_s[place]
+            try:
+                try:
+                    kind, body = self._receive(min(deadline_s, recall_s))
+                except TimeoutError:
+                    if deadline_s <= recall_s:
+                        raise
+                    n_back, recall_s = self._take_back(), math.inf
+                    n_units -= n_back
+                    given_back(n_back)
+                    if place == n_units:
+                        return
+                    kind, body = self._receive(deadline_s)
+            except TimeoutError:
+                self.end()
+                reason = f"took longer than {limits_s[place]:g} s and was killed"
+                yield Failure(code="timeout", reason=reason), limits_s[place]
+                return
+            place += 1
+            self._n_units += 1
+            yield body if kind == worker.VALUE else _failure(body), time.monotonic() - begun_s
 
-    def _ask(self, kind: bytes, body: bytes, timeout_s: float) -> tuple[bytes, bytearray]:
-        """Return the worker's reply. Raises: TimeoutError; Death."""
+    def _take_back(self) -> int:
+        """Take back the units that have not begun; return their number."""
+        try:
+            taken = self._tickets[1].recv(_MANY, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        self._tickets[0].sendall(worker.SKIP * len(taken))  # some may be of units that were taken back before
+        return taken.count(worker.GO)
+
+    def _send(self, messages: bytes, timeout_s: float) -> None:
+        """Send messages to the worker. Raises: TimeoutError; Death."""
         try:
             self._sock.settimeout(timeout_s)
-            deadline_s = time.monotonic() + timeout_s
-            worker.send(self._sock, kind, body)
-            return worker.receive(self._sock, deadline_s)
+            self._sock.sendall(messages)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Death(self.end(), self._n_units + 1) from error
+
+    def _receive(self, deadline_s: float) -> tuple[bytes, bytearray]:
+        """Return the worker's next message. Raises: TimeoutError; Death."""
+        try:
+            return self._messages.next(deadline_s)
         except TimeoutError:
             raise
         except (EOFError, OSError, ValueError) as error:
-            raise Death(self.end(), self._n_units) from error
+            raise Death(self.end(), self._n_units + 1) from error
 
     def kill(self) -> None:
         """End it at once, whatever it does; the thread that uses it sees a Death. From any thread."""
@@ -163,3 +216,8 @@ class Worker:
                 self._process.wait()
             self._held.close()
         return self._process.returncode
+
+
+def _failure(body: bytearray) -> Failure:
+    code, reason = failure_told(body)
+    return Failure(code="memory" if code == "memory" else "exception", reason=reason)

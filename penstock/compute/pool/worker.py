@@ -1,9 +1,12 @@
 """A worker process: runs one function on units that come through a socket.
 
 Run as a script and made of the standard library alone, so that a worker starts in the time that Python takes. It
-imports what its function needs, and nothing of the parent's main module. `python -P worker.py <socket> <life>
-<scratch>`: two inherited file descriptors, and a folder for temporary files. A message is one letter, the length of its
-body as 8 bytes, and the body.
+imports what its function needs, and nothing of the parent's main module. `python -P worker.py <socket> <tickets> <life>
+<scratch>`: three inherited file descriptors, and a folder for temporary files. A message is one letter, the length of
+its body as 8 bytes, and the body.
+
+Units may come several at a time. A ticket lets the next one begin: a byte of a socket whose both ends the parent has,
+so the parent takes back tickets of units that were not begun, and knows that they never are.
 
 A worker believes its parent and unpickles what it sends. The parent does not believe a worker, which may have met a
 file that took it over: what comes back is plain data (`encoded`), read by `answers`.
@@ -31,6 +34,7 @@ from typing import Any
 
 FUNCTION, UNIT = b"f", b"u"  # to the worker: (sys.path, pickled function); a pickled unit
 READY, VALUE, FAILED = b"r", b"v", b"x"  # from it: loaded; an encoded value; encoded [code, reason]
+GO, SKIP = b"g", b"s"  # tickets: the next unit begins; it was taken back, and has no answer
 
 MAX_BYTES = 2**32
 """Most bytes of one message. A unit's value is a small row, or some hundred of them."""
@@ -41,44 +45,60 @@ ARRAY_KINDS = "?biufcmMSU"
 _SCALARS, _TEXT = frozenset({str, int, float, bool, type(None)}), frozenset({str})
 _HEADER = struct.Struct(">cQ")
 _LENGTH = struct.Struct(">Q")
-_PIECE_BYTES = 2**18
+_PIECE_BYTES, _SMALL_BYTES = 2**18, 2**16
 _HEADLINE_CHARS, _TRACE_CHARS = 500, 1500
 _OOM_SCORE = "500"  # of -1000..1000: when memory runs out the kernel takes a worker, not who supervises it
 
 
+def message(kind: bytes, body: bytes) -> bytes:
+    """Return a message."""
+    return _HEADER.pack(kind, len(body)) + body
+
+
 def send(sock: socket.socket, kind: bytes, body: bytes) -> None:
     """Send a message. Raises: OSError, TimeoutError as the socket's timeout has it."""
-    sock.sendall(_HEADER.pack(kind, len(body)))
-    sock.sendall(body)  # not joined: a body may be large
+    if len(body) > _SMALL_BYTES:  # not joined
+        sock.sendall(_HEADER.pack(kind, len(body)))
+        sock.sendall(body)
+    else:
+        sock.sendall(message(kind, body))
 
 
-def receive(sock: socket.socket, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
-    """Return kind and body of the next message. deadline_s: on the monotonic clock.
+class Messages:
+    """Messages that come through a socket. The beginning of later ones is kept until they are asked for."""
 
-    Raises: EOFError when the other side is gone; TimeoutError at the deadline; ValueError for noise.
-    """
-    kind, nbytes = _HEADER.unpack(_exactly(sock, _HEADER.size, deadline_s))
-    if kind not in (FUNCTION, UNIT, READY, VALUE, FAILED):
-        raise ValueError(f"not a message: it begins with {kind!r}")
-    if nbytes > MAX_BYTES and kind in (READY, VALUE, FAILED):
-        raise ValueError(f"a message of {nbytes} bytes; accepted: at most {MAX_BYTES}")
-    return kind, _exactly(sock, nbytes, deadline_s)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._held = sock, bytearray()
 
+    def next(self, deadline_s: float | None = None) -> tuple[bytes, bytearray]:
+        """Return kind and body of the next message. deadline_s: on the monotonic clock.
 
-def _exactly(sock: socket.socket, nbytes: int, deadline_s: float | None) -> bytearray:
-    """Return so many bytes. Memory grows with the bytes that have come, not with the announced length."""
-    body = bytearray()
-    while len(body) < nbytes:
-        if deadline_s is not None:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            sock.settimeout(left_s)
-        piece = sock.recv(min(nbytes - len(body), _PIECE_BYTES))
-        if not piece:
-            raise EOFError
-        body += piece
-    return body
+        Raises: EOFError when the other side is gone; TimeoutError at the deadline; ValueError for noise.
+        """
+        self._fill(_HEADER.size, deadline_s)
+        kind, nbytes = _HEADER.unpack_from(self._held)
+        if kind not in (FUNCTION, UNIT, READY, VALUE, FAILED):
+            raise ValueError(f"not a message: it begins with {kind!r}")
+        if nbytes > MAX_BYTES and kind in (READY, VALUE, FAILED):
+            raise ValueError(f"a message of {nbytes} bytes; accepted: at most {MAX_BYTES}")
+        end = _HEADER.size + nbytes
+        self._fill(end, deadline_s)
+        body, self._held = self._held, self._held[end:]
+        del body[end:], body[: _HEADER.size]
+        return kind, body
+
+    def _fill(self, nbytes: int, deadline_s: float | None) -> None:
+        """Hold so many bytes. Memory grows with the bytes that have come, not with the announced length."""
+        while (missing := nbytes - len(self._held)) > 0:
+            if deadline_s is not None:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError
+                self._sock.settimeout(left_s)
+            piece = self._sock.recv(max(_SMALL_BYTES, min(missing, _PIECE_BYTES)))
+            if not piece:
+                raise EOFError
+            self._held += piece
 
 
 def encoded(value: Any) -> bytes:
@@ -88,8 +108,12 @@ def encoded(value: Any) -> bytes:
     JSON, 8 bytes; the JSON, [lengths of the pieces, names of the dataclasses, value]; the pieces. In the value a list
     is a list, and an object has one name, that of the type it stands for.
 
+    Bytes alone come behind a length of 0.
+
     Raises: TypeError for anything else, and for a value that is too large.
     """
+    if type(value) is bytes and len(value) < MAX_BYTES - _LENGTH.size:
+        return _LENGTH.pack(0) + value
     pieces: list[bytes] = []
     classes: dict[type, tuple[int, list[str]]] = {}
     plain = _plain(value, pieces, classes)
@@ -196,10 +220,15 @@ def _flush() -> None:
             stream.flush()
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, tickets: socket.socket) -> None:
     """Answer messages. Raises: EOFError and ConnectionError once the parent has closed its side."""
+    messages = Messages(sock)
     while True:
-        kind, body = receive(sock)
+        kind, body = messages.next()
+        if kind == UNIT and (ticket := tickets.recv(1)) != GO:
+            if not ticket:
+                raise EOFError
+            continue
         try:
             if kind == FUNCTION:
                 function, reply = _load(body), (READY, b"")
@@ -212,9 +241,11 @@ def serve(sock: socket.socket) -> None:
         del body, reply  # or they would stay in memory until the next message is there
 
 
-def _prepare(sock_fd: int, life_fd: int, scratch: str) -> socket.socket:
-    """Set up the process, and return its socket."""
-    for fd in (sock_fd, life_fd):
+def _prepare(
+    sock_fd: int, tickets_fd: int, life_fd: int, scratch: str
+) -> tuple[socket.socket, socket.socket]:
+    """Set up the process, and return its sockets: of messages and of tickets."""
+    for fd in (sock_fd, tickets_fd, life_fd):
         os.set_inheritable(fd, False)
     _die_with_parent(life_fd)
     # A new program ignores what its parent ignores: Dagster takes SIGINT's handler for SIGTERM, and a job in the
@@ -227,15 +258,15 @@ def _prepare(sock_fd: int, life_fd: int, scratch: str) -> socket.socket:
     tempfile.tempdir = scratch
     sock = socket.socket(fileno=sock_fd)
     os.register_at_fork(after_in_child=sock.close)  # or a unit's child would hide the end of this process
-    return sock
+    return sock, socket.socket(fileno=tickets_fd)
 
 
 if __name__ == "__main__":
-    # A name of the module: the parent takes the end of the socket for the end of the process, so it must close last.
-    SOCKET = _prepare(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    # Names of the module: the parent takes the end of the socket for the end of the process, so it must close last.
+    SOCKET, TICKETS = _prepare(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     try:
         with contextlib.suppress(EOFError, ConnectionError):
-            serve(SOCKET)
+            serve(SOCKET, TICKETS)
     except BaseException:  # noqa: BLE001 - no memory for the next unit, or a fault of ours
         traceback.print_exc()
         os._exit(1)

@@ -138,7 +138,7 @@ def test_an_announced_size_takes_no_memory(engine, units, children) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        *(b"", b"[]", b"[[],[],{}]", b'[[],[],{"a":1}]', b'[[],[],{"list":[],"dict":{}}]', b"[[1],[],null]"),
+        *(b"[]", b"[[],[],{}]", b'[[],[],{"a":1}]', b'[[],[],{"list":[],"dict":{}}]', b"[[1],[],null]"),
         *(b"[[-1],[],null]", b'[[],[],{"bytes":0}]', b'[[],["os:system"],null]', b'[[],[],{"is":[0,[]]}]'),
         *(b'[[],[],{"array":["O",[1],0]}]', b'[[],[],{"array":["<i4",[-1],0]}]', b"[" * 100_000, b"\xff"),
         *(

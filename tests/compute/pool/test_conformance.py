@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import threading
+from collections import Counter
 
 import pytest
 
@@ -244,6 +245,19 @@ def test_nothing_but_poison(isolating, units) -> None:
     found = list(isolating.map(units.die, ["exit"] * 9, timeout_s=TIMEOUT_S))
     assert [outcome.error.code for outcome in found] == ["crashed"] * 9
     assert values(isolating.map(units.double, range(4), timeout_s=TIMEOUT_S)) == [0, 2, 4, 6]
+
+
+def test_poison_among_short_units_costs_itself_alone(isolating, units, tmp_path) -> None:
+    ends, path = {150: "exit", 220: "SIGKILL", 290: "hang"}, tmp_path / "begun"
+    given = [(n, ends.get(n, ""), str(path)) for n in range(400)]
+    limits = [SHORT_S if n == 290 else TIMEOUT_S for n in range(400)]
+    found = list(isolating.map(units.noted, given, timeout_s=limits))
+    failed = {n: outcome.error.code for n, outcome in enumerate(found) if not outcome.ok}
+    assert failed == {150: "crashed", 220: "crashed", 290: "timeout"}
+    assert [outcome.value for outcome in found if outcome.ok] == [n for n in range(400) if n not in ends]
+    begun = Counter(map(int, path.read_text().split()))
+    assert (begun.pop(150) in (1, 2), begun.pop(220)) == (True, 2)
+    assert begun == Counter({n for n in range(400) if n not in (150, 220)}), "the others ran once"
 
 
 def test_who_may_have_been_the_victim_runs_again(isolating, units, tmp_path) -> None:

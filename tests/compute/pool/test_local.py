@@ -114,6 +114,19 @@ def test_values_that_were_consumed_count_no_more(engine, units, tmp_path) -> Non
     assert [outcome.value for outcome in outcomes[-2:]] == ["left", "right"]
 
 
+def test_a_long_unit_among_short_ones_holds_no_other_one_up(engine, units, tmp_path) -> None:
+    pair = [(str(tmp_path), "left", "right"), (str(tmp_path), "right", "left")]
+    outcomes = list(engine.map(units.noise_or_meet, [1] * 200 + pair + [1] * 200, timeout_s=10))
+    assert [outcome.value for outcome in outcomes[200:202]] == ["left", "right"]
+
+
+def test_workers_outlive_their_maps(engine, units) -> None:
+    seen = {
+        outcome.value for _ in range(20) for outcome in engine.map(units.pid, range(9), timeout_s=TIMEOUT_S)
+    }
+    assert len(seen) <= 2
+
+
 def test_what_a_sequence_raises_comes_through(engine, units, children) -> None:
     class Broken(Watched):
         def __getitem__(self, index):

@@ -102,6 +102,15 @@ def die_once(how_and_marker):
     return os.getpid()
 
 
+def noted(number_how_and_path):
+    """Its number in a file, before anything else becomes of it."""
+    number, how, path = number_how_and_path
+    with open(path, "a", encoding="ascii") as file:
+        file.write(f"{number}\n")
+    die(how)
+    return number
+
+
 def alone_at_last(role_and_folder):
     """The first is killed once, when the second has begun. Says whether it is alone when it runs again."""
     role, folder = role_and_folder

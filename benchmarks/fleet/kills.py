@@ -11,16 +11,16 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from loader.errors import JobCancelled
 from penstock.compute.attach import cancel
-from penstock.compute.cluster import Cluster, Slot, read_cluster
+from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.runner_process import __name__ as RUNNER
-from tests.servers.ray_nodes import TOKEN, ray_nodes
+from tests.servers.ray_nodes import TOKEN, RayNodes, ray_nodes
 from tests.servers.slurm import NODES, Slurm, end, parent_of, slurm, until
 
 from ..contest import ROOT
@@ -34,6 +34,7 @@ KILLS = {
     "waiting": (3, 20.0),
     "nodes": (5, 15.0),
     "slurmctld": (1, 25.0),
+    "head": (1, 25.0),
 }
 """Kind of process -> (number that is killed, seconds between two)."""
 WORKS = {"short": SHORT, "asleep": ASLEEP}
@@ -52,7 +53,7 @@ class Place:
 
 
 def places(folder: Path, sizes: Sizes, stack: ExitStack) -> Iterator[Place]:
-    """Yield this machine, and Slurm where `sizes` says so; the daemons end with the stack."""
+    """Yield this machine, and Slurm and Ray where `sizes` says so; the daemons end with the stack."""
     folder.mkdir()
     local = folder / "local.toml"
     local.write_text('engine = "local"\npackages = ["benchmarks"]\n')
@@ -61,6 +62,10 @@ def places(folder: Path, sizes: Sizes, stack: ExitStack) -> Iterator[Place]:
         daemons = stack.enter_context(_slurm(folder))
         others = {"nodes": lambda: _node(daemons), "slurmctld": lambda: _head(daemons)}
         yield Place(name="Slurm", file=slurm_file(folder, daemons), others=others)
+    if sizes.ray:
+        nodes = stack.enter_context(_ray())
+        others = {"nodes": lambda: _ray_node(nodes), "head": lambda: _ray_head(nodes)}
+        yield Place(name="Ray", file=ray_file(folder, nodes, 4), others=others)
 
 
 def _slurm(folder: Path) -> AbstractContextManager[Slurm]:
@@ -155,6 +160,14 @@ def ray_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """Cost of a unit beside its own time on Ray, as `slurm_cost`."""
     if not sizes.ray:
         return
+    place = folder / "ray-cost"
+    place.mkdir()
+    with _ray() as nodes:
+        yield _cost_on("Ray", read_cluster(ray_file(place, nodes, 2)), folder, sizes)
+
+
+@contextmanager
+def _ray() -> Iterator[RayNodes]:
     with tempfile.TemporaryDirectory(prefix="ray-") as place:  # short, for Ray's sockets
         os.environ.update(
             RAY_AUTH_MODE="token",
@@ -164,9 +177,17 @@ def ray_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
             PYTHONPATH=str(ROOT),
         )
         with ray_nodes(Path(place)) as nodes:
-            slot = Slot(cpus=1, number=2)
-            cluster = Cluster(engine="ray", packages=("benchmarks",), address=nodes.address, slot=slot)
-            yield _cost_on("Ray", cluster, folder, sizes)
+            yield nodes
+
+
+def ray_file(folder: Path, nodes: RayNodes, number: int) -> Path:
+    """Write and return the file of a cluster of so many slots of one processor."""
+    made = folder / "ray.toml"
+    made.write_text(
+        f'engine = "ray"\npackages = ["benchmarks"]\naddress = "{nodes.address}"\n'
+        f"[slot]\ncpus = 1\nnumber = {number}\n"
+    )
+    return made
 
 
 def _cost_on(name: str, cluster: Cluster, folder: Path, sizes: Sizes) -> Row:
@@ -260,6 +281,19 @@ def _head(daemons: Slurm) -> bool:
     daemons.kill_head()
     time.sleep(1)
     daemons.start_head()
+    return True
+
+
+def _ray_node(nodes: RayNodes) -> bool:
+    nodes.kill_node()
+    nodes.add_node()
+    return True
+
+
+def _ray_head(nodes: RayNodes) -> bool:
+    nodes.kill_head()
+    time.sleep(1)
+    nodes.start()
     return True
 
 

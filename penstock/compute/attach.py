@@ -9,6 +9,7 @@ the next one, which skips blocks that are done.
 
 import math
 import os
+import secrets
 import socket
 import tempfile
 import time
@@ -71,11 +72,6 @@ class JobState:
 Told = Callable[[JobState], None]
 
 
-def attempt_name(id_: str, attempt: int) -> str:
-    """Return the name of an attempt, by which engines know it."""
-    return f"pk-{id_[:16]}-{attempt}"
-
-
 def submitted(job: Job[U, R], units: Callable[[], Iterable[U]]) -> JobDescription:
     """Return the job's description: that of the first submitter. units: called where there is none.
 
@@ -83,8 +79,10 @@ def submitted(job: Job[U, R], units: Callable[[], Iterable[U]]) -> JobDescriptio
     """
     folder = JobFolder(job.store, job.id)
     found = folder.description()
-    if found is not None:
+    if found is not None and folder.has_units(found):
         return found
+    if found is not None:
+        folder.remove()  # who removed it was killed in the middle
     StoredPlace.of(job.store)
     with tempfile.TemporaryDirectory(prefix="penstock-job-") as scratch:
         path = Path(scratch) / "units"
@@ -100,6 +98,7 @@ def submitted(job: Job[U, R], units: Callable[[], Iterable[U]]) -> JobDescriptio
             blocks=blocks,
             stores=[StoredPlace.of(store) for store in job.stores],
             at_us=now_us(),
+            token=secrets.token_hex(4),
         )
         return folder.create(description, path)
 
@@ -253,7 +252,7 @@ class _Waiter:
         self.attempt, _ = self._folder.given()
         place = ""
         for attempt in range(1, self.attempt + 1):
-            name = attempt_name(self._folder.id, attempt)
+            name = self._folder.attempt_name(attempt)
             try:
                 look = self._engine.look(name)
                 place = look.place or place
@@ -265,7 +264,7 @@ class _Waiter:
 
     def _look(self, n_missing: int) -> Look:
         self.attempt, given = self._folder.given()
-        name = attempt_name(self._folder.id, self.attempt)
+        name = self._folder.attempt_name(self.attempt)
         if given is None:
             return self._place(self.attempt + 1)
         if not given.placed:
@@ -278,7 +277,7 @@ class _Waiter:
         look = self._engine.look(name)
         if look.state == "ended" and 0 < self._mine < self.attempt:
             # The newest one may be of a machine that this engine does not see: ours goes on.
-            look = self._engine.look(attempt_name(self._folder.id, self._mine))
+            look = self._engine.look(self._folder.attempt_name(self._mine))
         if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
             return look
         self._check_ended(given)
@@ -296,7 +295,7 @@ class _Waiter:
         n_blocks = len(self._description.blocks)
         runner = self._cluster.runner(self._folder, attempt)
         try:
-            self._engine.submit(attempt_name(self._folder.id, attempt), runner, n_blocks, FINAL)
+            self._engine.submit(self._folder.attempt_name(attempt), runner, n_blocks, FINAL)
         except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for
             raise
         except Exception:
@@ -326,7 +325,7 @@ class _Waiter:
         text = self._folder.log(block) if block is not None else ""
         if not text:
             with suppress(EngineUnreachable):
-                text = self._engine.logs(attempt_name(self._folder.id, self.attempt), 0)
+                text = self._engine.logs(self._folder.attempt_name(self.attempt), 0)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         nodes = sorted({one.node for one in self._folder.starts(block)}) if block is not None else []
         where = f" on {', '.join(nodes)}" if nodes else ""
@@ -339,4 +338,4 @@ def cancel(folder: JobFolder, engine: Engine) -> None:
     attempt, given = folder.given()
     if given is not None:
         with suppress(ObjectNotFound):
-            engine.cancel(attempt_name(folder.id, attempt))
+            engine.cancel(folder.attempt_name(attempt))

@@ -104,6 +104,8 @@ class JobDescription:
     """Stores that units may open."""
     at_us: int
     """Time of submission, in microseconds since 1970."""
+    token: str = ""
+    """8 hex digits of this folder: two stores may have the same job, and a folder that was removed comes again."""
 
     @property
     def n_units(self) -> int:
@@ -203,6 +205,7 @@ class JobFolder:
     def __init__(self, store: Store, id: str) -> None:
         self.store, self.id = store, id
         self._base = f"{FOLDER}{id}/"
+        self._token: str | None = None
 
     def key(self, name: str) -> str:
         """Return the key of an object of the folder."""
@@ -210,12 +213,15 @@ class JobFolder:
 
     def description(self) -> JobDescription | None:
         """Return what the first submitter wrote, None before it did."""
-        return self._get("job.json", JobDescription)
+        found = self._get("job.json", JobDescription)
+        self._token = found.token if found else None
+        return found
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
         """Write units and description; return that of the first submitter, which may be another one."""
         self.store.put_file(self.key(f"units-{description.units}.jsonl.zst"), str(units))
         if self._put_new("job.json", description):
+            self._token = description.token
             return description
         first = self.description()
         if first is None:  # it was removed since
@@ -231,6 +237,10 @@ class JobFolder:
         if len(lines) != n_units:
             raise Corrupt(f"{where} has {len(lines)} units, job.json says {n_units}")
         return [from_json(line, kind, where) for line in lines]
+
+    def has_units(self, description: JobDescription) -> bool:
+        """Return whether the units are there. Costs a request."""
+        return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
     def done(self) -> list[int]:
         """Return the numbers of blocks that have outcomes, sorted. Costs a listing."""
@@ -308,6 +318,15 @@ class JobFolder:
         return bytes(self.store.get(self.key(f"logs/{block}-{numbers[-1]}.txt")).data).decode(
             errors="replace"
         )
+
+    def attempt_name(self, attempt: int) -> str:
+        """Return the name of an attempt, by which engines know it. Costs a request, once.
+
+        Raises: ObjectNotFound for a job that was removed.
+        """
+        if self._token is None and self.description() is None:
+            raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
+        return f"pk-{self.id[:12]}-{self._token}-{attempt}"
 
     def given(self) -> tuple[int, Given | None]:
         """Return the newest attempt and its number; (0, None) before the first."""

@@ -1,4 +1,4 @@
-"""The clients that are alive, as far as a collector can tell: open transactions and leases whose counters move.
+"""The clients that are alive, as far as a collector can tell: their counters move, or a data job's folder changes.
 
 The notes of a collector: the signs of life that it saw, and for how long, on its own clock and no other.
 
@@ -10,6 +10,7 @@ A name stands for a clock: a collector that runs on several machines has a name 
 Durations are added up from look to look; `clock.py` says how much of the time between two counts.
 """
 
+import hashlib
 import logging
 import re
 import socket
@@ -25,11 +26,16 @@ from loader.dataset.log.state import State
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
+from loader.storage.disk.unlisted_files import list_in_place
 
 from .clock import Moment, passed
 
 FORMAT = 1
+JOBS = "jobs/"
+JOB_SILENCE_US = 14 * 24 * 3_600_000_000
+"""Microseconds; nobody works on a job in whose folder nothing has changed for so long, or waits for it."""
 FOLDER = "collect/"
+_JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 logger = logging.getLogger(__name__)
 
@@ -128,6 +134,11 @@ class Clients:
         known = self.signs.said.get(key)
         return known is not None and known[0] == said and known[1] >= self.silence_us
 
+    def left_jobs(self) -> set[str]:
+        """Return the folders of jobs, 'jobs/<id>/', that nobody works on any more."""
+        said = self.signs.said.items()
+        return {key for key, (_, us) in said if key.startswith(JOBS) and us >= JOB_SILENCE_US}
+
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
         """Return those of the leases, as they are now, that count."""
         return [one for one in leases if not self.is_dead(one.key, _said(one))]
@@ -153,8 +164,8 @@ def open_txns(state: State) -> list[str]:
 def look(store: Store, name: str, state: State, leases: Leases, at: Moment, silence_us: int) -> Clients:
     """Read all signs of life, after `state` was read, and note them under the collector's name.
 
-    A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, and
-    three more. Raises: StoreError.
+    A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, a
+    listing of jobs, and three more. Raises: StoreError.
     """
     before = read_signs(store, name)
     there, txns = leases.read(key for key in before.said if key.startswith(LEASES)), open_txns(state)
@@ -162,9 +173,32 @@ def look(store: Store, name: str, state: State, leases: Leases, at: Moment, sile
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     said: dict[str, Said] = {one.key: _said(one) for one in there}
     said |= dict(zip(map(_key, txns), beats, strict=True))
+    said |= {folder: said_by(objects) for folder, objects in job_folders(store).items()}
     clients = Clients(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
     write_signs(store, name, clients.signs)
     return clients
+
+
+def job_folders(store: Store) -> dict[str, dict[str, str]]:
+    """Return 'jobs/<id>/' -> key -> change token, of all data jobs. A listing. Raises: StoreError."""
+    folders: dict[str, dict[str, str]] = {}
+    for info, _ in list_in_place(store, JOBS):
+        folder = job_folder(info.key)
+        if folder:
+            folders.setdefault(folder, {})[info.key] = f"{info.nbytes} {info.etag}"
+    return folders
+
+
+def job_folder(key: str) -> str:
+    """Return the 'jobs/<id>/' of an object of a data job, "" for another one."""
+    found = _JOB.match(key)
+    return found[0] if found else ""
+
+
+def said_by(objects: Mapping[str, str]) -> Said:
+    """Return the sign of life of a job: a hash of its folder, which changes while anybody works on it or waits."""
+    lines = "".join(f"{key} {token}\n" for key, token in objects.items())
+    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 def silent_s(signs: Signs, lease: LeaseRecord, now: Moment) -> float | None:

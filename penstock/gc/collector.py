@@ -28,7 +28,8 @@ from .listing import listed
 from .needed import References, Unreadable, owners, protected, references
 from .plan import Plan, planned
 from .report import Report
-from .side_objects import adopted, as_table, cards, hints, seals, signs_of_the_dead
+from .side_objects import adopted, as_table, cards, heartbeats, hints, jobs, seals
+from .side_objects import leases as dead_leases
 from .sweep import Caps, last_look, sweep
 
 HOUR_S = 3600.0
@@ -98,9 +99,9 @@ def collect(
 
     at: the time of clocks, by default this machine's; now_us: the time of a wall clock, where there is no other.
 
-    Costs a listing of `data/`, of adopted objects, of seals, and five of small folders. A request per version that
-    stays, per open transaction, lease, table of shards and table of registered objects. Memory: 0.2 KB per object that
-    is referenced or condemned.
+    Costs a listing of `data/`, of adopted objects, of seals, two of jobs, and five of small folders. A request per
+    version that stays, per open transaction, lease, table of shards and table of registered objects. Memory: 0.2 KB per
+    object that is referenced or condemned, or of a data job.
 
     Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where the objects of a
     version cannot be told; Conflict where the root was moved elsewhere meanwhile; StoreError.
@@ -137,8 +138,13 @@ def collect(
             yield from map(gone, pieces) if gone else pieces
             found = as_table(adopted(root.store, live, tally))
             yield _counted(gone(found) if gone else found, tally)
-            yield _counted(as_table(signs_of_the_dead(root.store, state, clients, tally)), tally)
-            yield _counted(as_table(hints(root.store, tally)), tally)
+            for some in (
+                heartbeats(root.store, state, tally),
+                jobs(root.store, clients, tally),
+                dead_leases(root.store, clients, tally),
+                hints(root.store, tally),
+            ):
+                yield _counted(as_table(some), tally)
             found = as_table(seals(root.store, live, tally))
             yield _counted(gone(found) if gone else found, tally)
 

@@ -1,7 +1,7 @@
 """Objects beside `data/` that go.
 
-They are cards of versions that went, adopted objects and seals that no version needs, signs of life of the dead, hints
-that nobody reads.
+They are cards of versions that went, adopted objects and seals that no version needs, signs of life of the dead, data
+jobs that nobody works on, hints that nobody reads.
 """
 
 import re
@@ -20,7 +20,7 @@ from loader.storage.placed import FOREIGN
 from loader.storage.store import ObjectInfo
 
 from .classify import Tally
-from .clients import Clients
+from .clients import JOBS, Clients, job_folder
 from .listing import ROWS
 from .needed import References
 
@@ -66,11 +66,8 @@ def _unneeded(
                 yield info, "", "", why
 
 
-def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally) -> Iterator[Gone]:
-    """Yield heartbeats of transactions that are over, leftovers of probes, and leases that have long been silent.
-
-    Two listings.
-    """
+def heartbeats(store: Store, state: State, tally: Tally) -> Iterator[Gone]:
+    """Yield heartbeats of transactions that are over, and leftovers of probes. A listing."""
     for info in _in_place(store, "heartbeats/", tally):
         txn = state.txns.get(info.key.removeprefix("heartbeats/").removesuffix(".json"))
         if txn is not None and txn.status != "open":
@@ -79,6 +76,21 @@ def signs_of_the_dead(store: Store, state: State, clients: Clients, tally: Tally
             yield info, "", "", "probe"
         elif txn is None:
             tally.add_foreign([info.key], info.nbytes)
+
+
+def jobs(store: Store, clients: Clients, tally: Tally) -> Iterator[Gone]:
+    """Yield folders of data jobs that nobody works on. A listing. Objects with other names are foreign."""
+    left = clients.left_jobs()
+    for info in _in_place(store, JOBS, tally):
+        folder = job_folder(info.key)
+        if not folder:
+            tally.add_foreign([info.key], info.nbytes)
+        elif folder in left:
+            yield info, "", "", "job that nobody works on"
+
+
+def leases(store: Store, clients: Clients, tally: Tally) -> Iterator[Gone]:
+    """Yield leases that have long been silent. A listing."""
     dead = {one.key for one in clients.dead()}
     for info in _in_place(store, "leases/", tally):
         if info.key in dead:

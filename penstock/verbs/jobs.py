@@ -71,7 +71,6 @@ def show(arguments: Namespace) -> Answer:
 
 def why(arguments: Namespace) -> Answer:
     """Tell where the newest attempt at a job is, and why it waits."""
-    from ..compute.attach import attempt_name
     from ..compute.cluster_compute import words_of_attempt
 
     folder, _ = _job(arguments)
@@ -79,7 +78,7 @@ def why(arguments: Namespace) -> Answer:
     attempt, given = folder.given()
     if given is None:
         return {"attempt": 0}, "no attempt was made yet", 0
-    name = attempt_name(folder.id, attempt)
+    name = folder.attempt_name(attempt)
     look = engine.look(name)
     body = {"attempt": attempt, "name": name, "by": given.by, "state": look.state, "reason": look.reason}
     body |= {"waiting": look.waiting, "running": look.running, "place": look.place}
@@ -88,8 +87,6 @@ def why(arguments: Namespace) -> Answer:
 
 def logs(arguments: Namespace) -> Answer:
     """Show what a runner of the newest attempt wrote, or why a block's last start failed."""
-    from ..compute.attach import attempt_name
-
     folder, _ = _job(arguments)
     if arguments.block is not None:
         text = folder.log(arguments.block)
@@ -101,7 +98,7 @@ def logs(arguments: Namespace) -> Answer:
     if arguments.cluster is None:
         raise InvalidRuntime("whose logs? pass --block N, or --cluster FILE for what a runner wrote")
     attempt, _ = folder.given()
-    text = _cluster(arguments).open().logs(attempt_name(folder.id, attempt), arguments.element)
+    text = _cluster(arguments).open().logs(folder.attempt_name(attempt), arguments.element)
     return {"element": arguments.element, "text": text}, text or "nothing was written", 0
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed
+from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
 from loader.storage import open_store
 from penstock.compute import attach as attaching
 from penstock.compute import runner_process
-from penstock.compute.attach import attach, attempt_name, cancel, submitted
+from penstock.compute.attach import attach, cancel, submitted
 from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import Look
@@ -167,6 +167,18 @@ def test_the_first_outcomes_of_a_block_stay(tmp_path):
     assert bytes_done(job) == before
 
 
+def test_two_roots_with_the_same_job_share_no_name_of_an_attempt(tmp_path):
+    one, other = job_in(tmp_path / "one"), job_in(tmp_path / "other")
+    assert one.id == other.id
+    for job in (one, other):
+        submitted(job, numbers(3))
+    name = folder_of(one).attempt_name(1)
+    assert name == folder_of(one).attempt_name(1) != folder_of(other).attempt_name(1)
+    folder_of(one).remove()
+    with pytest.raises(ObjectNotFound):
+        folder_of(one).attempt_name(1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsorted:
     """Names of fields are in no order."""
@@ -234,7 +246,7 @@ def test_runners_that_an_engine_began_twice_are_cancelled_once_the_job_is_done(t
 
     job = job_in(tmp_path)
     assert len(list(attach(job, numbers(5), Twice(), INLINE))) == 3
-    assert cancelled == [attempt_name(job.id, 1)]
+    assert cancelled == [folder_of(job).attempt_name(1)]
 
 
 def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):

@@ -26,7 +26,7 @@ class Look:
 
 
 class Engine(Protocol):
-    """Attempts on one machine or cluster, by name: 'pk-<job>-<attempt>'.
+    """Attempts on one machine or cluster, by name: 'pk-<job>-<token>-<attempt>'.
 
     Every method but `close` raises EngineUnreachable for an engine that does not answer, which is no end.
     """

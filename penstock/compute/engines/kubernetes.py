@@ -22,7 +22,7 @@ ASK_S = 0.5
 
 
 class KubernetesEngine:
-    """Attempts in one namespace of a cluster, by name: 'pk-<job>-<attempt>'."""
+    """Attempts in one namespace of a cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
     look_s = 5.0
 

@@ -38,7 +38,7 @@ _LOOKS = {
 
 
 class RayEngine:
-    """Attempts on one Ray cluster, by name: 'pk-<job>-<attempt>'."""
+    """Attempts on one Ray cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
     look_s = 5.0
 

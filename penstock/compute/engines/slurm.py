@@ -73,7 +73,7 @@ class Array:
 
 
 class SlurmEngine:
-    """Attempts on one cluster, by name: 'pk-<job>-<attempt>'."""
+    """Attempts on one cluster, by name: 'pk-<job>-<token>-<attempt>'."""
 
     look_s = 5.0
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from loader.errors import EngineUnreachable, JobCancelled
-from penstock.compute.attach import attach, attempt_name, cancel
+from penstock.compute.attach import attach, cancel
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.kubernetes import KubernetesEngine
 from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
@@ -86,7 +86,7 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     assert told_of(done_by(job, units, cluster)) == [0, 1, "crashed", 9]
     assert len(folder_of(job).starts(1)) == 5
     assert folder_of(job).given()[0] == 1
-    assert "ended with" in cluster.open().logs(attempt_name(job.id, 1), 1)
+    assert "ended with" in cluster.open().logs(folder_of(job).attempt_name(1), 1)
 
 
 def test_while_pods_who_waits_and_the_api_server_go_away(cluster, server, tmp_path):

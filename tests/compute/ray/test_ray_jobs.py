@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loader.errors import EngineUnreachable, InvalidCluster, JobCancelled
-from penstock.compute.attach import attach, attempt_name
+from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.ray_engine import RayEngine
 from tests.compute.batch_checks import assert_same_batch
@@ -64,7 +64,7 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
     assert {"waiting", "running"} <= {look.state for look in looks}
     assert any("of the cluster's 6 CPUs" in look.reason for look in looks)
-    name = attempt_name(there.id, 1)
+    name = folder_of(there).attempt_name(1)
     said = asked(ray_cluster, "/api/jobs/") + asked(ray_cluster, f"/api/jobs/{name}/logs")
     kept = b"".join(path.read_bytes() for path in (tmp_path / "there").rglob("*") if path.is_file())
     assert name in said
@@ -145,7 +145,7 @@ def test_a_head_that_begins_anew_knows_no_attempt_and_one_that_is_away_says_noth
     next(waiting)
     ray_cluster.kill_head()
     with pytest.raises(EngineUnreachable):
-        engine.look(attempt_name(there.id, 1))
+        engine.look(folder_of(there).attempt_name(1))
     ray_cluster.start()
     assert len(list(waiting)) == len(bytes_done(here)) - 1
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())

@@ -1,7 +1,7 @@
 """Objects beside `data/` that go.
 
-They are cards of versions that went, adopted objects and seals that no version needs, signs of life of the dead, data
-jobs that nobody works on, hints that nobody reads.
+They are cards of versions that went, adopted objects and seals that no version needs, and signs of life of the dead.
+Data jobs that nobody works on go too, and hints that nobody reads.
 """
 
 import re

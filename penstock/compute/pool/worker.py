@@ -5,8 +5,8 @@ imports what its function needs, and nothing of the parent's main module. `pytho
 <scratch>`: three inherited file descriptors, and a folder for temporary files. A message is one letter, the length of
 its body as 8 bytes, and the body.
 
-Units may come several at a time. A ticket lets the next one begin: a byte of a socket whose both ends the parent has,
-so the parent takes back tickets of units that were not begun, and knows that they never are.
+Units may come several at a time. A ticket lets the next one begin: it is a byte of a socket whose both ends the parent
+has. The parent takes back tickets of units that were not begun, and knows that they never are.
 
 A worker believes its parent and unpickles what it sends. The parent does not believe a worker, which may have met a
 file that took it over: what comes back is plain data (`encoded`), read by `answers`.

@@ -26,11 +26,11 @@ from .blocks import BlockOutcomes, write_units
 from .cluster import Cluster
 from .code import python_release, source_hash
 from .engines.engine import Engine, Look
-from .job import MAX_STARTS, Given, Job, JobDescription, JobFolder, StoredPlace, now_us
+from .job import MAX_STARTS, Given, Job, JobDescription, JobFolder, now_us
 from .plain import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
-from .work import Work
+from .work import StoredPlace, Work
 
 U = TypeVar("U")
 R = TypeVar("R")

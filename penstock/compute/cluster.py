@@ -22,8 +22,9 @@ from .engines.kubernetes_job import KubernetesCluster, Placing
 from .engines.local_engine import LocalEngine
 from .engines.ray_engine import RayEngine
 from .engines.slurm import SlurmCluster, SlurmEngine
-from .job import JobFolder, StoredPlace
+from .job import JobFolder
 from .plain import from_mapping
+from .work import StoredPlace
 
 OUR_PACKAGES = ("assets", "penstock")
 

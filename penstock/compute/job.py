@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from loader.errors import AlreadyExists, Corrupt, InvalidRuntime, ObjectNotFound
+from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
 from loader.storage import Store, StoreSpec, is_there
 
 from .plain import from_frame, from_json, to_frame, to_json
 from .pool import Failure, Outcome
 from .pool.contract import Code
-from .work import Work
+from .work import StoredPlace, Work
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -53,31 +53,6 @@ class Job(Generic[U, R]):
         """Name of the folder: 32 hex digits."""
         words = (self.work.name, self.work.version, self.about, self.fingerprint, str(self.attempt))
         return hashlib.sha256("\0".join(words).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPlace:
-    """A store by URL and options, without secrets: nodes find credentials in their own environment."""
-
-    url: str
-    """URL."""
-    options: dict[str, Any]
-    """Options that are no secrets."""
-
-    @classmethod
-    def of(cls, store: Store) -> "StoredPlace":
-        """Return the place of a store. Raises: InvalidRuntime for a store that no other process can open."""
-        spec = getattr(store, "spec", None)
-        if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
-            raise InvalidRuntime(
-                f"{store.url} cannot be opened by a node; a job's stores are folders or buckets by their own URL"
-            )
-        return cls(url=spec.url, options=dict(spec.options))
-
-    @property
-    def spec(self) -> StoreSpec:
-        """The spec to open it from."""
-        return StoreSpec(url=self.url, options=self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,31 @@ class Fault(StoreError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlace:
+    """A store by URL and options, without secrets: nodes find credentials in their own environment."""
+
+    url: str
+    """URL."""
+    options: dict[str, Any]
+    """Options that are no secrets."""
+
+    @classmethod
+    def of(cls, store: Store) -> "StoredPlace":
+        """Return the place of a store. Raises: InvalidRuntime for a store that no other process can open."""
+        spec = getattr(store, "spec", None)
+        if not isinstance(spec, StoreSpec) or spec.url.startswith("memory:"):
+            raise InvalidRuntime(
+                f"{store.url} cannot be opened by a node; a job's stores are folders or buckets by their own URL"
+            )
+        return cls(url=spec.url, options=dict(spec.options))
+
+    @property
+    def spec(self) -> StoreSpec:
+        """The spec to open it from."""
+        return StoreSpec(url=self.url, options=self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """Resources of one unit: a runner runs as many units at once as its slot holds of them."""
 

@@ -16,9 +16,9 @@ from loader.storage import ObjectInfo, Store
 
 from ..compute.attach import outcomes_anew
 from ..compute.cluster import Cluster
-from ..compute.job import Job, StoredPlace
+from ..compute.job import Job
 from ..compute.plain import to_json
-from ..compute.work import Node, Work
+from ..compute.work import Node, StoredPlace, Work
 from ..progress import progress
 from .finding.find import Found
 from .finding.hashed_names import Marks, marks_of

@@ -132,7 +132,7 @@ def _shards_on(
     cluster: "Cluster", version: Version, shards: Sequence[dict[str, Any]], bad: Collection[str]
 ) -> Generator[ShardProblems]:
     """Yield what is wrong with each shard, every byte of which a cluster reads."""
-    from ..compute.job import StoredPlace
+    from ..compute.work import StoredPlace
     from .shards_job import ShardUnit, shards_read_on
 
     files = _file_of_parts(version, bad)

@@ -13,8 +13,9 @@ from loader.storage import open_store
 from ...compute.attach import attach
 from ...compute.blocks import BlockOutcomes
 from ...compute.cluster import Cluster
-from ...compute.job import Job, JobFolder, StoredPlace
+from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
+from ...compute.work import StoredPlace
 from .copy_many import Copies, Migration
 from .copy_unit import COPY, CopiedUnit, CopyUnit, NotCopied, Way
 from .items import HELD_BYTES, Copied, Item

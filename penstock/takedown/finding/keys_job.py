@@ -17,9 +17,9 @@ from loader.errors import VersionNotFound
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
-from ...compute.job import Job, StoredPlace
+from ...compute.job import Job
 from ...compute.plain import to_json
-from ...compute.work import Node, Work
+from ...compute.work import Node, StoredPlace, Work
 from ...progress import progress
 from ..record import read_record
 from .hashed_names import Marks, marks_of

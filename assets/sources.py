@@ -20,7 +20,7 @@ from loader.storage import ObjectInfo
 from resources.storage import check_options
 
 from .media.segments.read import TABLES
-from .source_formats import check_format, companions
+from .source_formats import JOINED, check_format, companions
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
@@ -147,6 +147,11 @@ class Source:
             raise ValueError(
                 f"source {self.name!r}: keep='in place', key, fields and without are for a format; media are cut by "
                 "the policy"
+            )
+        if not self.listed and self.format in JOINED:
+            raise ValueError(
+                f"source {self.name!r}: listed=False of {self.format}, whose raw objects lie in several files: no "
+                "notice tells when the last one is there; let it be listed"
             )
         if not self.listed and self.feed is None:
             raise ValueError(f"source {self.name!r} is not listed and has no feed: nothing would arrive")

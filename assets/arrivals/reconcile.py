@@ -18,6 +18,7 @@ from loader.dataset.tables.parquet import TableFile, put_named_table
 from loader.errors import Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 
+from ..source_formats import JOINED
 from ..sources import Sieve, Source
 from .batch_manifests import Book, batch_numbers, manifests
 from .inventory import read_inventory
@@ -69,10 +70,15 @@ def reconcile(
 
     inventory: the URL of one, see `inventory`; "": the place is listed. write: False only reports. Killed at any point
     it can be run again; the sensor may be at work meanwhile.
-    Raises: InvalidName; Corrupt for a manifest, or an inventory, that cannot be read; StoreError.
+    Raises: InvalidName; InvalidStore for an inventory of raw objects of several files; Corrupt for a manifest, or an
+    inventory, that cannot be read; StoreError.
     """
     import polars as pl
 
+    if inventory and source.format in JOINED:
+        raise InvalidStore(
+            f"an inventory has files, and a raw object of {source.format} lies in several: leave the inventory out"
+        )
     there = read_inventory(inventory, source.options, place.url) if inventory else _listed(place, source)
     there, not_taken = _sifted(there, source)
     base = place.url.rstrip("/") + "/"

@@ -13,13 +13,15 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
+from assets.arrivals.progress import Dataset
+from assets.arrivals.reconcile import reconcile
 from assets.gate import Gate
 from assets.joined_objects import raw_objects_in
-from assets.sources import Source
+from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
-from loader.errors import Changed, ObjectNotFound
+from loader.errors import Changed, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import current_record
 from penstock.takedown.raw_objects import delete_object
@@ -138,6 +140,19 @@ def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path:
     (place / film(0)).unlink()
     with pytest.raises(ObjectNotFound):
         store.head(data(0))
+
+
+def test_neither_notices_nor_an_inventory_tell_of_objects_of_several_files(
+    place: Path, root: loader.Root
+) -> None:
+    with pytest.raises(ValueError, match="let it be listed"):
+        Source(format="rosbag", listed=False, feed=Feed(url="/notices"))
+    with pytest.raises(InvalidStore, match="leave the inventory out"):
+        reconcile(
+            Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place), inventory="x"
+        )
+    report = reconcile(Dataset(store=root.store, name="demo", limits=BatchLimits()), SOURCE, seen(place))
+    assert (report.n_there, report.n_batched, report.not_taken) == (3, 0, {"not_media": 7})
 
 
 def test_a_place_without_rows_has_no_objects(place: Path) -> None:

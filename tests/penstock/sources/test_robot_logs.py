@@ -4,6 +4,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import sqlite3
 from fractions import Fraction
 
@@ -180,6 +181,17 @@ def test_a_message_is_the_same_in_every_file(tmp_path, contents, ros1, ros2):
         first = values_of(found["5"][0])
         del first["episode.json"]
         assert values == first, key
+
+
+def test_an_import_takes_the_bag_of_a_file_that_was_replaced(tmp_path, ros2):
+    for name in ("five", "six"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        plugin = StoragePlugin.SQLITE3
+        write_bag(Ros2Writer(tmp_path / "in" / name, version=9, storage_plugin=plugin), ros2, ros1=False)
+    imported(tmp_path / "in", tmp_path / "root", "rosbag")
+    os.utime(tmp_path / "in/six/six.db3", (2e9, 2e9))
+    done = imported(tmp_path / "in", tmp_path / "root", "rosbag")
+    assert (done.failures, done.replaced, done.same, done.samples) == ([], 1, 1, 2)
 
 
 def expected(fields):

@@ -31,23 +31,27 @@ _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the bags of ROS 1, and the metadata of those of ROS 2. Raises: MissingDependency without rosbags."""
-    if find_spec("rosbags") is None:
-        raise MissingDependency("bags are read by rosbags: pip install 'penstock[rosbag]'")
-    mine = [one for one in infos if one.key.lower().endswith(_ENDING) or _is_metadata(one)]
-    bags = _Bags(store, {one.key: one for one in infos}, options)
-    return Readable(mine, bags.runs, bags.samples)
+    """Return the bags of ROS 1, and the metadata of those of ROS 2, each with the files that it names.
+
+    Costs a read of each metadata that this process has not read yet. A bag that lacks a file, or whose metadata make no
+    sense, is the metadata alone. Raises: MissingDependency without rosbags; StoreError.
+    """
+    return _found(store, infos, options)._replace(lacking={})
 
 
 def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return as `look`, a bag of ROS 2 with its files, and without the bags of which a file is not there.
+    """Return as `look`, without the bags of which a file is not there. Raises: MissingDependency; StoreError."""
+    found = _found(store, infos, options)
+    return found._replace(infos=[one for one in found.infos if one.key not in found.lacking])
 
-    Costs a read of each metadata that this process has not read yet. A bag with metadata that make no sense is that
-    file alone. Raises: MissingDependency; StoreError.
-    """
-    found = look(store, infos, options)
+
+def _found(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return all bags, and those of them of which a file is not there."""
+    if find_spec("rosbags") is None:
+        raise MissingDependency("bags are read by rosbags: pip install 'penstock[rosbag]'")
+    mine = [one for one in infos if one.key.lower().endswith(_ENDING) or _is_metadata(one)]
     there = {one.key: one for one in infos}
-    described = [info for info in found.infos if _is_metadata(info)]
+    described = [info for info in mine if _is_metadata(info)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
         named = list(pool.map(partial(_known_names, store), described))
     files, lacking = dict[str, list[ObjectInfo]](), dict[str, str]()
@@ -57,8 +61,9 @@ def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) ->
             lacking[info.key] = missing
         elif wanted:
             files[info.key] = [info, *(there[key] for key in wanted)]
-    whole = [joined(files.get(one.key, [one])) for one in found.infos if one.key not in lacking]
-    return found._replace(infos=whole, files=files, lacking=lacking)
+    bags = _Bags(store, there, options)
+    seen = [joined(files.get(one.key, [one])) for one in mine]
+    return Readable(seen, bags.runs, bags.samples, files=files, lacking=lacking)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:
@@ -109,8 +114,8 @@ class _Bags:
 
     def runs(self, info: ObjectInfo) -> list[Run]:
         """Return the one run of a bag. Raises: Corrupt; InvalidSample; Changed; StoreError."""
-        info = self._infos[info.key]  # itself, where it was seen with its files
-        parts = self._parts(info) if _is_metadata(info) else [info]
+        own = self._infos[info.key]
+        parts = self._parts(own) if _is_metadata(own) else [own]
         return [Run(info, 0, 1, sum(one.nbytes for one in parts))]
 
     def samples(self, run: Run) -> Iterator[ReadSample]:

@@ -30,8 +30,8 @@ $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/b
 	@$(PIP) $(PIP_MORE) -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own
-	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') \
+demo: $(READY) ## the main job on real media, into demo/; SOURCE=<folder or URL> takes your own, CLUSTER=<file> a cluster
+	@$(BIN)/python -m examples.demo $(if $(SOURCE),--source '$(SOURCE)') $(if $(CLUSTER),--cluster '$(CLUSTER)') \
 	    $(if $(MAX_REJECT_RATE),--max-reject-rate $(MAX_REJECT_RATE))
 
 media: $(READY) ## only fetch the demo's real media, into demo/media

@@ -1,6 +1,6 @@
 """The main job from nothing: real files -> a checked version -> a training killed and resumed -> back to a file.
 
-    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-reject-rate SHARE]
+    python -m examples.demo [--source FOLDER_OR_URL] [--into demo] [--max-reject-rate SHARE] [--cluster FILE]
 
 A second run finds everything there and changes nothing.
 """
@@ -66,6 +66,7 @@ def _options() -> argparse.Namespace:
         default=SPEC.max_reject_rate,
         help="share of damaged files a batch may hold",
     )
+    parser.add_argument("--cluster", default="", metavar="FILE", help="file of a cluster (docs/clusters.md)")
     return parser.parse_args()
 
 
@@ -77,7 +78,8 @@ def _places(options: argparse.Namespace) -> Places:
         source = (
             options.source if "://" in options.source else str(Path(options.source).expanduser().resolve())
         )
-    return Places(root=into / "root", home=into / "dagster_home", source=source, spec=spec)
+    home, cluster = into / "dagster_home", options.cluster
+    return Places(root=into / "root", home=home, source=source, spec=spec, cluster=cluster)
 
 
 def _media(options: argparse.Namespace, media: Path, report: Report) -> None:

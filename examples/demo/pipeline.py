@@ -32,13 +32,14 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where the demo keeps things. source: the landing place, a folder or URL; spec: the dataset, by default the
-    demo's own; engine: where heavy work runs, see `penstock.compute.pool`."""
+    demo's own; engine: where heavy work runs, see `penstock.compute.pool`; cluster: file of a cluster, "" for none."""
 
     root: Path
     home: Path
     source: str
     spec: DatasetSpec = SPEC
     engine: str = "local"
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ class Pipeline:
         os.environ["PENSTOCK_LANDING"] = places.source
         logging.getLogger("dagster").setLevel(logging.CRITICAL)
         self._instance = dg.DagsterInstance.from_config(str(places.home))
-        self._defs = build_defs({"compute": ComputeResource(engine=places.engine)}, [places.spec])
+        compute = ComputeResource(engine=places.engine, cluster=places.cluster)
+        self._defs = build_defs({"compute": compute}, [places.spec])
 
     def discover(self) -> list[Manifest]:
         """Make batches of what has arrived in the source; all of its batches, the earlier ones too."""

@@ -48,6 +48,20 @@ class Proof:
         self.say(f"batch {batch} has arrived")
         return batch
 
+    def wait_in_queue(self) -> None:
+        """Hold Dagster's log of the run while no runner has room: it tells the job's place, and why it waits."""
+
+        def told() -> str:
+            words = [
+                event.get("message", "")
+                for run in self.dagster.runs("demo_ingest")
+                for event in self.dagster.events(run["runId"])
+            ]
+            return next((one for one in words if " waits as " in one and self.placed.why in one), "")
+
+        self.say(str(self.dagster.wait_for("the run's log tells why it waits", told, PATIENCE_S)))
+        self.placed.empty()
+
     def during(self, stage: str, batch: str, *kills: Callable[[], object]) -> None:
         """Kill, while runners work at the job of a stage. Raises: AssertionError for a job that ended before."""
 
@@ -157,7 +171,9 @@ def disturbed(proof: Proof, media: Path, here: Pipeline) -> list[str]:
     dagster, placed = proof.dagster, proof.placed
     first = proof.arrive(arrivals.first, media)
     here.discover()
+    placed.fill()
     dagster.switch_on("demo_discovery")
+    proof.wait_in_queue()
     proof.during("media", first, placed.kill_a_node)
     proof.during("units", first, proof.kill_the_run, placed.kill_the_head)
     proof.during("feature_picture", first, placed.kill_a_node, proof.kill_the_daemon)

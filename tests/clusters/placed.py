@@ -20,6 +20,8 @@ class Placed(Protocol):
     """File of the cluster, as penstock reads it."""
     variables: dict[str, str]
     """Variables of who submits."""
+    why: str
+    """Words for why a job waits while there is no room."""
 
     def runners(self) -> set[int]:
         """Return the processes of runners."""
@@ -52,6 +54,8 @@ class Placed(Protocol):
 
 class OnSlurm:
     """Four nodes of two processors."""
+
+    why = "DRAINED"
 
     def __init__(self, folder: Path, cluster: Slurm) -> None:
         self._cluster = cluster
@@ -100,6 +104,8 @@ class OnSlurm:
 
 class OnRay:
     """A head that runs nothing, and two nodes of two processors."""
+
+    why = "4 of the cluster's 4 CPUs are in use"
 
     def __init__(self, folder: Path, nodes: RayNodes) -> None:
         self._nodes, self._dead = nodes, 0

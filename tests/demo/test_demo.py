@@ -66,6 +66,9 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     with loader.Root(into / "root") as root:
         assert root.datasets() == []
 
+    stopped, out, err = demo(into, source, "--max-reject-rate", "0.5", "--cluster", "no-such.toml")
+    assert (stopped, "no-such.toml" in err) == (1, True), err
+
     done, out, err = demo(into, source, "--max-reject-rate", "0.5")
     assert done == 0, err
     assert "demo@1: 2 samples" in out

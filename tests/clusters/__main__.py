@@ -122,8 +122,9 @@ class Proof:
             "every run has ended", lambda: all(run["status"] in ENDED for run in self.dagster.runs())
         )
         assert not list(job_ids(self.store)), "folders of jobs are left"
-        assert not self.placed.runners(), "runners are left"
-        assert not (left := self.placed.left()), f"the engine has still to do: {left}"
+        self.dagster.wait_for(
+            "the engine has nothing to do", lambda: not self.placed.left() and not self.placed.runners()
+        )
         for run in self.dagster.runs("demo_ingest"):
             self.say(f"run {run['runId'][:8]} {run['status']}, waits for {run['tags'].get(WAITS, '')!r}")
 

@@ -234,19 +234,22 @@ def test_an_attempt_of_which_nothing_is_known_has_not_ended(tmp_path):
     assert (len(blocks), folder_of(job).given()[0]) == (3, 1)
 
 
-def test_runners_that_an_engine_began_twice_are_cancelled_once_the_job_is_done(tmp_path):
-    cancelled = []
+def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
+    """Slurm holds what it began twice until somebody looks."""
+    asked = []
 
-    class Twice(InlineEngine):
+    class Held(InlineEngine):
         def look(self, name):
-            return Look(state="waiting", waiting=1)
+            asked.append((name, folder_of(job).done()))
+            return Look(state="waiting", waiting=1, place="Slurm job 3 in partition long")
 
         def cancel(self, name):
-            cancelled.append(name)
+            raise AssertionError("its logs would go")
 
-    job = job_in(tmp_path)
-    assert len(list(attach(job, numbers(5), Twice(), INLINE))) == 3
-    assert cancelled == [folder_of(job).attempt_name(1)]
+    job, told = job_in(tmp_path), []
+    assert len(list(attach(job, numbers(5), Held(), INLINE, told.append))) == 3
+    assert asked == [(folder_of(job).attempt_name(1), [0, 1, 2])]
+    assert told[-1].look == Look(state="ended", place="Slurm job 3 in partition long")
 
 
 def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):

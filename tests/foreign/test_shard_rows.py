@@ -1,6 +1,6 @@
 """Keys of foreign samples: many are checked at once, and are those that each would be alone."""
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loader.foreign.shard_rows import Rows, key_of, keys_of
@@ -11,6 +11,7 @@ keys = st.lists(
 
 
 @given(keys=keys.map(lambda some: list(dict.fromkeys(some))), longest=st.sampled_from(["cls", "cls.txt"]))
+@settings(max_examples=50)
 @example(keys=["a\nb"], longest="cls")
 @example(keys=["__a__"], longest="cls")
 def test_keys_that_are_checked_at_once_are_those_that_are_checked_alone(keys, longest):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import webdataset
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import loader
@@ -72,6 +72,7 @@ def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
     fields=st.lists(st.sampled_from(["jpg", "cls", "JPG", "seg.png", "b/c", "b__", ""]), max_size=3),
     more=st.sampled_from([[], ["a.jpg"], ["z.jpg"], ["README"]]),
 )
+@settings(max_examples=50)
 @example(keys=["a", "b", "a"], fields=["jpg"], more=[])
 def test_samples_of_a_table_are_those_of_their_members(keys, fields, more):
     names = [f"{key}.{field}" for key in keys for field in fields] + more

@@ -26,7 +26,7 @@ from tests.servers.slurm import NODES, Slurm, end, parent_of, slurm, until
 from ..contest import ROOT
 from ..view.rows import Row
 from .rows import Sizes, computed, job_in
-from .works import ASLEEP, SHORT, UNIT_S, Number
+from .works import ASLEEP, AT_WORK, SHORT, UNIT_S, Number
 
 KILLS = {
     "workers": (200, 0.4),
@@ -225,9 +225,18 @@ def _disturbed(job: Job[Number, Number], place: Place, n_units: int) -> Counter[
         waiter = _waiter(job, "short", n_units, place.file)
         return True
 
+    def a_runner() -> bool:
+        """Kill one, once two blocks were done after the last: no job ends whose runners never get as far."""
+        nonlocal n_done
+        n_now = len(folder.done())
+        killed = n_now > n_done + 1 and one_of(_runners(job))
+        n_done = n_now if killed else n_done
+        return killed
+
+    n_done = 0
     turns: dict[str, Callable[[], bool]] = {
-        "workers": lambda: one_of(_workers(job)),
-        "runners": lambda: one_of(_runners(job)),
+        "workers": lambda: one_of([pid for pid in _workers(job) if _is_at_work(pid)]),
+        "runners": a_runner,
         "waiting": wait_anew,
         **place.others,
     }
@@ -259,6 +268,14 @@ def _workers(job: Job[Number, Number]) -> list[int]:
     """Return the worker processes of a job's runners."""
     runners = set(_runners(job))
     return [pid for pid, _ in _commands() if parent_of(pid) in runners]
+
+
+def _is_at_work(pid: int) -> bool:
+    """Return whether a worker has begun a unit: a kill every 0.4 s would let none do so on a busy machine."""
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip() == AT_WORK
+    except OSError:
+        return False
 
 
 def _commands() -> Iterator[tuple[int, bytes]]:

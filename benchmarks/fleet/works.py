@@ -3,10 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from penstock.compute.work import Node, Work
 
 UNIT_S = 0.001
+AT_WORK = "at-work"
+"""Name of a process that has begun a unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +22,14 @@ class Number:
 
 def wait(unit: Number, _: Node) -> Number:
     """Take a millisecond."""
+    _say_at_work()
     time.sleep(UNIT_S)
     return unit
+
+
+@cache
+def _say_at_work() -> None:
+    Path("/proc/self/comm").write_text(AT_WORK)
 
 
 def wait_alone(n: int) -> int:

@@ -225,6 +225,8 @@ def _disturbed(job: Job[Number, Number], place: Place, n_units: int) -> Counter[
         waiter = _waiter(job, "short", n_units, place.file)
         return True
 
+    n_done = 0
+
     def a_runner() -> bool:
         """Kill one, once two blocks were done after the last: no job ends whose runners never get as far."""
         nonlocal n_done
@@ -233,7 +235,6 @@ def _disturbed(job: Job[Number, Number], place: Place, n_units: int) -> Counter[
         n_done = n_now if killed else n_done
         return killed
 
-    n_done = 0
     turns: dict[str, Callable[[], bool]] = {
         "workers": lambda: one_of([pid for pid in _workers(job) if _is_at_work(pid)]),
         "runners": a_runner,

@@ -1,5 +1,6 @@
 """Measurements of data jobs: each function takes a folder and sizes, and gives rows of the page's table."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -71,6 +72,17 @@ def own_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
         )
         goal = {"pool": None, "local": 0.3}.get(name, 1.0)
         yield Row(what=what, values=values, unit="ms", goal=goal)
+    few, many = (_processor_s(folder, n_units) for n_units in (sizes.units // 10, sizes.units))
+    per_unit = (many - few) * 1e3 / (sizes.units - sizes.units // 10)
+    yield Row(what="- processor time of a unit, local, all processes", values=[per_unit], unit="ms")
+
+
+def _processor_s(folder: Path, n_units: int) -> float:
+    """Return the processor seconds of a job on this machine: of its runner and workers, and of who waits."""
+    job = job_in(folder / f"processor-{n_units}", SHORT)
+    before = os.times()
+    computed(job, Cluster(engine="local", packages=("benchmarks",)), n_units)
+    return sum(os.times()[:4]) - sum(before[:4])
 
 
 def reattachment(folder: Path, sizes: Sizes) -> Iterator[Row]:

@@ -106,7 +106,7 @@ def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
     second, process = world.run()
     assert process.wait() == 0, (tmp_path / f"{second}.log").read_text()[-3000:]
     assert len(world.submitted) == 3, "one attempt each: of hashes, audit and cut"
-    assert world.submitted[0].startswith(f"pk-{folder.id[:16]}")
+    assert world.submitted[0].startswith(f"pk-{folder.id[:12]}-")
     landed = current_record(world.store, "demo", "raw_objects", world.batch)
     assert landed is not None
     assert landed.run_id == second

@@ -14,7 +14,6 @@ from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
 
 pytestmark = pytest.mark.oracle
-MEDIA = Path(os.environ.get("PENSTOCK_MEDIA", "media")) / "robot/g1_lerobot_v21"
 
 
 def exported(folder, target, lossy=False):
@@ -47,16 +46,22 @@ def test_its_writers_dataset_comes_out_with_every_row_and_picture(tmp_path, peer
 
 
 def test_real_episodes_come_out_with_their_rows_and_pictures(tmp_path, peer):
-    """Of v2.1, which lerobot 0.4.4 does not read: rows are held against its Parquet, pictures against PyAV."""
+    """Of v2.1, which lerobot 0.4.4 does not read, where PENSTOCK_MEDIA names the corpus."""
+    for corpus in filter(None, [os.environ.get("PENSTOCK_MEDIA")]):
+        real_episodes_come_out(Path(corpus) / "robot/g1_lerobot_v21", tmp_path, peer)
+
+
+def real_episodes_come_out(media, tmp_path, peer):
+    """Rows are held against its Parquet, pictures against PyAV."""
     import av
     import pyarrow.parquet as pq
 
     folder = tmp_path / "g1"
-    numbers = sorted(int(path.stem[-6:]) for path in MEDIA.rglob("*.parquet"))[-2:]
-    for path in MEDIA.rglob("*"):
+    numbers = sorted(int(path.stem[-6:]) for path in media.rglob("*.parquet"))[-2:]
+    for path in media.rglob("*"):
         if path.is_file() and (path.parent.name == "meta" or any(f"{n:06d}" in path.name for n in numbers)):
-            (folder / path.relative_to(MEDIA)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, folder / path.relative_to(MEDIA))
+            (folder / path.relative_to(media)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / path.relative_to(media))
     for name in ("episodes.jsonl", "episodes_stats.jsonl"):
         lines = (folder / "meta" / name).read_text().splitlines()
         kept = [line for line in lines if json.loads(line)["episode_index"] in numbers]

@@ -14,10 +14,11 @@ from loader.errors import InvalidWeights, MissingDependency, ModelFailed, Pensto
 from loader.storage import RangeReader
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.contract import Code
+from penstock.compute.pool.gpus import place_here
 from penstock.compute.pool.store_variables import store_variables
 
 from ..featurizers import Features, Featurizer
-from ..featurizers.models import ModelFeaturizer
+from ..featurizers.models import ModelFeaturizer, gpus_for
 from ..media.image.open import PHOTO_WORDS
 from ..media.unit import Unusable
 
@@ -25,7 +26,7 @@ STRETCH = 32
 """Samples that one unit of work takes: seconds of work, and little to do again."""
 
 GPU_STRETCH = 256
-"""Samples that one unit of work of a model on a GPU takes: enough to fill its batches."""
+"""Samples that one unit of work takes of a model that may be on a GPU: enough to fill its batches."""
 
 _FAULTS: Mapping[str, type[PenstockError]] = {
     one.__name__: one for one in (*StoreError.__subclasses__(), ModelFailed)
@@ -53,7 +54,7 @@ class Stretch:
     stop: int
     """Row behind the last one."""
     place: str = ""
-    """Device of a model; "" for other featurizers."""
+    """Device of a model, "cpu" or "cuda:0"; "": as the worker is bound."""
     gone: frozenset[int] = frozenset()
     """Rows that no version has any more; nothing is computed for them."""
 
@@ -128,7 +129,7 @@ def featurize(stretch: Stretch) -> Made:
 
 def _made(stretch: Stretch, samples: Iterable[Mapping[str, bytes]]) -> Iterable[Features | Unusable]:
     if isinstance(stretch.featurizer, ModelFeaturizer):
-        return stretch.featurizer.features(stretch.kind, samples, stretch.place)
+        return stretch.featurizer.features(stretch.kind, samples, stretch.place or place_here())
     return (_one(stretch.featurizer, stretch.kind, sample) for sample in samples)
 
 
@@ -161,10 +162,7 @@ def compute_part(
 
     Raises: StoreError; ModelFailed, also for a model that no sample of a stretch survives.
     """
-    model = featurizer if isinstance(featurizer, ModelFeaturizer) else None
-    places = model.places if model else ("",)
-    at_once = len(places) if model and model.one_each else None
-    length = STRETCH if at_once is None else GPU_STRETCH
+    gpus, length = gpus_of(featurizer), stretch_of(featurizer)
     work = [
         Stretch(
             store=store,
@@ -173,12 +171,11 @@ def compute_part(
             featurizer=featurizer,
             start=start,
             stop=min(start + length, part.n_rows),
-            place=places[number % len(places)],
             gone=gone.intersection(range(start, start + length)),
         )
-        for number, start in enumerate(range(0, part.n_rows, length))
+        for start in range(0, part.n_rows, length)
     ]
-    for stretch, outcome in zip(work, _outcomes(compute, work, at_once, timeout_s, progress), strict=True):
+    for stretch, outcome in zip(work, _outcomes(compute, work, gpus, timeout_s, progress), strict=True):
         if outcome.value is not None:
             yield from sound(outcome.value)
             continue
@@ -187,9 +184,12 @@ def compute_part(
             for at in range(stretch.start, stretch.stop)
         ]
         keys = [key for key, _ in read_part(store, part, [], range(stretch.start, stretch.stop))]
-        one_each = 1 if at_once is not None else None
-        rows = list(_one_by_one(keys, _outcomes(compute, alone, one_each, timeout_s)))
-        if model and len(rows) > 1 and all(row.code in _LOST for row in rows):
+        rows = list(_one_by_one(keys, _outcomes(compute, alone, gpus, timeout_s)))
+        if (
+            isinstance(featurizer, ModelFeaturizer)
+            and len(rows) > 1
+            and all(row.code in _LOST for row in rows)
+        ):
             raise ModelFailed(f"no sample from {keys[0]!r} to {keys[-1]!r} survives it: {rows[0].reason}")
         yield from rows
 
@@ -197,24 +197,28 @@ def compute_part(
 def _outcomes(
     compute: Compute,
     work: Sequence[Stretch],
-    at_once: int | None,
+    gpus: Sequence[str],
     timeout_s: float,
     progress: Progress | None = None,
 ) -> Iterator[Outcome[Made]]:
-    """Yield the outcome of every stretch, in order. At most `at_once` run side by side; None: one per worker."""
-    size = at_once or max(1, len(work))
+    """Yield the outcome of every stretch, in order. gpus: those that workers take, one each."""
     variables = store_variables(
         *(one.store for one in work[:1]), *weights_of(*(one.featurizer for one in work[:1]))
     )
-    for first in range(0, len(work), size):
+    return compute.map(
+        featurize, work, timeout_s=timeout_s, progress=progress, variables=variables, gpus=gpus
+    )
 
-        def told(done: int, _: int, before: int = first) -> None:
-            if progress is not None:
-                progress(before + done, len(work))
 
-        yield from compute.map(
-            featurize, work[first : first + size], timeout_s=timeout_s, progress=told, variables=variables
-        )
+def gpus_of(featurizer: Featurizer) -> tuple[str, ...]:
+    """Return the GPUs of this machine that workers take for a featurizer, one each; none for those without a model."""
+    return gpus_for(featurizer.device) if isinstance(featurizer, ModelFeaturizer) else ()
+
+
+def stretch_of(featurizer: Featurizer) -> int:
+    """Return the number of samples that one unit of work takes."""
+    may_be_on_gpu = isinstance(featurizer, ModelFeaturizer) and featurizer.device != "cpu"
+    return GPU_STRETCH if may_be_on_gpu else STRETCH
 
 
 def weights_of(*featurizers: Featurizer) -> list[str]:

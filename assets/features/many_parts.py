@@ -1,9 +1,11 @@
 """A featurizer over the parts of a batch: on a cluster's nodes, or by workers of the process that waits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import loader
+from loader.errors import ModelFailed
 from loader.storage import RangeReader, Store
 from penstock.compute.job import Job, store_url
 from penstock.compute.local_blocks import Jobs, blocks_of, discard
@@ -12,10 +14,11 @@ from penstock.stages import StageRecord, append_record
 
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer
+from ..featurizers.models.weights import weights_store
 from .compute import compute_part
 from .names import Names
-from .part_work import FEATURES, PartFeatures, PartTask, PlainFeaturizer, plain_featurizer
-from .store import Stored, model_facts, store_part
+from .part_work import PartFeatures, PartTask, PlainFeaturizer, plain_featurizer, work_of
+from .store import Stored, model_here, store_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +60,27 @@ class BatchFeatures:
 
     def __init__(self, compute: Compute, of: FeaturesOf, progress: Progress | None = None) -> None:
         self._compute, self._of, self._progress = compute, of, progress
+        model = of.featurizer if isinstance(of.featurizer, ModelFeaturizer) else None
+        weights = weights_store(model.weights) if model else None
+        self._model = model
         self._job: Job[PartTask, PartFeatures] = Job(
-            store=of.store, work=FEATURES, about=of.about, fingerprint=of.fingerprint, stores=[of.store]
+            store=of.store,
+            work=work_of(of.featurizer),
+            about=of.about,
+            fingerprint=of.fingerprint,
+            stores=[of.store, *([weights] if weights else [])],
         )
 
     def store(self, taken: Sequence[Taken]) -> Stored:
-        """Compute and store the features of parts. Raises: as `compute_part` and `store_part`; as `blocks_of`."""
+        """Compute and store the features of parts. A model computes all of them on one kind of machine.
+
+        Raises: ModelFailed where it does not; as `compute_part` and `store_part`; as `blocks_of`.
+        """
         plain = self._plain()
         done = self._on_cluster(taken, plain) if plain is not None else [None] * len(taken)
         stored, of = Stored(), self._of
-        if isinstance(of.featurizer, ModelFeaturizer) and taken:
-            stored.model.update(model_facts(self._compute, of.featurizer, of.timeout_s))
+        if self._model is not None and taken:
+            stored.model.update(self._facts(self._model, taken, done))
         for one, features in zip(taken, done, strict=True):
             if features is not None:
                 stored.shards.extend(features.shards)
@@ -98,14 +111,39 @@ class BatchFeatures:
         of = self._of
         if not isinstance(self._compute, Jobs) or of.reader is not of.store:
             return None
-        return None if isinstance(of.featurizer, ModelFeaturizer) else plain_featurizer(of.featurizer)
+        if self._model is not None and ":" in self._model.device:  # a GPU of this machine
+            return None
+        return plain_featurizer(of.featurizer)
+
+    def _facts(
+        self, model: ModelFeaturizer, taken: Sequence[Taken], done: Sequence[PartFeatures | None]
+    ) -> dict[str, Any]:
+        """Return the record's facts of a model, loaded here if parts are left. Raises: ModelFailed."""
+        here = model_here(self._compute, model, self._of.timeout_s) if None in done else {}
+        ran_on = {
+            one.part.id: here if part is None else part.ran_on for one, part in zip(taken, done, strict=True)
+        }
+        (first, facts), *others = ran_on.items()
+        for part, other in others:
+            if other != facts:
+                discard(self._compute, self._job)  # or the next run would find the same parts
+                raise ModelFailed(
+                    f"featurizer {model.name!r}: part {first} was computed on {_words(facts)}, part {part} on "
+                    f"{_words(other)}{' (here)' if other is here else ''}: they may differ in their last bits. Let the "
+                    "cluster's file name one kind of node (`gpu_type`, `queue`, `node_selector`), and run it again"
+                )
+        stated = {"weights": model.weights, "weights_sha256": model.sha256, "dtype": model.dtype}
+        return {**stated, **facts}
 
     def _tell(self, line: str) -> None:
         if isinstance(self._compute, Jobs):
             self._compute.tell(line)
 
     def _on_cluster(self, taken: Sequence[Taken], plain: PlainFeaturizer) -> list[PartFeatures | None]:
-        """Return the features of each part; None for one that no node could compute, of which this process says why."""
+        """Return the features of each part; None for one that no node could compute, of which this process says why.
+
+        Raises: ModelFailed for a model that does not run on a node.
+        """
         of = self._of
         tasks = [
             PartTask(
@@ -126,4 +164,14 @@ class BatchFeatures:
                 if outcome.error is not None:
                     self._tell(f"part {one.part.id} is computed here: {outcome.error.summary}")
                 found.append(outcome.value)
+        for one, features in zip(taken, found, strict=True):
+            if features is not None and features.fault:
+                discard(self._compute, self._job)  # or the next run would find the same fault
+                raise ModelFailed(
+                    f"featurizer {of.featurizer.name!r} fails on a node, at part {one.part.id}: {features.fault}"
+                )
         return found
+
+
+def _words(facts: Mapping[str, str | int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in sorted(facts.items()))

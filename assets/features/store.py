@@ -14,7 +14,7 @@ from penstock.compute.pool.store_variables import store_variables
 
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer, tried_out
-from .compute import Row
+from .compute import Row, gpus_of
 from .names import Names
 
 
@@ -76,19 +76,16 @@ def store_part(
     stored.taken.append([part.id, kind, len(stored.table) - before])
 
 
-def model_facts(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, Any]:
-    """Return the record's facts of a model and its machine. Raises: ModelFailed when it cannot be loaded."""
+def model_here(compute: Compute, featurizer: ModelFeaturizer, timeout_s: float) -> dict[str, str | int]:
+    """Return the facts of this machine, once a worker has loaded a model. Raises: ModelFailed when it cannot."""
     variables = store_variables(featurizer.weights)
-    (outcome,) = compute.map(tried_out, [featurizer], timeout_s=timeout_s, variables=variables)
+    (outcome,) = compute.map(
+        tried_out, [featurizer], timeout_s=timeout_s, variables=variables, gpus=gpus_of(featurizer)
+    )
     if outcome.value is None:
         reason = outcome.error.summary if outcome.error else ""
         raise ModelFailed(f"featurizer {featurizer.name!r} cannot be loaded: {reason}")
-    stated = {
-        "weights": featurizer.weights,
-        "weights_sha256": featurizer.sha256,
-        "batch_size": featurizer.batch_size,
-    }
-    return stated | {"device": featurizer.device, "dtype": featurizer.dtype, **outcome.value}
+    return outcome.value
 
 
 def _told(

@@ -40,7 +40,9 @@ class Slot:
     scratch: str = ""
     """Space on the node's own disk; "": unchecked."""
     gpus: int = 0
-    """Slurm, Kubernetes: GPUs, which all workers of the runner see."""
+    """Slurm, Ray, Kubernetes: GPUs; each has a worker of its own."""
+    gpu_type: str = ""
+    """Slurm, Ray: kind of GPU in the engine's words, such as "a100"; "": any."""
     number: int = 1
     """Runners at once."""
 
@@ -109,6 +111,7 @@ class Cluster:
             "attempt": str(attempt),
             "cpus": str(self.cpus),
             "memory": str(self.memory_bytes),
+            **({} if self.engine in ("inline", "local") else {"gpus": str(self.slot.gpus)}),
             "packages": ",".join(sorted({*OUR_PACKAGES, *self.packages})),
         }
         here = "python" if self.image else sys.executable
@@ -124,6 +127,7 @@ def _slurm(cluster: Cluster) -> Engine:
             cpus=cluster.cpus,
             memory_bytes=cluster.memory_bytes,
             gpus=cluster.slot.gpus,
+            gpu_type=cluster.slot.gpu_type,
             scratch_bytes=cluster.scratch_bytes,
             limit_s=cluster.limit_s,
             queue=cluster.queue,
@@ -142,6 +146,8 @@ def _ray(cluster: Cluster) -> Engine:
         slots=cluster.slot.number,
         cpus=cluster.cpus,
         memory_bytes=cluster.memory_bytes,
+        gpus=cluster.slot.gpus,
+        gpu_type=cluster.slot.gpu_type,
         environment=cluster.environment,
     )
 
@@ -175,7 +181,8 @@ _ONLY_OF = {
     "environment": ("ray", "slurm"),
     "queue": ("kubernetes", "slurm"),
     "scratch": ("kubernetes", "slurm"),
-    "gpus": ("kubernetes", "slurm"),
+    "gpus": ("kubernetes", "ray", "slurm"),
+    "gpu_type": ("ray", "slurm"),
     **dict.fromkeys(("account", "logs", "submit", "limit_s", "array_max"), ("slurm",)),
     **dict.fromkeys(("image", "secret", "kubernetes"), ("kubernetes",)),
 }
@@ -210,6 +217,12 @@ def read_cluster(path: str | Path) -> Cluster:
         )
     if cluster.slot.cpus < 0 or cluster.slot.number < 1:
         raise InvalidCluster(f"{path}: slot.cpus is at least 0, slot.number at least 1")
+    if cluster.slot.gpus < 0 or (cluster.slot.gpu_type and not cluster.slot.gpus):
+        raise InvalidCluster(f"{path}: slot.gpus is at least 0, and at least 1 beside slot.gpu_type")
+    if cluster.slot.gpus > cluster.cpus:
+        raise InvalidCluster(
+            f"{path}: slot.cpus is at least slot.gpus, {cluster.slot.gpus}: each GPU has a worker of its own"
+        )
     return cluster
 
 

@@ -53,9 +53,12 @@ class ClusterCompute:
         timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`: on this machine."""
-        return self._here.map(function, units, timeout_s=timeout_s, progress=progress, variables=variables)
+        return self._here.map(
+            function, units, timeout_s=timeout_s, progress=progress, variables=variables, gpus=gpus
+        )
 
     def tell(self, line: str) -> None:
         """Say a line to whoever waits."""

@@ -77,11 +77,13 @@ class Runner:
         name: RunnerName,
         compute: Compute,
         packages: Sequence[str],
+        gpus: Sequence[str] = (),
     ) -> None:
+        """gpus: those of the slot, as CUDA_VISIBLE_DEVICES names them."""
         check_code(description)
         self._folder, self._description, self._name, self._compute = folder, description, name, compute
         stores = {one.url: one.spec for one in description.stores}
-        self._calls = WorkerCalls(compute, description.work, packages, stores, store_variables(*stores))
+        self._calls = WorkerCalls(compute, description.work, packages, stores, store_variables(*stores), gpus)
         self._libraries = libraries_here(self._calls.work.libraries)
         self._told = threading.Event()
         self._asked_s, self._stopped = -math.inf, False

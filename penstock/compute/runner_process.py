@@ -19,6 +19,7 @@ from loader.storage import open_store
 
 from .job import JobFolder
 from .pool import Compute, LocalCompute
+from .pool.gpus import visible_gpus
 from .runner import FAILED, REFUSED, Runner, RunnerName
 from .work import work_at
 
@@ -57,11 +58,24 @@ def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) ->
     description = folder.description()
     if description is None:
         raise ObjectNotFound(f"{folder.key('job.json')} in {store.url}")
-    packages = given.packages.split(",")
-    workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory)
+    packages, gpus = given.packages.split(","), _gpus(given.gpus)
+    workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory, len(gpus))
     node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is its own
     name = RunnerName(attempt=given.attempt, element=given.element, elements=given.elements, node=node)
-    return Runner(folder, description, name, compute(workers), packages)
+    return Runner(folder, description, name, compute(workers), packages, gpus)
+
+
+def _gpus(wanted: int | None) -> Sequence[str]:
+    """Return the GPUs of a slot of so many; None: all that this process sees. Raises: InvalidRuntime."""
+    if wanted == 0:
+        return ()
+    there = visible_gpus()
+    if wanted is not None and len(there) < wanted:
+        raise InvalidRuntime(
+            f"slot.gpus = {wanted}, and {socket.gethostname()} shows {len(there)} GPUs: its engine gave fewer, or "
+            "torch there is not built for CUDA"
+        )
+    return there[:wanted]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--elements", type=int, required=True, help="number of runners")
     made.add_argument("--cpus", type=int, required=True, help="processors of the slot")
     made.add_argument("--memory", type=int, default=0, help="bytes of memory of the slot; 0: unknown")
+    made.add_argument("--gpus", type=int, help="GPUs of the slot; left out: all that the runner sees")
     made.add_argument("--packages", required=True, metavar="A,B", help="packages whose works may run")
     made.add_argument("--with-parent", action="store_true", help="end once standard input ends")
     return made

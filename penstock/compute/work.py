@@ -24,6 +24,7 @@ from loader.errors import InvalidRuntime, StoreError
 from loader.storage import Store, StoreSpec
 
 from .pool import Outcome
+from .pool.gpus import place_here
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -66,11 +67,14 @@ class Resources:
     """Processors."""
     memory_bytes: int = 2 * 2**30
     """Memory at its peak."""
+    gpus: int = 0
+    """GPUs, which no other unit has meanwhile. In a slot without any, the unit's place is "cpu"."""
 
-    def units_at_once(self, cpus: int, memory_bytes: int) -> int:
-        """Return how many units a slot holds, at least 1. memory_bytes: of the slot; 0: unknown."""
+    def units_at_once(self, cpus: int, memory_bytes: int, gpus: int = 0) -> int:
+        """Return how many units a slot holds, at least 1. memory_bytes: of the slot; 0: unknown. gpus: of the slot."""
         by_memory = memory_bytes // self.memory_bytes if memory_bytes else cpus
-        return max(1, min(cpus // self.cpus, by_memory))
+        by_gpus = gpus // self.gpus if gpus and self.gpus else cpus
+        return max(1, min(cpus // self.cpus, by_memory, by_gpus))
 
 
 class Node:
@@ -88,6 +92,11 @@ class Node:
         """
         self.stores, self.packages = stores, packages
         self._scratch, self._own = scratch, scratch is None
+
+    @property
+    def place(self) -> str:
+        """Device of the unit: "cuda:0", the first of the GPUs that its worker sees, or "cpu"."""
+        return place_here() or "cpu"
 
     @property
     def scratch(self) -> Path:

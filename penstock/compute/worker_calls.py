@@ -16,6 +16,7 @@ from loader.errors import Corrupt, Forbidden, Throttled, Transient
 from .job import StoredOutcome
 from .plain import from_json, to_json
 from .pool import Compute, Failure, Outcome, Progress
+from .pool.gpus import shares
 from .work import Block, Fault, Node, Work, work_at
 
 FINISH_S = 3600.0
@@ -81,7 +82,7 @@ class WorkerCalls:
     """A work whose units and blocks a pool computes.
 
     place: 'module:name' of the work. packages: whose works may run. stores: URL -> store or spec. variables: names of
-    environment variables that the stores need.
+    environment variables that the stores need. gpus: those of this machine that units may take.
     """
 
     def __init__(
@@ -91,11 +92,14 @@ class WorkerCalls:
         packages: Sequence[str],
         stores: Mapping[str, Any],
         variables: Collection[str],
+        gpus: Sequence[str] = (),
     ) -> None:
         call = (place, tuple(packages), stores)
         self._unit, self._finish = _UnitCall(*call), _FinishCall(*call)
         self.work: Work[Any, Any] = self._unit.work
         self._compute, self._variables = compute, variables
+        each = self.work.resources.gpus
+        self._gpus = shares(gpus, each) if each else ()
 
     def outcomes(
         self, units: Sequence[Any], folders: Sequence[str], progress: Progress | None = None
@@ -110,6 +114,7 @@ class WorkerCalls:
             timeout_s=[self.work.limit_s(unit) for unit in units],
             progress=progress,
             variables=self._variables,
+            gpus=self._gpus,
         )
         for outcome in found:
             yield self._stored(outcome)

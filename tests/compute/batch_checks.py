@@ -1,13 +1,16 @@
 """A batch of the demo's dataset on a cluster, for the tests of each engine."""
 
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 from PIL import Image
 
 import loader
 from assets.arrivals.make_batches import discover
 from assets.features.feature_asset import features_of_batch
+from assets.featurizers import make
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
@@ -18,12 +21,13 @@ from penstock.compute.pool import InlineCompute
 from tests.servers.slurm import end, until
 
 SPEC = replace(DEMO, max_reject_rate=1.0)
-FEATURES = [feature for feature in SPEC.features if feature.name == "phash"]
-"""A job each; all of the demo are in `make prove-clusters`."""
+NETWORKS = Path(__file__).parents[1] / "assets" / "featurizers" / "networks"
+"""Folder that nodes import a small model from; features of the demo are in `make prove-clusters`."""
 
 
 def assert_same_batch(cluster, folder, runners):
-    """Photos, a cut one among them, have the bytes on a cluster that they have here, though a runner is killed.
+    """Photos, a cut one among them, and a model's features have the bytes on a cluster that they have here, though a
+    runner is killed.
 
     runners: the processes of runners that work.
     """
@@ -47,6 +51,8 @@ def assert_same_batch(cluster, folder, runners):
         assert _hashes(there, place, ClusterCompute(cluster, InlineCompute(), told.append)) == alone
         killer.join()
     assert "killed" in told
+    assert any("feature_embedding" in line and "1 of 1 units" in line for line in told)
+    assert not any("computed here" in line for line in told)
 
 
 def _hashes(root, place, compute):
@@ -58,7 +64,7 @@ def _hashes(root, place, compute):
         land(root.store, store, dataset="demo", compute=compute, **told)
         media_stage(root, store, compute, SPEC, **told)
         record = units_stage(root, store, compute, SPEC, **told)[0]
-        features = [features_of_batch(root, compute, SPEC, one.made(), **told)[0] for one in FEATURES]
+        features = features_of_batch(root, compute, SPEC, _model(place.parent), **told)[0]
     finally:
         compute.close()
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
@@ -67,6 +73,17 @@ def _hashes(root, place, compute):
         *(file.sha256 for file in record.files.values()),
         *(part.samples.sha256 for part in parts),
         *shards,
-        *(file.sha256 for one in features for file in one.files.values()),
-        *(shard["sha256"] for one in features for shard in one.body["shards"]),
+        *(file.sha256 for file in features.files.values()),
+        *(shard["sha256"] for shard in features.body["shards"]),
     ]
+
+
+def _model(folder):
+    if str(NETWORKS) not in sys.path:
+        sys.path.append(str(NETWORKS))
+    from tests_networks import two_towers
+
+    weights = folder / "small.safetensors"
+    if not weights.exists():
+        two_towers.save_small(weights, seed=3)
+    return make("embedding", weights=str(weights), network="tests_networks.two_towers:load")

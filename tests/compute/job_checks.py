@@ -8,7 +8,7 @@ from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.pool import Outcome
-from tests.compute.works import SQUARES, Number, Square
+from tests.compute.works import ON_GPUS, SQUARES, Number, Square
 
 REPOSITORY = Path(__file__).parents[2]
 INLINE_FILE = 'engine = "inline"\n'
@@ -49,3 +49,13 @@ def bytes_done(job) -> dict[str, bytes]:
     folder = folder_of(job)
     keys = [info.key for info in job.store.list(folder.key("done/"))]
     return {key: bytes(job.store.get(key).data) for key in keys}
+
+
+def assert_a_gpu_has_a_worker(folder: Path, cluster: Cluster, gpus: set[str]) -> None:
+    """Units that take a GPU see one of these each, and the units of a runner that see the same have one worker."""
+    job = Job(store=open_store(str(folder)), work=ON_GPUS, about="tests/gpus", fingerprint="f")
+    found = [one.value for one in done_by(job, numbers(13, seconds=0.2), cluster)]
+    assert {one.place for one in found} == {"cuda:0"}
+    assert {one.visible for one in found} == gpus
+    workers = {one.worker: one.visible for one in found}
+    assert all(workers[one.worker] == one.visible for one in found), "a worker stays with its GPU"

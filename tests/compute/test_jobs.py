@@ -24,10 +24,21 @@ from penstock.compute.engines.inline_engine import InlineEngine
 from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
+from penstock.compute.pool import LocalCompute
 from penstock.compute.runner import FINAL
+from penstock.compute.runner_process import open_runner, parser
 from penstock.compute.work import Work, work_at
-from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
-from tests.compute.works import SQUARES, Number, Square, square
+from tests.compute.job_checks import (
+    REPOSITORY,
+    assert_a_gpu_has_a_worker,
+    bytes_done,
+    done_by,
+    folder_of,
+    job_in,
+    numbers,
+    told_of,
+)
+from tests.compute.works import ON_GPUS, SQUARES, Number, Square, square
 
 INLINE = Cluster(engine="inline", packages=("tests",))
 LOCAL = Cluster(engine="local", packages=("tests",))
@@ -62,6 +73,25 @@ def test_outcomes_are_the_same_bytes_on_every_engine(tmp_path, workers):
     assert told_of(done_by(local, numbers(11, ENDS), cluster)) == told_of(first)
     assert len(bytes_done(local)) == 5
     assert list(bytes_done(local).values()) == list(bytes_done(inline).values())
+
+
+def test_a_runner_has_a_worker_for_each_gpu_that_it_sees(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-7")
+    assert_a_gpu_has_a_worker(
+        tmp_path / "4", replace(LOCAL, slot=replace(LOCAL.slot, cpus=4)), {"4", "GPU-7"}
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    job = replace(job_in(tmp_path / "none"), work=ON_GPUS)
+    assert {one.value.place for one in done_by(job, numbers(2), LOCAL)} == {"cpu"}
+
+
+def test_a_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    job = job_in(tmp_path)
+    submitted(job, numbers(1))
+    runner = [*LOCAL.runner(folder_of(job), 1)[3:], "--element", "0", "--elements", "1", "--gpus", "2"]
+    with pytest.raises(InvalidRuntime, match=r"slot\.gpus = 2, and .* shows 1 GPUs"):
+        open_runner(parser().parse_args(runner), LocalCompute)
 
 
 def test_units_that_hang_or_die_cost_themselves(tmp_path):

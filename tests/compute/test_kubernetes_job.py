@@ -13,6 +13,7 @@ IMAGE = f"registry.example/penstock@sha256:{'0' * 64}"
     ("text", "said"),
     [
         (f'image = "{IMAGE}"\naccount = "x"\n', "account is for slurm"),
+        (f'image = "{IMAGE}"\n[slot]\ngpus = 1\ngpu_type = "x"\n', "gpu_type is for ray and slurm"),
         (f'image = "{IMAGE}"\n[kubernetes]\nname_space = "x"\n', "name_space"),
         (f'image = "{IMAGE}"\n[kubernetes]\ntolerations = [{{ operator = "Sometimes" }}]\n', "Sometimes"),
     ],

@@ -90,6 +90,11 @@ def test_a_token_that_cannot_be_read_is_told(monkeypatch, tmp_path):
         (RAY + 'queue = "long"\n', "queue is for kubernetes and slurm"),
         (RAY + '[slot]\nscratch = "1GiB"\n', "scratch is for kubernetes and slurm"),
         ('address = "http://head:8265"\n', "address is for ray"),
+        ("[slot]\ngpus = 1\n", "gpus is for kubernetes and ray and slurm, and the engine is 'local'"),
+        (RAY + "[slot]\ngpus = -1\n", "slot.gpus is at least 0"),
+        (RAY + '[slot]\ngpu_type = "a100"\n', "at least 1 beside slot.gpu_type"),
+        (RAY + "[slot]\ngpus = 2\n", "slot.cpus is at least slot.gpus, 2"),
+        (RAY + "[slot]\ngpu = 2\n", "slot.gpu is no key"),
     ],
 )
 def test_what_a_file_of_ray_does_not_take_is_told(text, said, tmp_path):

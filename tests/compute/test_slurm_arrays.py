@@ -29,6 +29,7 @@ def test_options_name_what_a_slot_gets():
         cpus=4,
         memory_bytes=2**31 + 1,
         gpus=2,
+        gpu_type="h100",
         limit_s=90,
         queue="long",
         account="lab",
@@ -37,7 +38,7 @@ def test_options_name_what_a_slot_gets():
     for one in (
         "--array=0-4%2",
         "--mem=2049M",
-        "--gres=gpu:2",
+        "--gres=gpu:h100:2",
         "--time=0:90",
         "--partition=long",
         "--account=lab",

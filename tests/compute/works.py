@@ -3,12 +3,13 @@
 import errno
 import os
 import signal
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from loader.errors import Transient
-from penstock.compute.work import Node, Work
+from penstock.compute.work import Node, Resources, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +77,32 @@ SQUARES = Work(
     timeout_s=_limit_s,
     cost_s=_cost_s,
     libraries=("numpy", "no-such-distribution"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Where a unit ran."""
+
+    place: str
+    visible: str
+    worker: str
+
+
+def where(unit: Number, node: Node) -> Device:
+    """Tell where it runs, after a while."""
+    time.sleep(unit.seconds)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return Device(place=node.place, visible=visible, worker=f"{socket.gethostname()}:{os.getpid()}")
+
+
+ON_GPUS = Work(
+    name="on-gpus",
+    version="1",
+    function=where,
+    unit=Number,
+    result=Device,
+    timeout_s=60,
+    cost_s=_cost_s,
+    resources=Resources(gpus=1),
 )

@@ -20,7 +20,10 @@ STORE_BYTES = 80 * 2**20
 
 
 class RayNodes:
-    """A head and two nodes of two processors, as processes that a test may kill. head_cpus: 0 for no runner there."""
+    """A head and two nodes of two processors, as processes that a test may kill. head_cpus: 0 for no runner there.
+
+    Each has two GPUs that do not exist.
+    """
 
     def __init__(self, folder: Path, head_cpus: int = 2) -> None:
         self.port = free_port()
@@ -33,7 +36,7 @@ class RayNodes:
         """Start all, and wait until the head answers."""
         from ray.cluster_utils import Cluster
 
-        told = {"num_cpus": self._head_cpus, "object_store_memory": STORE_BYTES}
+        told = {"num_cpus": self._head_cpus, "num_gpus": 2, "object_store_memory": STORE_BYTES}
         agent = {
             "dashboard_agent_listen_port": free_port()
         }  # Ray's own is taken while another cluster runs here
@@ -46,7 +49,7 @@ class RayNodes:
 
     def add_node(self) -> None:
         """Start another node."""
-        self._nodes.append(self._cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES))
+        self._nodes.append(self._cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=STORE_BYTES))
 
     def kill_node(self) -> None:
         """As a power cut: a node's daemons, and its workers with what they began."""

@@ -46,13 +46,20 @@ MessageTimeout=4
 KillWait=2
 MinJobAge=30
 MaxArraySize=1001
+GresTypes=gpu
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=batch Nodes=m[1-4] Default=YES MaxTime=INFINITE State=UP
 """
 NODE = (
-    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 State=UNKNOWN"
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=2000 Gres=gpu:fake:2 "
+    "State=UNKNOWN"
 )
+GRES = """\
+Name=gpu Type=fake File=/dev/null
+Name=gpu Type=fake File=/dev/zero
+"""
+"""GPUs that do not exist: Slurm counts them, and tells a job which it has."""
 NODES = ("m1", "m2", "m3", "m4")
 
 
@@ -68,6 +75,7 @@ class Slurm:
         (folder / "state").mkdir()
         nodes = "\n".join(NODE.format(name=name, host=host, port=free_port()) for name in NODES)
         told = {"host": host, "user": getpass.getuser(), "folder": folder, "port": free_port()}
+        (folder / "gres.conf").write_text(GRES)
         self.conf.write_text(CONF.format(nodes=nodes, **told))
 
     def start(self) -> None:

@@ -3,10 +3,11 @@
 torch is imported where a model runs, and not by importing this package.
 """
 
+from .devices import gpus_for
 from .model import ModelFeaturizer, pinned, tried_out
 from .pictures import cropped, pictures_of
 
-__all__ = ["MODELS", "ModelFeaturizer", "cropped", "pictures_of", "pinned", "tried_out"]
+__all__ = ["MODELS", "ModelFeaturizer", "cropped", "gpus_for", "pictures_of", "pinned", "tried_out"]
 
 # name -> "module:Class", imported on first use; `weights` has no default.
 MODELS = {

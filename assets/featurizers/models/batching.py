@@ -63,7 +63,7 @@ class Batches:
     It remembers, by shape, which sizes fit and which give the same bits.
 
     run: name -> tensor [rows, ...] on the device to the same, of results.
-    place: one of `devices.places`.
+    place: "cpu" or "cuda:<number>".
     batch_size: rows of the smallest batch.
     max_batch_size: rows of the largest, rounded down to batch_size x 2^k.
     memory_bytes: most bytes that a batch may take.

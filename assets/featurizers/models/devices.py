@@ -1,4 +1,4 @@
-"""Devices that a model runs on, told without importing torch; settings that give the same bits twice."""
+"""Devices that a model runs on; settings that give the same bits twice."""
 
 import ctypes
 import gc
@@ -7,63 +7,50 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 from loader.errors import ModelFailed
+from penstock.compute.pool.gpus import visible_gpus
 
 T = TypeVar("T")
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
-_CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
 
 
-def resolved_device(device: str) -> str:
-    """Return "cpu", "cuda" or "cuda:1".
-
-    "auto" is cuda where this machine has a GPU that torch was built for, else cpu.
-
-    Raises: ValueError.
-    """
-    if device == "auto":
-        return "cuda" if n_gpus() else "cpu"
-    if not _DEVICE.fullmatch(device):
+def check_device_name(device: str) -> None:
+    """Check that a device is "auto", "cpu", "cuda" or "cuda:1". Raises: ValueError."""
+    if device != "auto" and not _DEVICE.fullmatch(device):
         raise ValueError(f"device={device!r}; accepted: 'auto', 'cpu', 'cuda', 'cuda:<number>'")
-    return device
 
 
-@cache
-def n_gpus() -> int:
-    """Return how many GPUs a CUDA build of torch would use here, asked of the driver itself.
+def device_at(device: str, place: str) -> str:
+    """Return "cpu" or "cuda:<number>": where a model of that `device` runs in this process.
 
-    CUDA_VISIBLE_DEVICES counts.
+    place: "cpu" or "cuda:0" of a worker, "" for a process that is bound to nothing.
     """
-    if not _built_for_cuda():
-        return 0
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:  # no driver
-        return 0
-    count = ctypes.c_int(0)
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    return 0 if failed else count.value
+    if device == "cpu":
+        return device
+    if device == "auto":
+        import torch
+
+        return (place or "cuda:0") if torch.cuda.is_available() else "cpu"
+    if place == "cpu":
+        raise ModelFailed(
+            f"device={device!r}, and no GPU is given here: set `gpus` in the slot of the cluster's file, or take "
+            "device='cpu' (that makes other bits, so everything is computed again)"
+        )
+    return place or (device if ":" in device else "cuda:0")
 
 
-def _built_for_cuda() -> bool:
-    spec = find_spec("torch")  # imports nothing
-    if spec is None or spec.origin is None:
-        return False
-    version = Path(spec.origin).with_name("version.py")
-    return version.exists() and _CUDA_BUILD.search(version.read_text()) is not None
-
-
-def places(device: str) -> tuple[str, ...]:
-    """Return the devices that work goes to: "cpu", one GPU, or for "cuda" every GPU there is, from cuda:0 on."""
-    return tuple(f"cuda:{number}" for number in range(n_gpus() or 1)) if device == "cuda" else (device,)
+def gpus_for(device: str) -> tuple[str, ...]:
+    """Return the GPUs of this machine that a model of that `device` takes, as CUDA_VISIBLE_DEVICES names them."""
+    if device == "cpu":
+        return ()
+    _, _, number = device.partition(":")
+    return visible_gpus()[int(number) :][:1] if number else visible_gpus()
 
 
 def check_device(place: str) -> None:

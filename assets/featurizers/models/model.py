@@ -7,11 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.compute.pool.gpus import place_here
+
 from ...media.unit import Unusable
 from ..decoding import field_of
 from ..featurizer import Features, Featurizer, version_of
 from .batching import Batches, Row
-from .devices import DTYPES, budget_bytes, check_device, places, repeatable, resolved_device
+from .devices import DTYPES, budget_bytes, check_device, check_device_name, device_at, repeatable
 from .gathering import gathered
 from .weights import local_weights, weights_sha256
 
@@ -47,12 +49,13 @@ class ModelFeaturizer(Featurizer):
     """Result of `weights_sha256` for the weights; "" takes the file that lies there now. With a hash, nothing is
     read to know the version."""
     device: str = "auto"
-    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where this is made: "cuda" where there is a GPU."""
+    """"cpu", "cuda" (all GPUs), "cuda:1", or "auto", settled where samples are computed: "cuda" where a worker has a
+    GPU that torch was built for."""
     dtype: str = "float32"
     """dtype of the weights and of floats in batches: "float32", "bfloat16", "float16"."""
     batch_size: int = 0
     """Rows of the smallest batch, which is filled up; 0 is 1 on a CPU and 8 on a GPU. Batch size, device and dtype
-    are part of the version: they decide the bits."""
+    are part of the version: they decide the bits. Of "auto" the record says which device it was."""
     max_batch_size: int = 0
     """Rows of larger batches, used where they give the same bits; 0 is none on a CPU and 256 on a GPU."""
     memory_bytes: int = 0
@@ -61,15 +64,15 @@ class ModelFeaturizer(Featurizer):
     """Threads that decode samples; 0 is 1 on a CPU and 8 on a GPU."""
 
     def __post_init__(self) -> None:
-        device = resolved_device(self.device)
-        kind = device.partition(":")[0]
+        check_device_name(self.device)
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r}; accepted: {', '.join(DTYPES)}")
         for name in ("batch_size", "max_batch_size", "memory_bytes", "readers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 (a default by device) or more")
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "batch_size", self.batch_size or SMALLEST[kind])
+        if self.device != "auto":
+            smallest = SMALLEST[self.device.partition(":")[0]]
+            object.__setattr__(self, "batch_size", self.batch_size or smallest)
 
     @property
     @abstractmethod
@@ -135,23 +138,14 @@ class ModelFeaturizer(Featurizer):
     ) -> list[Features | Unusable]:
         """Return the features or refusal of each sample: bit for bit the same as for the sample alone.
 
-        place: one of `places`. Raises: InvalidWeights; ModelFailed; StoreError.
+        place: see `device_at`. Raises: InvalidWeights; ModelFailed; StoreError.
         """
         field_of(self.inputs, kind)  # a kind that is not its own
+        one = settled_at(pinned(self), place)
         with repeatable():
-            model, batches = _loaded(pinned(self), place or self.places[0])
-            readers = self.readers or (1 if self.device == "cpu" else 8)
+            model, batches = _loaded(one)
+            readers = self.readers or (1 if one.device == "cpu" else 8)
             return gathered(self, model, batches, kind, samples, readers)
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Devices among which its work is dealt out."""
-        return places(self.device)
-
-    @property
-    def one_each(self) -> bool:
-        """True where a device takes one process at a time: a GPU does; on a CPU every worker has the model."""
-        return self.device != "cpu"
 
     def _stated(self) -> dict[str, Any]:
         told = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _ONLY_SPEED}
@@ -168,29 +162,32 @@ def pinned(featurizer: M) -> M:
     return replace(featurizer, sha256=weights_sha256(featurizer.weights))
 
 
-def tried_out(featurizer: ModelFeaturizer) -> dict[str, str]:
-    """Load the model in a worker, before any sample is touched, and return its release of torch and processor.
+def settled_at(featurizer: M, place: str) -> M:
+    """Return the featurizer with the device, and its batch size, of a worker's place. Raises: ModelFailed."""
+    return replace(featurizer, device=device_at(featurizer.device, place))
+
+
+def tried_out(featurizer: ModelFeaturizer, place: str = "") -> dict[str, str | int]:
+    """Load the model, before any sample is touched, and return the facts of its machine that decide the bits.
 
     Raises: InvalidWeights; ModelFailed; StoreError; MissingDependency.
     """
     import torch
 
-    place = featurizer.places[0]
+    one = settled_at(featurizer, place or place_here())
     with repeatable():
-        _loaded(featurizer, place)
-    on = (
-        torch.cuda.get_device_name(place)
-        if place.startswith("cuda")
-        else torch.backends.cpu.get_cpu_capability()
-    )
-    return {"torch": torch.__version__, "processor": on}
+        _loaded(one)
+    kind = one.device.partition(":")[0]
+    on = torch.cuda.get_device_name(one.device) if kind == "cuda" else torch.backends.cpu.get_cpu_capability()
+    return {"device": kind, "batch_size": one.batch_size, "torch": str(torch.__version__), "processor": on}
 
 
 @lru_cache(maxsize=2)
-def _loaded(featurizer: ModelFeaturizer, place: str) -> tuple[Any, Batches]:
+def _loaded(featurizer: ModelFeaturizer) -> tuple[Any, Batches]:
     """Return the model and its batches, once per process and device; the two used last stay in memory."""
     import torch
 
+    place = featurizer.device
     check_device(place)
     dtype: torch.dtype = getattr(torch, featurizer.dtype)
     with local_weights(featurizer.weights, featurizer.sha256) as path:

@@ -62,6 +62,13 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
         yield Path(folder, files[0].key) if single else Path(folder)
 
 
+def weights_store(url: str) -> Store | None:
+    """Return the store of weights behind a URL; None for a path of this machine."""
+    if "://" not in url or url.startswith("file://"):
+        return None
+    return open_store(url.rpartition("/")[0] if url.endswith(".safetensors") else url)
+
+
 def _found(url: str) -> tuple[Store, list[ObjectInfo], bool]:
     """Return (store, files sorted by name, whether the URL names one file). Raises: InvalidWeights; StoreError."""
     if not url:

@@ -39,12 +39,15 @@ class _Driver:
         resources = {
             "num_cpus": told["cpus"],
             **({"memory": told["memory_bytes"]} if told["memory_bytes"] else {}),
+            **({"num_gpus": told["gpus"]} if told["gpus"] else {}),
+            **({"accelerator_type": told["gpu_type"]} if told["gpu_type"] else {}),
         }
         self._task = ray.remote(element).options(
             max_retries=0, scheduling_strategy="SPREAD", name="penstock runner", **resources
         )
         self._slots = min(told["n_blocks"], told["slots"])
-        self._elements = min(told["n_blocks"], 4 * told["slots"])
+        # A runner keeps its models through all of its blocks: with GPUs a slot has one, as an actor would.
+        self._elements = min(told["n_blocks"], (1 if told["gpus"] else 4) * told["slots"])
         self._begun: Counter[int] = Counter()
         self._running: dict[Any, int] = {}
 

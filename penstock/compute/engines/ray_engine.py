@@ -43,14 +43,30 @@ class RayEngine:
     look_s = 5.0
 
     def __init__(
-        self, address: str, *, slots: int, cpus: int, memory_bytes: int = 0, environment: str = ""
+        self,
+        address: str,
+        *,
+        slots: int,
+        cpus: int,
+        memory_bytes: int = 0,
+        gpus: int = 0,
+        gpu_type: str = "",
+        environment: str = "",
     ) -> None:
         """Costs nothing. The token of a cluster that asks for one is read where Ray's own tools read it.
 
         address: of the head's dashboard, such as "http://head:8265". environment: file of NAME=value lines on nodes.
+        gpu_type: in Ray's words, such as "A100"; "": any.
         """
         self._address = address.rstrip("/")
-        self._facts = {"slots": slots, "cpus": cpus, "memory_bytes": memory_bytes, "environment": environment}
+        self._facts = {
+            "slots": slots,
+            "cpus": cpus,
+            "memory_bytes": memory_bytes,
+            "gpus": gpus,
+            "gpu_type": gpu_type,
+            "environment": environment,
+        }
 
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """See `Engine.submit`. The Ray job holds names alone: secrets are those of the nodes."""
@@ -135,9 +151,15 @@ class RayEngine:
         """Return why runners wait: what they ask for, and what of it the cluster has."""
         body = self._asked("GET", "/api/cluster_status") or {}
         report = ((body.get("data") or {}).get("clusterStatus") or {}).get("loadMetricsReport") or {}
-        used, total = (report.get("usage") or {}).get("CPU") or (0, 0)
-        free = f"each needs {self._facts['cpus']} free CPUs of a node ({max(waiting, 1)})"
-        return f"{free}: {used:g} of the cluster's {total:g} CPUs are in use"
+        asked = {"CPU": self._facts["cpus"], "GPU": self._facts["gpus"]}
+        each, there = [], []
+        for name, n in asked.items():
+            if n:
+                used, total = (report.get("usage") or {}).get(name) or (0, 0)
+                each.append(f"{n} free {name}s")
+                there.append(f"{used:g} of the cluster's {total:g} {name}s")
+        free = f"each needs {' and '.join(each)} of a node ({max(waiting, 1)})"
+        return f"{free}: {', '.join(there)} are in use"
 
     def _asked(self, method: str, path: str, body: object = None) -> Any:
         """Return the head's answer, None for what it does not know. Raises: EngineUnreachable; InvalidCluster."""

@@ -30,6 +30,8 @@ class SlurmCluster:
     """Memory of a runner; 0: as the queue gives."""
     gpus: int = 0
     """GPUs of a runner."""
+    gpu_type: str = ""
+    """Kind of GPU in Slurm's words; "": any."""
     scratch_bytes: int = 0
     """Space on the node's own disk; 0: unchecked."""
     limit_s: int = 0
@@ -161,7 +163,7 @@ def options_of(cluster: SlurmCluster, name: str, array: Array) -> list[str]:
         "cpus-per-task": str(cluster.cpus),
         "mem": _mebibytes(cluster.memory_bytes),
         "tmp": _mebibytes(cluster.scratch_bytes),
-        "gres": f"gpu:{cluster.gpus}" if cluster.gpus else "",
+        "gres": ":".join(filter(None, ["gpu", cluster.gpu_type, str(cluster.gpus)])) if cluster.gpus else "",
         "time": f"0:{cluster.limit_s}" if cluster.limit_s else "",
         "partition": cluster.queue,
         "account": cluster.account,

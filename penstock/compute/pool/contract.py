@@ -62,6 +62,7 @@ class Compute(Protocol):
         timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
         """Yield one outcome per unit, in the order of `units`, lazily: nothing runs before the first is asked for.
 
@@ -73,6 +74,9 @@ class Compute(Protocol):
 
         variables: names of environment variables that these workers need besides the short list; 'AWS_*' names all that
         begin so.
+
+        gpus: shares of GPUs (`gpus.shares`), one of which each unit has for itself while it runs: its worker sees no
+        others. Empty for units that take none.
 
         Raises: Unpicklable for a function that no worker can receive; InvalidRuntime for a timeout that is none, for
         another number of them than of units, workers that cannot be started, an engine that was closed. Errors of

@@ -18,8 +18,8 @@ class InlineCompute:
     """Engine that runs a unit when its outcome is asked for.
 
     Units still go through pickle, and values through plain data, so that working code works with other engines too. It
-    does not keep timeout_s, and the environment is the caller's. The arguments workers and variables are taken for the
-    registry's sake.
+    does not keep timeout_s, and the environment is the caller's, with all of its GPUs. The arguments workers and
+    variables are taken for the registry's sake.
     """
 
     isolates = False
@@ -36,6 +36,7 @@ class InlineCompute:
         timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
         checked_limits(timeout_s, len(units))

@@ -127,6 +127,7 @@ class LocalCompute:
         timeout_s: float | Sequence[float],
         progress: Progress | None = None,
         variables: Collection[str] = (),
+        gpus: Sequence[str] = (),
     ) -> Iterator[Outcome[R]]:
         """See `Compute.map`."""
         limits = checked_limits(timeout_s, len(units))
@@ -134,6 +135,7 @@ class LocalCompute:
         work = _Map(
             function=checked(function),
             environment=worker_environment((*self._variables, *variables)),
+            gpus=tuple(gpus),
             units=units,
             limits=limits,
             n_workers=self._n_workers,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from loader.errors import InvalidRuntime
 
 from .contract import Failure
+from .gpus import bound_to
 from .process import Death, Reply, Worker
 
 _GRACE_S = 2.0  # for idle workers to leave by themselves
@@ -36,6 +37,8 @@ class Task:
     """The pickled function."""
     environment: Mapping[str, str]
     """Environment that its workers are started with."""
+    gpus: Sequence[str] = ()
+    """Shares of GPUs, one of which each unit has for itself while it runs; empty where units take none."""
     stopped: bool = False
     """True once the map is cancelled."""
     busy: set[Worker] = field(default_factory=set)
@@ -53,6 +56,7 @@ class Pool:
         self._idle: list[Worker] = []
         self._turns = 0  # taken; a unit takes one, a unit that must be alone takes all
         self._want_alone = 0
+        self._gpus: set[str] = set()  # shares that units have
 
     def stop(self, task: Task) -> None:
         """Cancel a task: threads that are in `run` for it come out with `Stopped`."""
@@ -114,9 +118,9 @@ class Pool:
         alone: bool = False,
     ) -> Iterator[tuple[Reply, float]]:
         last: list[tuple[Reply, float]] = []
-        with self._turn(task, alone=alone):
+        with self._turn(task, alone=alone) as environment:
             for other in (fresh, True):  # an idle worker may have died meanwhile
-                with self._worker(task, fresh=other) as worker:
+                with self._worker(task, environment, fresh=other) as worker:
                     try:
                         worker.load(task.function)
                     except Death as death:
@@ -136,35 +140,43 @@ class Pool:
         yield from last  # its map may end with it, and would kill a worker that is not free
 
     @contextmanager
-    def _turn(self, task: Task, *, alone: bool) -> Iterator[None]:
-        """Wait until the unit may run beside what runs already. Raises: Stopped."""
+    def _turn(self, task: Task, *, alone: bool) -> Iterator[Mapping[str, str]]:
+        """Wait until the unit may run beside what runs already; yield its worker's environment. Raises: Stopped."""
         mine = self._n_workers if alone else 1
         with self._changed:
             self._want_alone += alone
-            self._changed.wait_for(lambda: task.stopped or self._is_turn(alone))
+            self._changed.wait_for(lambda: task.stopped or self._is_turn(task, alone))
             self._want_alone -= alone
             if task.stopped:
                 self._changed.notify_all()
                 raise Stopped
             self._turns += mine
+            gpus = self._free(task)[:1]
+            self._gpus.update(gpus)
         try:
             if alone:
                 self.close()  # idle workers hold memory too
-            yield
+            yield {**task.environment, **bound_to(gpus[0])} if gpus else task.environment
         finally:
             with self._changed:
                 self._turns -= mine
+                self._gpus.difference_update(gpus)
                 self._changed.notify_all()
 
-    def _is_turn(self, alone: bool) -> bool:
+    def _free(self, task: Task) -> Sequence[str]:
+        return [share for share in task.gpus if share not in self._gpus]
+
+    def _is_turn(self, task: Task, alone: bool) -> bool:
+        if task.gpus and not self._free(task):
+            return False
         if alone:
             return self._turns == 0
         return self._turns < self._n_workers and not self._want_alone
 
     @contextmanager
-    def _worker(self, task: Task, *, fresh: bool) -> Iterator[Worker]:
+    def _worker(self, task: Task, environment: Mapping[str, str], *, fresh: bool) -> Iterator[Worker]:
         """Yield a worker for one unit, an idle or a new one, kept afterwards unless it is over. Raises: Stopped."""
-        worker = (None if fresh else self._take(task)) or Worker(task.environment)
+        worker = (None if fresh else self._take(task.function, environment)) or Worker(environment)
         with self._changed:
             task.busy.add(worker)
         try:
@@ -184,15 +196,15 @@ class Pool:
                 worker.end()
                 raise Stopped
 
-    def _take(self, task: Task) -> Worker | None:
+    def _take(self, function: bytes, environment: Mapping[str, str]) -> Worker | None:
         """Return the idle worker of last use, with the function if there is one.
 
         Never one with another environment: the secrets of one map are none of another's business. It makes room
         instead.
         """
         with self._changed:
-            fitting = [one for one in self._idle if one.environment == task.environment]
-            taken = sorted(fitting, key=lambda one: one.function == task.function)[-1:] or self._idle[:1]
+            fitting = [one for one in self._idle if one.environment == environment]
+            taken = sorted(fitting, key=lambda one: one.function == function)[-1:] or self._idle[:1]
             self._idle = [one for one in self._idle if one not in taken]
         if fitting:
             return taken[0]

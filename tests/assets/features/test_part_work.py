@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from assets.ingest import units
 from assets.samples.samples_asset import samples_stage
 from assets.spec import DatasetSpec, Feature
 from assets.stages import require_published
-from loader.errors import InvalidRuntime
+from loader.errors import InvalidRuntime, ModelFailed
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
@@ -74,7 +74,7 @@ def featurized(
         compute.close()
 
 
-@pytest.mark.parametrize("name", ["phash", "mel", "picture"])
+@pytest.mark.parametrize("name", ["phash", "mel"])
 def test_shards_and_tables_have_the_same_bytes_on_a_cluster(cut: Path, name: str) -> None:
     found = {}
     for way, compute in WAYS.items():
@@ -88,6 +88,66 @@ def test_shards_and_tables_have_the_same_bytes_on_a_cluster(cut: Path, name: str
         assert bool(SAID) == ("engine" in way), "parts went to the cluster"
         assert not list(job_ids(open_store(str(cut.parent / way))))
     assert found["here"] == found["inline engine"] == found["local engine"]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Feature:
+    """A small model of pictures, sounds left out, that nodes can import."""
+    networks = str(Path(__file__).parent.parent / "featurizers" / "networks")
+    monkeypatch.syspath_prepend(networks)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([networks, os.environ.get("PYTHONPATH", "")]))
+    from tests_networks import two_towers
+
+    two_towers.save_small(tmp_path / "small.safetensors", seed=3)
+    weights = str(tmp_path / "small.safetensors")
+    return Feature(
+        name="embedding", parameters={"network": "tests_networks.two_towers:load", "weights": weights}
+    )
+
+
+class Mixed(ClusterCompute):
+    """A cluster whose nodes are of two kinds."""
+
+    def blocks(self, *given: Any) -> Iterator[Any]:
+        """The blocks of the cluster, as if another kind of node had computed their second part."""
+        for block in super().blocks(*given):
+            one, two = block.outcomes
+            other = replace(two.value, ran_on={**two.value.ran_on, "processor": "ANOTHER"})
+            yield replace(block, outcomes=[one, replace(two, value=other)])
+
+
+def test_a_model_computes_on_nodes_and_gives_the_bytes_of_one_process(cut: Path, model: Feature) -> None:
+    found = {}
+    nodes = replace(LOCAL, packages=("tests_networks",))
+    for n in (0, 1, 4):
+        engine = on(replace(nodes, slot=replace(LOCAL.slot, cpus=n))) if n else LocalCompute(2)
+        SAID.clear()
+        record, rows = featurized(cut, f"{n} workers", model, engine)
+        assert bool(SAID) == bool(n)
+        assert not any("computed here" in line for line in SAID)
+        facts = [
+            record.body[name] for name in ("device", "batch_size", "torch", "processor", "weights_sha256")
+        ]
+        shards = [(one["part"], one["group"], one["sha256"]) for one in record.body["shards"]]
+        found[n] = [facts, shards, rows, record.files[record.stage].sha256]
+        assert facts[:2] == ["cpu", 1]
+        assert len(shards) == 2
+    assert found[0] == found[1] == found[4]
+
+
+def test_a_model_on_two_kinds_of_nodes_or_none_that_loads_it_stops_the_batch(
+    cut: Path, model: Feature
+) -> None:
+    nodes, said = replace(LOCAL, engine="inline", packages=("tests_networks",)), SAID.append
+    with pytest.raises(
+        ModelFailed, match=r"was computed on .*device cpu.*part .* on .*ANOTHER.*: they may differ"
+    ):
+        featurized(cut, "mixed", model, Mixed(nodes, InlineCompute(), said))
+    gone = replace(model, parameters={**model.parameters, "weights": "/gone.safetensors", "sha256": "0" * 64})
+    with pytest.raises(ModelFailed, match=r"fails on a node, at part .*no weights at /gone"):
+        featurized(cut, "gone", gone, ClusterCompute(nodes, InlineCompute(), said))
+    for way in ("mixed", "gone"):  # the next run begins anew
+        assert not list(job_ids(open_store(str(cut.parent / way))))
 
 
 def test_a_refresh_has_the_same_bytes_on_a_cluster(
@@ -139,3 +199,11 @@ def test_a_featurizer_travels_by_class_and_parameters_alone() -> None:
     with pytest.raises(InvalidRuntime, match="accepted are those of the packages mine"):
         plain.made(["mine"])
     assert plain_featurizer(Odd()) is None
+
+
+def test_a_network_is_code_of_the_packages_too(model: Feature) -> None:
+    plain = plain_featurizer(model.made())
+    assert plain is not None
+    assert plain.made(["assets", "tests_networks"]) == model.made()
+    with pytest.raises(InvalidRuntime, match=r"network 'tests_networks.two_towers:load'; accepted are those"):
+        plain.made(["assets"])

@@ -54,18 +54,3 @@ class BrokenEmbedding(Embedding):
 
     def run(self, model: Any, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ArithmeticError("no such kernel")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedEmbedding(Embedding):
-    """Shares two devices with other processes, as models on GPUs do."""
-
-    name: str = "shared_embedding"
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        return ("cpu", "cpu:0")
-
-    @property
-    def one_each(self) -> bool:
-        return True

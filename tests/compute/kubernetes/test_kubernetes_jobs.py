@@ -13,7 +13,7 @@ from penstock.compute.attach import attach, cancel
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.kubernetes import KubernetesEngine
 from penstock.compute.engines.kubernetes_job import KubernetesCluster, job_object
-from tests.compute.batch_checks import assert_same_batch
+from tests.compute.batch_checks import NETWORKS, assert_same_batch
 from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
 from tests.servers.kubernetes_api import kubeconfig, kubernetes, wrong_in
 from tests.servers.slurm import until
@@ -41,7 +41,7 @@ def server(tmp_path, monkeypatch):
         (tmp_path / "kubeconfig").write_text(kubeconfig(server.port))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         monkeypatch.setattr(KubernetesEngine, "look_s", 0.3)  # looks come sooner than in a run of hours
-        server.cluster.secrets["stores"] = {"PYTHONPATH": str(REPOSITORY), "PLANTED": SECRET}
+        server.cluster.secrets["stores"] = {"PYTHONPATH": f"{REPOSITORY}:{NETWORKS}", "PLANTED": SECRET}
         yield server
 
 
@@ -49,7 +49,7 @@ def server(tmp_path, monkeypatch):
 def cluster(server, tmp_path):
     """The cluster by its file; pods find the works of the tests."""
     (tmp_path / "cluster.toml").write_text(
-        f'engine = "kubernetes"\npackages = ["tests"]\nimage = "{IMAGE}"\nvenv = "{sys.prefix}"\n'
+        f'engine = "kubernetes"\npackages = ["tests", "tests_networks"]\nimage = "{IMAGE}"\nvenv = "{sys.prefix}"\n'
         'secret = "stores"\n[slot]\nnumber = 3\ncpus = 1\nmemory = "1GiB"\nscratch = "1GiB"\n'
         '[kubernetes]\nnamespace = "tests"\nservice_account = "runner"\nnode_selector = { disk = "nvme" }\n'
         'tolerations = [{ key = "batch", operator = "Exists", effect = "NoSchedule" }]\n'

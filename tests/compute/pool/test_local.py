@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,27 @@ def test_a_workers_products_have_one_thread_unless_more_are_asked_for(
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
     (outcome,) = engine.map(units.threads_for_products, [500], timeout_s=TIMEOUT_S)
     assert outcome.value == int(asked or 1) - 1
+
+
+def test_a_gpu_has_one_unit_and_one_worker_at_a_time(units) -> None:
+    engine, found = LocalCompute(4), []
+
+    def mapped() -> None:
+        shared = {"timeout_s": TIMEOUT_S, "gpus": ["3", "GPU-5"]}
+        found.extend(one.value for one in engine.map(units.on_gpu, [0.02] * 6, **shared))
+
+    threads = [threading.Thread(target=mapped) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (free,) = engine.map(units.on_gpu, [0.0], timeout_s=TIMEOUT_S)
+    engine.close()
+    assert len(found) == 12
+    assert {gpu for gpu, *_ in found} == {"3", "GPU-5"}
+    assert {place for _, place, *_ in found} == {"cuda:0"}
+    for mine in ("3", "GPU-5"):
+        assert len({pid for gpu, _, pid, *_ in found if gpu == mine}) == 1
+        times = sorted((begun, ended) for gpu, _, _, begun, ended in found if gpu == mine)
+        assert all(before[1] <= after[0] for before, after in pairwise(times))
+    assert free.value[:2] == [os.environ.get("CUDA_VISIBLE_DEVICES"), None]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,17 @@ from loader.errors import EngineUnreachable, InvalidCluster, JobCancelled
 from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.engines.ray_engine import RayEngine
-from tests.compute.batch_checks import assert_same_batch
-from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
+from tests.compute.batch_checks import NETWORKS, assert_same_batch
+from tests.compute.job_checks import (
+    REPOSITORY,
+    assert_a_gpu_has_a_worker,
+    bytes_done,
+    done_by,
+    folder_of,
+    job_in,
+    numbers,
+    told_of,
+)
 from tests.servers.ray_nodes import TOKEN
 from tests.servers.slurm import end, until
 
@@ -38,9 +48,9 @@ done_by(job, numbers(25, where=sys.argv[1], seconds=0.3), read_cluster(sys.argv[
 def cluster(ray_cluster, tmp_path, monkeypatch):
     """The cluster, whose nodes import the works of the tests; its file lies beside the job."""
     monkeypatch.setattr(RayEngine, "look_s", 0.5)  # looks come sooner than in a run of hours
-    (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}\nPLANTED={SECRET}\n")
+    (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}:{NETWORKS}\nPLANTED={SECRET}\n")
     (tmp_path / "cluster.toml").write_text(
-        f'engine = "ray"\npackages = ["tests"]\naddress = "{ray_cluster.address}"\n'
+        f'engine = "ray"\npackages = ["tests", "tests_networks"]\naddress = "{ray_cluster.address}"\n'
         f'environment = "{tmp_path}/environment"\n[slot]\nnumber = 5\ncpus = 1\n'
     )
     return read_cluster(tmp_path / "cluster.toml")
@@ -77,6 +87,11 @@ def test_outcomes_are_the_same_bytes_as_here_and_no_secret_is_anywhere(cluster, 
         patched.setenv("RAY_AUTH_TOKEN", "another")
         with pytest.raises(InvalidCluster, match=r"40[13]"):
             cluster.open().look(name)
+
+
+def test_ray_gives_a_runner_gpus_and_each_has_a_worker(cluster, tmp_path):
+    slot = replace(cluster.slot, cpus=2, gpus=2, number=2)
+    assert_a_gpu_has_a_worker(tmp_path / "gpus", replace(cluster, slot=slot), {"0", "1"})
 
 
 def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, tmp_path):

@@ -11,8 +11,17 @@ import pytest
 from loader.errors import JobCancelled
 from penstock.compute.attach import attach, cancel
 from penstock.compute.cluster import Cluster, Slot
-from tests.compute.batch_checks import assert_same_batch
-from tests.compute.job_checks import REPOSITORY, bytes_done, done_by, folder_of, job_in, numbers, told_of
+from tests.compute.batch_checks import NETWORKS, assert_same_batch
+from tests.compute.job_checks import (
+    REPOSITORY,
+    assert_a_gpu_has_a_worker,
+    bytes_done,
+    done_by,
+    folder_of,
+    job_in,
+    numbers,
+    told_of,
+)
 from tests.servers.slurm import command_of, end, until
 
 pytestmark = pytest.mark.slurm
@@ -33,9 +42,9 @@ done_by(job, numbers(40, where=sys.argv[1], seconds=0.3), read_cluster(sys.argv[
 def cluster(slurm_cluster, tmp_path):
     """The cluster, whose nodes import the works of the tests; its file lies beside the job."""
     (tmp_path / "logs").mkdir()
-    (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}\n")
+    (tmp_path / "environment").write_text(f"PYTHONPATH={REPOSITORY}:{NETWORKS}\n")
     (tmp_path / "cluster.toml").write_text(
-        f'engine = "slurm"\npackages = ["tests"]\nlogs = "{tmp_path}/logs"\n'
+        f'engine = "slurm"\npackages = ["tests", "tests_networks"]\nlogs = "{tmp_path}/logs"\n'
         f'environment = "{tmp_path}/environment"\n[slot]\nnumber = 8\n'
     )
     from penstock.compute.cluster import read_cluster
@@ -56,6 +65,11 @@ def test_outcomes_are_the_same_bytes_as_here(cluster, quick, tmp_path):
     first = told_of(done_by(here, numbers(11, ENDS), INLINE))
     assert told_of(done_by(there, numbers(11, ENDS), cluster)) == first
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
+
+
+def test_slurm_gives_a_runner_gpus_and_each_has_a_worker(cluster, quick, tmp_path):
+    slot = replace(cluster.slot, cpus=2, gpus=2, gpu_type="fake", number=2)
+    assert_a_gpu_has_a_worker(tmp_path / "gpus", replace(cluster, slot=slot), {"0", "1"})
 
 
 def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt(cluster, quick, tmp_path):

@@ -10,28 +10,45 @@ import torch
 from assets.featurizers.models.devices import (
     budget_bytes,
     check_device,
+    check_device_name,
+    device_at,
+    gpus_for,
     is_out_of_memory,
     measured_bytes,
-    n_gpus,
-    places,
     repeatable,
-    resolved_device,
 )
 from loader.errors import ModelFailed
+from penstock.compute.pool.gpus import n_gpus, visible_gpus
 
 
 def test_the_driver_and_torch_agree() -> None:
     assert n_gpus() == torch.cuda.device_count()
-    assert resolved_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert device_at("auto", "") == ("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def test_devices_by_name() -> None:
-    assert places("cpu") == ("cpu",)
-    assert places("cuda:3") == ("cuda:3",)
-    assert places(resolved_device("cuda"))[0] == "cuda:0"
+def test_a_device_is_settled_where_samples_are_computed() -> None:
+    assert device_at("cpu", "cuda:0") == "cpu"
+    assert device_at("auto", "cpu") == "cpu"
+    assert [device_at(name, "") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:3"]
+    assert [device_at(name, "cuda:0") for name in ("cuda", "cuda:3")] == ["cuda:0", "cuda:0"]
+    with pytest.raises(ModelFailed, match="device='cuda', and no GPU is given here: set `gpus` in the slot"):
+        device_at("cuda", "cpu")
     for wrong in ("gpu", "cuda:", "mps", "cpu:1", ""):
         with pytest.raises(ValueError, match=f"device='{wrong}'; accepted: 'auto', 'cpu', 'cuda'"):
-            resolved_device(wrong)
+            check_device_name(wrong)
+
+
+@pytest.mark.parametrize(
+    ("told", "there"),
+    [("0,1", ("0", "1")), (" GPU-ab , 3", ("GPU-ab", "3")), ("", ()), ("-1", ()), ("2,-1,3", ("2",))],
+)
+def test_gpus_are_those_that_the_process_sees(
+    told: str, there: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    assert visible_gpus() == gpus_for("auto") == gpus_for("cuda") == there
+    assert gpus_for("cuda:1") == there[1:2]
+    assert gpus_for("cpu") == ()
 
 
 def test_a_device_that_is_not_there_is_said_so() -> None:

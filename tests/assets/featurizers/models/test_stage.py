@@ -14,7 +14,6 @@ from tests_networks import autoencoder, two_towers
 
 import loader
 from assets.arrivals.make_batches import discover
-from assets.features import compute as featurizing
 from assets.features import feature_asset as features
 from assets.featurizers import Featurizer
 from assets.featurizers import make as featurizer
@@ -193,34 +192,6 @@ def test_a_model_that_fails_on_everything_publishes_nothing(
     ):
         staged(root, InlineCompute(), one, batch)
     assert nothing_was_made(root, batch, one, before)
-
-
-class Counting:
-    """An engine that notes how many stretches it was given at once, and on which devices."""
-
-    isolates = False
-
-    def __init__(self) -> None:
-        self.inner, self.maps = InlineCompute(), list[list[str]]()
-
-    def map(self, function: Any, units: Sequence[Any], **options: Any) -> Any:
-        self.maps.append([getattr(unit, "place", "") for unit in units])
-        return self.inner.map(function, units, **options)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def test_a_device_has_one_process_at_a_time(
-    root: loader.Root, batch: str, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(featurizing, "GPU_STRETCH", 1)
-    engine, told = Counting(), list[tuple[int, int]]()
-    one = featurizer("tests_poison:SharedEmbedding", **models["embedding"])
-    record, _ = staged(root, engine, one, batch, progress=lambda *news: told.append(news))
-    assert engine.maps[1:] == [["cpu", "cpu:0"], ["cpu"]]
-    assert told == [(number, 3) for number in range(1, 4)]
-    assert embeddings(root, batch, record) == expected(models, root, batch)
 
 
 def test_a_store_that_does_not_answer_refuses_no_sample(

@@ -11,7 +11,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
+
+VISIBLE, PLACE = "CUDA_VISIBLE_DEVICES", "PENSTOCK_PLACE"
 
 _damaged = False
 
@@ -29,6 +32,13 @@ def _refuse():
 
 def double(x):
     return 2 * x
+
+
+def on_gpu(seconds):
+    """The GPUs that it sees, its place, its process, and the time from begin to end."""
+    begun = time.monotonic()
+    time.sleep(seconds)
+    return [*map(os.environ.get, (VISIBLE, PLACE)), os.getpid(), begun, time.monotonic()]
 
 
 def grow(items):

@@ -1,0 +1,70 @@
+"""GPUs that a process may use, told without importing torch, and the binding of a worker to some of them.
+
+A bound worker sees its own GPUs alone, numbered from 0, and stays bound to them until it ends.
+"""
+
+import ctypes
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+PLACE = "PENSTOCK_PLACE"
+"""Variable of a bound worker: the device that it computes on."""
+_CUDA_BUILD = re.compile(r"^cuda\b[^=]*=\s*['\"]", re.M)
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES; without the variable, numbers of all GPUs that torch would use."""
+    told = os.environ.get(VISIBLE)
+    if told is None:
+        return tuple(map(str, range(n_gpus())))
+    entries = []
+    for entry in map(str.strip, told.split(",")):
+        if not entry or entry.startswith("-") or entry == "NoDevFiles":  # CUDA reads no further
+            break
+        entries.append(entry)
+    return tuple(entries)
+
+
+def shares(gpus: Sequence[str], each: int) -> tuple[str, ...]:
+    """Return the GPUs by `each`, as CUDA_VISIBLE_DEVICES of a worker; a rest that is smaller is left out."""
+    return tuple(",".join(gpus[at : at + each]) for at in range(0, len(gpus) - each + 1, each))
+
+
+def bound_to(share: str) -> Mapping[str, str]:
+    """Return the variables of a worker that is bound to a share."""
+    return {VISIBLE: share, PLACE: "cuda:0"}
+
+
+def place_here() -> str:
+    """Return "cuda:0" in a worker that is bound to a GPU, "" elsewhere."""
+    return os.environ.get(PLACE, "")
+
+
+@cache
+def n_gpus() -> int:
+    """Return how many GPUs a CUDA build of torch would use here, asked of the driver itself.
+
+    CUDA_VISIBLE_DEVICES counts.
+    """
+    if not _built_for_cuda():
+        return 0
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no driver
+        return 0
+    count = ctypes.c_int(0)
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
+
+
+def _built_for_cuda() -> bool:
+    spec = find_spec("torch")  # imports nothing
+    if spec is None or spec.origin is None:
+        return False
+    version = Path(spec.origin).with_name("version.py")
+    return version.exists() and _CUDA_BUILD.search(version.read_text()) is not None

@@ -208,13 +208,18 @@ class DatasetSpec:
         blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of the
         split names. A rebuild has the splits of the dataset that it is of.
         """
-        hashed = blake2b(f"{self.rebuild_of or self.name}\0{identity}".encode(), digest_size=8).digest()
-        place = int.from_bytes(hashed, "little") / 2**64
-        for name, share in sorted(self.splits.items()):
-            place -= share
-            if place < 0:
-                return name
-        return max(self.splits)
+        return split_of(self.rebuild_of or self.name, self.splits, identity)
+
+
+def split_of(dataset: str, splits: Mapping[str, float], identity: str) -> str:
+    """Return the split as `DatasetSpec.split_of`."""
+    hashed = blake2b(f"{dataset}\0{identity}".encode(), digest_size=8).digest()
+    place = int.from_bytes(hashed, "little") / 2**64
+    for name, share in sorted(splits.items()):
+        place -= share
+        if place < 0:
+            return name
+    return max(splits)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:

@@ -35,7 +35,7 @@ class ComputeResource(dg.ConfigurableResource[None]):
     )
     cluster: str = Field(
         default="",
-        description="File of a cluster (docs/clusters.md) that reads objects and samples; models stay on this machine.",
+        description="File of a cluster (docs/clusters.md) that reads objects and samples, and runs models.",
     )
 
     @contextmanager

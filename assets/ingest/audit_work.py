@@ -1,4 +1,7 @@
-"""The audit as a work: a node reads a raw object from its store, and probes and decodes it to its end."""
+"""The audit as a work: a node reads a raw object from its store, and probes and decodes it to its end.
+
+Of other formats than media it walks or reads the samples.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,9 +10,22 @@ from penstock.compute.work import Fault, Node, Work
 
 from ..media.cutters import ALL_KINDS
 from ..media.known_facts import ClipStaging
-from ..media.objects import AuditRequest, audit_object
+from ..media.objects import AuditRequest, audit_object, refusal_row
 from ..media.policy import CutPolicy
+from ..media.unit import Unusable
 from .clip_staging import segments_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFormat:
+    """Format of raw objects that hold samples."""
+
+    name: str
+    """Name of the format."""
+    choices: dict[str, Any]
+    """Choices of its reader, as `Options.to_json`."""
+    batch: str
+    """Text that differs between two audits: a place is listed once for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +46,8 @@ class AuditTask:
     """Seconds that it takes about."""
     limit_s: float
     """Seconds that it may take."""
+    format: SampleFormat | None = None
+    """Format whose samples it holds; None for media."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +63,14 @@ class Audited:
 def audit(task: AuditTask, node: Node) -> Audited:
     """Audit an object. Raises: Fault."""
     raw = task.raw
+    if (of := task.format) is not None:
+        from .formats.audited_samples import audit_samples  # of modules that media do without
+
+        try:
+            row = audit_samples(node.open(task.landing), raw, of.name, of.choices, of.batch)
+            return Audited(row=row)
+        except Unusable as unusable:
+            return Audited(refusal=refusal_row(raw["key"], raw["sha256"], unusable))
     staging = ClipStaging(store=node.open(task.root), key=task.staging) if task.staging else None
     request = AuditRequest(
         store=node.open(task.landing),

@@ -4,6 +4,7 @@ Nothing is cut here. A later stage takes exactly the objects that this stage adm
 """
 
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,10 @@ from ..media.objects import refusal_row
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
-from ..source_formats import read_formats
 from ..spec import DatasetSpec
 from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
-from .audit_work import AUDIT, Audited, AuditTask
+from .audit_work import AUDIT, Audited, AuditTask, SampleFormat
 from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
 from .time_limits import Limit, Tell, limits_told, log
 
@@ -138,18 +138,17 @@ def audit_objects(
         else:
             first_with[row["sha256"]] = row["key"]
             readable.append(row)
-    if spec.format:  # of modules that media do without
-        if spec.format in read_formats():
-            from .formats.read_samples import audit_read
+    if spec.format:
+        from ..joined_objects import JoinedObjects  # which media do without
 
-            admitted, refused = audit_read(landing, compute, spec, readable, progress)
-        else:
-            from .formats.foreign_samples import audit_walked
-
-            admitted, refused = audit_walked(landing, spec, readable)
-        return admitted, [*refusals, *refused]
-    limits = limits_told(landing, compute, readable, spec, tell)
-    tasks = [_task(landing, spec, row, limit, of) for row, limit in zip(readable, limits, strict=True)]
+        landing = (
+            landing.place if isinstance(landing, JoinedObjects) else landing
+        )  # a worker joins them again
+        limits = [Limit(seconds=spec.max_work_timeout_s)] * len(readable)
+    else:
+        limits = limits_told(landing, compute, readable, spec, tell)
+    held = _format_of(spec)
+    tasks = [_task(landing, spec, row, limit, of, held) for row, limit in zip(readable, limits, strict=True)]
     admitted = []
     for block in blocks_of(compute, _job(landing, spec, of), lambda: tasks, progress):
         for number, outcome in enumerate(block.outcomes, block.first):
@@ -171,7 +170,18 @@ def _job(landing: Store, spec: DatasetSpec, of: AuditOf) -> Job[AuditTask, Audit
     )
 
 
-def _task(landing: Store, spec: DatasetSpec, row: Row, limit: Limit, of: AuditOf) -> AuditTask:
+def _format_of(spec: DatasetSpec) -> SampleFormat | None:
+    """Return the format of raw objects that are no media."""
+    if not spec.format:
+        return None
+    return SampleFormat(
+        name=spec.format, choices=spec.sources[0].choices.to_json(), batch=secrets.token_hex(8)
+    )
+
+
+def _task(
+    landing: Store, spec: DatasetSpec, row: Row, limit: Limit, of: AuditOf, held: SampleFormat | None
+) -> AuditTask:
     staging = None if of.staging is None else of.staging(row["sha256"], segments_of(row))
     return AuditTask(
         landing=store_url(landing),
@@ -181,6 +191,7 @@ def _task(landing: Store, spec: DatasetSpec, row: Row, limit: Limit, of: AuditOf
         staging=staging.key if staging else "",
         cost_s=row["nbytes"] / _BYTES_PER_S if limit.work is None else limit.work.limit_s(0.0, math.inf) / 8,
         limit_s=limit.seconds,
+        format=held,
     )
 
 

@@ -5,6 +5,7 @@ open: feature stages add groups to these parts, and `version` commits it, or nob
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -77,13 +78,16 @@ def units_stage(
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
-    reason, short, cut, more = "", 0, None, dict[str, Any]()
+    reason, short, more = "", 0, dict[str, Any]()
     if spec.format:
         told = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
-            taken = _of_format(root, landing, spec, txn, audits, raws, told)
+            taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
         parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
-        more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
+        job, more = (
+            taken.job,
+            {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))},
+        )
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
@@ -96,7 +100,7 @@ def units_stage(
                 waiting=staging_of(store, spec.name, partition, spec.policy),
             )
             cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, progress, tell)
-        refusals += cut.refusals
+        job, refusals = cut.job, [*refusals, *cut.refusals]
         reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), cut.short_shots
         parts, rows = ([], []) if reason else (cut.parts, cut.rows)
     if not parts:
@@ -131,8 +135,8 @@ def units_stage(
         },
     )
     published = append_record(store, record, after=earlier)
-    if cut is not None:
-        discard(compute, cut.job)
+    if job is not None:
+        discard(compute, job)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
         recuts.clear(store, spec.name, partition, newest.body["txn"])
@@ -146,6 +150,7 @@ def units_stage(
 def _of_format(
     root: "loader.Root",
     landing: Store,
+    compute: Compute,
     spec: DatasetSpec,
     txn: str,
     audits: Sequence[Row],
@@ -153,15 +158,15 @@ def _of_format(
     told: Mapping[str, str],
 ) -> "Taken":
     """Return the samples of a batch whose objects are of a format. Raises: StoreError."""
-    given = root, landing, spec, txn, audits, raws, published_objects(root, spec.name), told
+    given = spec, txn, audits, raws, published_objects(root, spec.name), told
     labels = published_labels(root, spec.name)
     if spec.format in read_formats():
         from .formats.read_samples import write_read  # which other formats do without
 
-        return write_read(*given, labels)
+        return write_read(root, landing, *given, labels)
     from .formats.foreign_samples import write_walked
 
-    return write_walked(*given, labels)
+    return replace(write_walked(root, landing, compute, *given), labels=labels)
 
 
 def _provenance(spec: DatasetSpec, partition: str, run_id: str) -> dict[str, str]:

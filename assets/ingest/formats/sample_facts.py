@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import loader
+from loader.dataset.columnar.choices import Options
 from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import key_of
+from penstock.compute.job import Job
 from penstock.stages import fingerprint
 
-from ...spec import DatasetSpec
+from ...spec import DatasetSpec, split_of
 
 _HASH_LETTERS = 12
 """Number of letters of an object's SHA-256 in front of the keys of its samples."""
@@ -31,12 +33,49 @@ class Taken:
     """Rows of samples."""
     refusals: list[Row]
     """Rows of refused objects."""
-    labels: Sequence[str]
+    labels: Sequence[str] = ()
     """Class names of the dataset, in the order of their numbers."""
     foreign: Mapping[str, Any] | None = None
     """Table of objects that stay in place, plain JSON; None for none."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts of it that the format tells."""
+    job: Job[Any, Any] | None = None
+    """The job that copied, whose folder may go once the batch is on record; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """Rules by which a dataset takes the samples of its raw objects; plain, so that nodes get them."""
+
+    dataset: str
+    """Dataset whose splits it has."""
+    splits: dict[str, float]
+    """Split -> its share."""
+    split_by: str
+    """As `DatasetSpec.split_by`."""
+    format: str
+    """Format of the raw objects."""
+    choices: dict[str, Any]
+    """Choices of its reader, as `Options.to_json`."""
+    provenance: dict[str, str]
+    """Provenance of all samples."""
+
+    @classmethod
+    def of(cls, spec: DatasetSpec, provenance: Mapping[str, str]) -> "Taking":
+        """Return the rules of a dataset."""
+        return cls(
+            dataset=spec.rebuild_of or spec.name,
+            splits=dict(spec.splits),
+            split_by=spec.split_by,
+            format=spec.format,
+            choices=spec.sources[0].choices.to_json(),
+            provenance=dict(provenance),
+        )
+
+    @property
+    def options(self) -> Options:
+        """Choices of the format's reader."""
+        return Options.from_json(self.choices)
 
 
 def key_in_dataset(raw: Row, source_key: str, longest: int) -> str:
@@ -55,18 +94,14 @@ def metadata_of(raw: Row, told: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
-def source_of(
-    spec: DatasetSpec,
-    raw: Row,
-    source_key: str,
-    told: Mapping[str, str],
-    provenance: Mapping[str, str],
-) -> dict[str, str]:
+def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]) -> dict[str, str]:
     """Return the provenance of a sample, without its place in the object.
 
     told: what its format tells. A split there is the sample's, unless the source leaves `split` out.
     """
-    own = "" if "split" in spec.sources[0].without else told.get("split", "")
+    own = "" if "split" in taking.choices["without"] else told.get("split", "")
+    by_subject = taking.split_by == "subject"
+    identity = raw["label"] if by_subject else raw["sha256"]
     source = {
         "source_key": text_of(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
@@ -74,10 +109,10 @@ def source_of(
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "split": own or spec.split_of(raw["label"] if spec.split_by == "subject" else raw["sha256"]),
-        **provenance,
+        "split": own or split_of(taking.dataset, taking.splits, identity),
+        **taking.provenance,
     }
-    if spec.split_by == "subject" and raw["label"]:
+    if by_subject and raw["label"]:
         source["subject"] = raw["label"]
     return source
 

@@ -74,12 +74,11 @@ def featurized(
         compute.close()
 
 
-@pytest.mark.parametrize("name", ["phash", "mel"])
-def test_shards_and_tables_have_the_same_bytes_on_a_cluster(cut: Path, name: str) -> None:
+def test_shards_and_tables_have_the_same_bytes_on_a_cluster(cut: Path) -> None:
     found = {}
     for way, compute in WAYS.items():
         SAID.clear()
-        record, _ = featurized(cut, way, Feature(name=name), compute())
+        record, _ = featurized(cut, way, Feature(name="phash"), compute())
         found[way] = [
             record.counts,
             *(file.sha256 for file in record.files.values()),

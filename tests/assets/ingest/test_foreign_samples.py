@@ -1,5 +1,6 @@
 """Archives of other formats as raw objects: walked instead of cut, copied or left in place, through the same stages."""
 
+import gzip
 import io
 import shutil
 import tarfile
@@ -12,8 +13,12 @@ import pyarrow.compute as pc
 import pytest
 
 import loader
+from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate import Gate
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
 from assets.release.audit import audit_batch
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
@@ -21,6 +26,10 @@ from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import InvalidSample, StageNotPublished
 from loader.storage import open_store
+from penstock.compute.cluster import Cluster
+from penstock.compute.cluster_compute import ClusterCompute
+from penstock.compute.job import job_ids
+from penstock.compute.pool import InlineCompute
 from penstock.sources.run_export import export
 from penstock.stages import current_record
 from penstock.takedown.run import run_takedown
@@ -91,6 +100,36 @@ def test_archives_become_a_version_with_features(
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
     assert (record.counts["used"], record.counts["rejected"]) == (2, 1)
+
+
+@pytest.mark.parametrize("format", ["webdataset", "webdataset-compressed"])
+def test_archives_are_audited_and_copied_by_the_nodes_of_a_cluster(
+    format: str, place: Path, tmp_path: Path
+) -> None:
+    """Of one format samples are walked, of the other they are read."""
+    for path in sorted(place.iterdir()) if format != "webdataset" else ():
+        path.with_suffix(".tar.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    found, said, store = {}, list[str](), open_store(str(place))
+    nodes = ClusterCompute(Cluster(engine="inline"), InlineCompute(), said.append)
+    for way, compute in (("here", InlineCompute()), ("there", nodes)):
+        root = loader.Root(tmp_path / way)
+        root.create()
+        (batch,) = discover(root.store, store, "demo")
+        land(root.store, store, dataset="demo", partition=batch, run_id="r")
+        given = {"partition": batch, "run_id": "r"}
+        audit, *rows = media_stage(root, store, compute, spec("copy", format), **given)
+        cut, units, _ = units_stage(root, store, compute, spec("copy", format), **given)
+        parts = [loader.Part.from_json(entry["part"]) for entry in cut.body["parts"]]
+        tables = [file.sha256 for record in (audit, cut) for file in record.files.values()]
+        found[way] = [rows, tables, [shard.sha256 for part in parts for shard in part.shards]]
+        assert (len(units), bool(parts)) == (6, True)
+        assert not list(job_ids(root.store))
+    assert found["here"] == found["there"]
+    admitted, refused = found["here"][0]
+    assert (len(admitted), [row["key"].partition(".")[0] for row in refused]) == (2, ["cut"])
+    assert any("demo/media/" in line and "3 of 3 units" in line for line in said)
+    assert any("demo/units/" in line and "2 of 2 units" in line for line in said) == (format == "webdataset")
 
 
 @KEEPS

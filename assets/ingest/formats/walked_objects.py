@@ -1,0 +1,143 @@
+"""Raw objects of walked formats where they landed, and what is known of their samples."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loader.dataset.columnar.choices import Options
+from loader.errors import Changed, ObjectNotFound, PenstockError, Throttled, Transient
+from loader.foreign import format_named
+from loader.foreign.formats.sample import Found
+from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
+from loader.storage import ObjectInfo, Store
+from penstock.card.counting.classes import modality_of
+
+from ...media.objects import refusal_row
+from ...media.unit import Unusable, dropped
+from ...source_formats import companions
+from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
+
+_NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
+
+
+def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
+    """Return what the store says of a landed object. Raises: Unusable where it is another by now; StoreError."""
+    try:
+        info = landing.head(row["key"])
+    except ObjectNotFound as error:
+        raise dropped("fetch", type(error).__name__, error) from error
+    if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
+        raise dropped("fetch", Changed.__name__, "the object is not the one that landed; it lands again")
+    return info
+
+
+def fresh_objects(
+    landing: Store, audits: Sequence[Row], raws: Mapping[str, Row], published: Mapping[str, str]
+) -> tuple[list[ObjectInfo], list[Row]]:
+    """Return the admitted objects that the dataset does not have, by key, and the refusals of the others.
+
+    published: sha256 -> where these bytes are in the dataset. Raises: StoreError.
+    """
+    infos, refusals = list[ObjectInfo](), list[Row]()
+    for row in audits:
+        try:
+            if row["sha256"] in published:
+                raise dropped("dedup", "duplicate", f"the same bytes as {published[row['sha256']]}")
+            infos.append(landed_info(landing, raws[row["key"]]))
+        except Unusable as unusable:
+            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+    return sorted(infos, key=lambda info: info.key), refusals
+
+
+def not_of(format: str) -> Unusable:
+    """Return the refusal of an object that is not of the format."""
+    return dropped(
+        "probe", "type_not_taken", f"it is not of the format {format}, or nothing beside it tells of it"
+    )
+
+
+class WalkedPlace:
+    """Raw objects of one format where they landed."""
+
+    def __init__(self, landing: Store, format: str, options: Options) -> None:
+        """Costs a listing where an index tells of all objects. Raises: StoreError."""
+        self.landing, self._options = landing, options
+        self._name, self._format = format, format_named(format)
+        self._all: Found | PenstockError | None = None
+        if companions(format):
+            try:
+                self._all = self._format.look(landing, list(landing.list()))
+            except _NOT_THE_OBJECTS_FAULT:
+                raise
+            except PenstockError as error:
+                self._all = error
+
+    @property
+    def objects_per_shard(self) -> int:
+        """Objects that one index describes, at most."""
+        return self._format.OBJECTS_PER_SHARD
+
+    def found(self, info: ObjectInfo) -> Found:
+        """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
+        if isinstance(self._all, PenstockError):
+            raise self._all
+        found = self._all or self._format.look(self.landing, [info])
+        if info.key not in {one.key for one in found.infos}:
+            raise dropped(
+                "probe",
+                "type_not_taken",
+                f"it is not of the format {self._name}, or nothing beside it tells of it",
+            )
+        return found
+
+    def has_samples(self, info: ObjectInfo) -> bool:
+        """Walk an object to its end; return whether it holds a sample. Raises: as `found`."""
+        (shard,) = shards_of([info], 1)
+        return bool(self.rows(shard))
+
+    def rows(self, shard: Shard) -> Sequence[Rows]:
+        """Return the rows of a shard, in runs with the same fields. Raises: as `found`."""
+        return rows_of(shard, [self.found(one).samples(one) for one in shard.infos], self._options.without)
+
+
+_places: dict[str, WalkedPlace] = {}
+"""Batch -> its place: of one batch, in each worker."""
+
+
+def place_of(batch: str, landing: Store, format: str, options: Options) -> WalkedPlace:
+    """Return the place of a batch, which a process looks at once. Raises: StoreError.
+
+    batch: text that no other batch has.
+    """
+    if batch not in _places:
+        _places.clear()
+        _places[batch] = WalkedPlace(landing, format, options)
+    return _places[batch]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSample:
+    """Key, metadata and provenance of a sample."""
+
+    key: str
+    """Key in the dataset."""
+    metadata: Mapping[str, Any]
+    """Metadata column -> value."""
+    source: Mapping[str, str]
+    """Provenance column -> value."""
+
+
+def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]) -> Iterator[KnownSample]:
+    """Yield what is known of each row."""
+    kind, longest = modality_of(set(rows.fields)), max(map(len, rows.fields))
+    starts = {info.key: start for info, start in zip(shard.infos, shard.offsets, strict=True)}
+    for source_key, of, told, known, spans in zip(
+        rows.source_keys, rows.objects, rows.each_metadata(), rows.sources, rows.spans(), strict=True
+    ):
+        raw = raws[of]
+        source = source_of(taking, raw, source_key, known)
+        if taking.format != "files":  # one of many of its object
+            source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
+            source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
+        key = key_in_dataset(raw, source_key, longest)
+        yield KnownSample(key, metadata_of(raw, told, kind), source)

@@ -165,11 +165,12 @@ def sweep(
 
 def _deleted(root: Root, checked: pa.Table, done: Swept) -> pa.Table:
     """Delete, and return the objects that were deleted. Raises: as `sweep`."""
-    last = pc.ends_with(
-        checked["key"], f"/{DESCRIPTION}"
-    )  # results without a description could be another job's
-    refused = delete(root.store, checked.filter(pc.invert(last))["key"].to_pylist())
-    refused |= delete(root.store, checked.filter(last)["key"].to_pylist())
+    # Descriptions go last: results without one could be another job's.
+    last = pc.ends_with(checked["key"], f"/{DESCRIPTION}")
+    refused: dict[str, StoreError] = {}
+    for some in (checked.filter(pc.invert(last)), checked.filter(last)):
+        if some.num_rows:
+            refused |= delete(root.store, some["key"].to_pylist())
     if not refused:
         return checked
     done.n_refused += len(refused)

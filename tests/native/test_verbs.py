@@ -76,7 +76,9 @@ def test_checksums_of_any_length_at_any_place(verbs):
 
 
 @pytest.mark.parametrize(
-    "hasher", {python.PagedSha256, loader.native.PagedSha256}, ids=lambda one: one.__module__
+    "hasher",
+    list(dict.fromkeys((python.PagedSha256, loader.native.PagedSha256))),
+    ids=lambda one: one.__module__,
 )
 @given(blocks=st.integers(0, 60), page=st.integers(1, 20), cut=st.integers(0, 60), seed=st.integers(0, 9))
 @settings(deadline=None)
@@ -91,7 +93,9 @@ def test_digests_of_bytes_and_of_their_pages(hasher, blocks, page, cut, seed):
 
 
 @pytest.mark.parametrize(
-    "hasher", {python.PagedSha256, loader.native.PagedSha256}, ids=lambda one: one.__module__
+    "hasher",
+    list(dict.fromkeys((python.PagedSha256, loader.native.PagedSha256))),
+    ids=lambda one: one.__module__,
 )
 def test_bytes_that_no_page_takes_are_refused(hasher):
     for page in (0, -64, 63, 100):

@@ -7,7 +7,7 @@ from loader.errors import StageNotPublished
 from loader.storage import Store
 from resources.storage import LandingResource
 
-from ..source_formats import JOINED
+from ..joined_objects import raw_objects_in
 from ..sources import Source
 from .batch_manifests import read_manifest
 
@@ -18,11 +18,7 @@ def opener(landing: LandingResource) -> Callable[[Source], AbstractContextManage
     @contextmanager
     def opened(source: Source) -> Iterator[Store]:
         with landing.opened(source.url, source.options) as place:
-            if source.format in JOINED:
-                from ..joined_objects import raw_objects_in  # which other sources do without
-
-                place = raw_objects_in(place, source)
-            yield place
+            yield raw_objects_in(place, source)
 
     return opened
 

@@ -141,9 +141,8 @@ def audit_objects(
     if spec.format:
         from ..joined_objects import JoinedObjects  # which media do without
 
-        landing = (
-            landing.place if isinstance(landing, JoinedObjects) else landing
-        )  # a worker joins them again
+        if isinstance(landing, JoinedObjects):  # a worker joins them again
+            landing = landing.place
         limits = [Limit(seconds=spec.max_work_timeout_s)] * len(readable)
     else:
         limits = limits_told(landing, compute, readable, spec, tell)

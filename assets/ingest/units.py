@@ -84,10 +84,8 @@ def units_stage(
         with root.heartbeat(txn):
             taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
         parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
-        job, more = (
-            taken.job,
-            {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))},
-        )
+        job = taken.job
+        more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))

@@ -7,11 +7,10 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from penstock.compute.attach import cancel
 from penstock.compute.cluster import Cluster, read_cluster
 from penstock.compute.job import Job, JobFolder
 from penstock.compute.runner_process import __name__ as RUNNER
-from tests.servers.ray_nodes import TOKEN, RayNodes, ray_nodes
+from tests.servers.ray_nodes import RayNodes, ray_nodes
 from tests.servers.slurm import NODES, Slurm, end, parent_of, slurm, until
 
 from ..contest import ROOT
@@ -63,7 +62,7 @@ def places(folder: Path, sizes: Sizes, stack: ExitStack) -> Iterator[Place]:
         others = {"nodes": lambda: _node(daemons), "slurmctld": lambda: _head(daemons)}
         yield Place(name="Slurm", file=slurm_file(folder, daemons), others=others)
     if sizes.ray:
-        nodes = stack.enter_context(_ray())
+        nodes = stack.enter_context(ray_nodes())
         others = {"nodes": lambda: _ray_node(nodes), "head": lambda: _ray_head(nodes)}
         yield Place(name="Ray", file=ray_file(folder, nodes, 4), others=others)
 
@@ -162,22 +161,8 @@ def ray_cost(folder: Path, sizes: Sizes) -> Iterator[Row]:
         return
     place = folder / "ray-cost"
     place.mkdir()
-    with _ray() as nodes:
+    with ray_nodes() as nodes:
         yield _cost_on("Ray", read_cluster(ray_file(place, nodes, 2)), folder, sizes)
-
-
-@contextmanager
-def _ray() -> Iterator[RayNodes]:
-    with tempfile.TemporaryDirectory(prefix="ray-") as place:  # short, for Ray's sockets
-        os.environ.update(
-            RAY_AUTH_MODE="token",
-            RAY_AUTH_TOKEN=TOKEN,
-            RAY_USAGE_STATS_ENABLED="0",
-            RAY_TMPDIR=place,
-            PYTHONPATH=str(ROOT),
-        )
-        with ray_nodes(Path(place)) as nodes:
-            yield nodes
 
 
 def ray_file(folder: Path, nodes: RayNodes, number: int) -> Path:

@@ -1,7 +1,5 @@
 """The clusters on which the demo runs: each is started, hit while a job's runners work, and begun again."""
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,16 +163,8 @@ def on_slurm(folder: Path) -> Iterator[OnSlurm]:
 @contextmanager
 def on_ray(folder: Path) -> Iterator[OnRay]:
     """Yield a fresh Ray. folder: empty."""
-    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # sockets have short paths
-        os.environ.update(
-            RAY_AUTH_MODE="token",
-            RAY_AUTH_TOKEN=TOKEN,
-            RAY_USAGE_STATS_ENABLED="0",
-            RAY_TMPDIR=short,
-            PYTHONPATH=str(REPOSITORY),
-        )
-        with ray_nodes(Path(short), head_cpus=0) as nodes:
-            yield OnRay(folder, nodes)
+    with ray_nodes(head_cpus=0) as nodes:
+        yield OnRay(folder, nodes)
 
 
 CLUSTERS = {"ray": on_ray, "slurm": on_slurm}

@@ -2,17 +2,26 @@
 
 import json
 import os
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.servers.ports import free_port
 from tests.servers.slurm import until
 
 TOKEN = "planted-token-of-the-tests-0123456789"
+VARIABLES = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": TOKEN,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+}
+"""Variables of who asks the cluster, and of its nodes."""
 OURS = (b"runner_process", b"ray_driver", b"pool/worker.py")
 """Words of the commands of a job's processes."""
 STORE_BYTES = 80 * 2**20
@@ -119,11 +128,15 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(folder: Path, head_cpus: int = 2) -> Iterator[RayNodes]:
-    """Yield a fresh cluster; it ends with the block. folder: a short path, for sockets."""
-    nodes = RayNodes(folder, head_cpus)
-    try:
-        nodes.start()
-        yield nodes
-    finally:
-        nodes.kill_head()
+def ray_nodes(head_cpus: int = 2) -> Iterator[RayNodes]:
+    """Yield a fresh cluster, of which this process has the variables; both end with the block."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-") as folder,  # a short path, for sockets
+        patch.dict(os.environ, {**VARIABLES, "RAY_TMPDIR": folder}),
+    ):
+        nodes = RayNodes(Path(folder), head_cpus)
+        try:
+            nodes.start()
+            yield nodes
+        finally:
+            nodes.kill_head()

@@ -17,8 +17,6 @@ from ...media.unit import Unusable, dropped
 from ...source_formats import companions
 from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
 
-_NOT_THE_OBJECTS_FAULT = (Throttled, Transient)
-
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     """Return what the store says of a landed object. Raises: Unusable where it is another by now; StoreError."""
@@ -67,7 +65,7 @@ class WalkedPlace:
         if companions(format):
             try:
                 self._all = self._format.look(landing, list(landing.list()))
-            except _NOT_THE_OBJECTS_FAULT:
+            except (Throttled, Transient):
                 raise
             except PenstockError as error:
                 self._all = error
@@ -83,11 +81,7 @@ class WalkedPlace:
             raise self._all
         found = self._all or self._format.look(self.landing, [info])
         if info.key not in {one.key for one in found.infos}:
-            raise dropped(
-                "probe",
-                "type_not_taken",
-                f"it is not of the format {self._name}, or nothing beside it tells of it",
-            )
+            raise not_of(self._name)
         return found
 
     def has_samples(self, info: ObjectInfo) -> bool:

@@ -29,10 +29,11 @@ FORMATS = {
     "webdataset": ".formats.webdataset",
 }
 """Format -> its module."""
+_INDEXES = re.compile(r"(^|/)index\.json$|/\.penstock/export\.json$")
 COMPANIONS = {
     "energon": re.compile(r"(^|/)\.nv-meta/|\.tar\.idx$"),
-    "litdata": re.compile(r"^index\.json$"),
-    "mds": re.compile(r"^index\.json$"),
+    "litdata": _INDEXES,
+    "mds": _INDEXES,
     "megatron": re.compile(r"\.idx$"),
 }
 """Format whose objects are read with others of the place -> names of these others, which hold no samples."""

@@ -158,9 +158,12 @@ def put_index(
 
 def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Table:
     """Return keys, provenance and metadata of a part's rows. own: their keys, of which `keys` is the array."""
-    n, sources = len(keys), [] if isinstance(rows.sources, Repeated) else rows.sources
-    told = {name for source in sources for name in source}
-    known = {name: pa.array([one.get(name) for one in sources], pa.string()) for name in told}
+    n, sources = len(keys), rows.sources
+    if isinstance(sources, Repeated):
+        known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
+    else:
+        told = {name for source in sources for name in source}
+        known = {name: pa.array([one.get(name) for one in sources], pa.string()) for name in told}
     if own != rows.source_keys:
         known["source_key"] = _source_keys(rows, own)
     known |= {

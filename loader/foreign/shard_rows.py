@@ -149,11 +149,11 @@ def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str])
     n = len(run.edges) - 1
     if not n or run.field in without:
         return []
-    keys, nothing = NumberedKeys(run.prefix, run.first, n), Repeated(NO_METADATA, n)
+    keys = NumberedKeys(run.prefix, run.first, n)
     kind = tuple(names_of([run.field], info, keys[0]))
     edges = run.edges + start if start else run.edges
-    metadata = pa.table(dict(run.metadata)) if run.metadata else nothing
-    return [Rows(kind, keys, Repeated(info.key, n), metadata, nothing, edges)]
+    metadata = pa.table(dict(run.metadata)) if run.metadata else Repeated(NO_METADATA, n)
+    return [Rows(kind, keys, Repeated(info.key, n), metadata, Repeated(run.source, n), edges)]
 
 
 def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:

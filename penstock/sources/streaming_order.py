@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loader.dataset.names import escape_key
+from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.dataset.versions.version import Version
 from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
@@ -87,13 +89,14 @@ def rest_of(epoch: I64, step: int) -> I64:
     return left[left >= 0]
 
 
-def ordinals_of_numbers(version: Version, numbers: I64) -> I64:
-    """Return version ordinals, int64 [n], of numbers of an MDS dataset, which are its samples' keys.
+def ordinals_of_numbers(version: Version, numbers: I64, url: str) -> I64:
+    """Return version ordinals, int64 [n], of numbers of the MDS dataset at a URL: its samples' keys, or their ends.
 
-    Raises: InvalidRuntime for a number without a live sample.
+    Raises: InvalidRuntime for a number without a live sample, and for a URL that is not of the version's folders.
     """
     some, inverse = np.unique(numbers, return_inverse=True)
-    found = ordinals_of(version, [str(number) for number in some.tolist()])
+    front = _front(version, url)
+    found = ordinals_of(version, [f"{front}{number}" for number in some.tolist()])
     gone = some[found < 0]
     if len(gone):
         raise InvalidRuntime(
@@ -101,3 +104,28 @@ def ordinals_of_numbers(version: Version, numbers: I64) -> I64:
             "name a version that has them"
         )
     return found[inverse]
+
+
+def _front(version: Version, url: str) -> str:
+    """Return the text in front of the numbers in keys: "", or the folder of a place with splits that the URL ends with.
+
+    Raises: InvalidRuntime where it ends with none of them.
+    """
+    import pyarrow.compute as pc
+
+    fronts = set[str]()
+    files = [TableFile.from_json(entry) for entry in version.manifest["samples"] if entry["group"] == "keys"]
+    for table in get_tables(version.store, files, ["key"]):
+        parts = pc.extract_regex(table["key"], "^(?P<front>(?:.*/)?)[0-9]+$")
+        fronts.update(pc.unique(pc.struct_field(parts, "front").drop_null()).to_pylist())
+    if not fronts or "" in fronts:
+        return ""
+    place = f"/{escape_key(url.strip('/'))}/"
+    front = max((one for one in fronts if place.endswith(f"/{one}")), key=len, default="")
+    if not front:
+        some = ", ".join(sorted(fronts)[:5])
+        raise InvalidRuntime(
+            f"the keys of {version.name} are numbers behind {some}, and {url} ends with none of them: name the folder "
+            "of a split, as it lies in the place that was registered or imported"
+        )
+    return front

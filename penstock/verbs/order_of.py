@@ -66,7 +66,9 @@ def run(arguments: Namespace) -> Answer:
 def streaming_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `order-of mds`."""
     parser.add_argument("ref", help="version of the dataset's samples, registered or imported")
-    parser.add_argument("url", help="folder or bucket prefix of the dataset's index.json")
+    parser.add_argument(
+        "url", help="folder or bucket prefix of an index.json: the dataset's, or that of a split"
+    )
     parser.add_argument("--batch-size", type=int, required=True, help="samples of a rank's batch")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1, help="of a node (default: 1)")
@@ -93,6 +95,8 @@ def streaming_arguments(parser: ArgumentParser) -> None:
 
 def run_streaming(arguments: Namespace) -> Answer:
     """Store the list of the samples that an epoch of MosaicML streaming has yet to read."""
+    from loader.storage import open_store
+
     from ..sources.streaming_order import ordinals_of_numbers, rest_of, streaming_epoch
 
     for name in ("batch_size", "nodes", "ranks"):
@@ -115,7 +119,7 @@ def run_streaming(arguments: Namespace) -> Answer:
     }
     epoch = streaming_epoch(arguments.url, asked, arguments.python)
     numbers = rest_of(epoch.steps, arguments.step)
-    made = loader.listed(view, ordinals_of_numbers(version, numbers))
+    made = loader.listed(view, ordinals_of_numbers(version, numbers, open_store(arguments.url).url))
     batch = epoch.steps.shape[1]
     body = {
         "version": version.name,

@@ -276,9 +276,6 @@ def test_columns_that_would_be_lost_are_told(root, files, tmp_path):
     files.fill(tmp_path / "b", {"a b": "int", "a-b": "int", "text": "str"}, [row])
     with pytest.raises(InvalidSample, match="both be the metadata column 'a_b'"):
         register(root, "mds", tmp_path / "b", "b")
-    files.fill(tmp_path / "c/train", {"text": "str"}, [{"text": b""}])
-    with pytest.raises(InvalidStore, match=r"train/index\.json"):
-        register(root, "mds", tmp_path / "c", "c")
     (tmp_path / "d").mkdir()
     with pytest.raises(EmptyVersion):
         register(root, "mds", tmp_path / "d", "d")

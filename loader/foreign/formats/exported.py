@@ -86,15 +86,20 @@ class Exported(NamedTuple):
         return ForeignSample(key, sample.fields, metadata, source)
 
 
-def exported_at(store: Store, objects: Collection[ObjectInfo], *formats: str) -> Exported | None:
+def exported_at(
+    store: Store, objects: Collection[ObjectInfo], *formats: str, folder: str = ""
+) -> Exported | None:
     """Return the export that a place holds; None without one that is finished, or of another format.
+
+    folder: text in front of the keys of a folder of the place, which may be an export.
 
     Raises: Corrupt for a damaged note; StoreError.
     """
-    if all(info.key != NOTE for info in objects):
+    key = f"{folder}{NOTE}"
+    if all(info.key != key for info in objects):
         return None
     try:
-        note = parse_json_object(store.get(NOTE).data)
+        note = parse_json_object(store.get(key).data)
         if note["format"] not in formats:
             return None
         texts = [*note["fields"], *note["lost"], *(one for pair in note["columns"].items() for one in pair)]
@@ -102,7 +107,7 @@ def exported_at(store: Store, objects: Collection[ObjectInfo], *formats: str) ->
             raise TypeError("a name is no text")
         return Exported(frozenset(note["fields"]), dict(note["columns"]), frozenset(note["lost"]))
     except (DamagedJson, AttributeError, KeyError, TypeError) as error:
-        raise Corrupt(f"{store.url}/{NOTE} is no note of an export: {error!r}") from error
+        raise Corrupt(f"{store.url}/{key} is no note of an export: {error!r}") from error
 
 
 def _typed(value: Any, kind: str) -> Any:

@@ -1,30 +1,87 @@
-"""Rules that MDS and LitData share: an `index.json` in the place, offsets in front, names of fields and columns."""
+"""Rules that MDS and LitData share: an `index.json`, or one a split, offsets in front, names of fields and columns."""
 
+import posixpath
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...dataset.tables.columns import RESERVED_COLUMNS
-from ...errors import Corrupt, InvalidSample, InvalidStore
-from ...storage import Store
+from ...errors import Corrupt, InvalidSample
+from ...storage import ObjectInfo
+from .sample import ForeignRun, ForeignSample, ForeignTable, Found
 from .window import Window
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
+Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
+Of = TypeVar("Of")
 _NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 
 
-def has_index(store: Store, keys: Collection[str]) -> bool:
-    """Return whether a place has an index. Raises: InvalidStore where there are indexes below it alone."""
-    if INDEX in keys:
-        return True
-    if deeper := [key for key in keys if key.endswith(f"/{INDEX}")]:
-        raise InvalidStore(
-            f"{store.url} has no {INDEX}, and {deeper[0]} ({len(deeper)} such) below: register the folder of one"
-        )
-    return False
+class Folder(NamedTuple):
+    """A folder with an index, and what lies in it."""
+
+    prefix: str
+    """Text in front of its keys: "" of the place itself, "train/" of a split."""
+    objects: Mapping[str, ObjectInfo]
+    """Key behind the prefix -> the object, as the place has it."""
+
+    @property
+    def index_key(self) -> str:
+        """Key of its index in the place."""
+        return f"{self.prefix}{INDEX}"
+
+    @property
+    def split(self) -> str:
+        """The folder's name, which is the split of its samples; "" of the place itself."""
+        return posixpath.basename(self.prefix.rstrip("/"))
+
+
+def folders_in(infos: Sequence[ObjectInfo]) -> list[Folder]:
+    """Return the folders of a place that have an index, and are in no other such folder; by name."""
+    tops = {info.key.removesuffix(INDEX) for info in infos if posixpath.basename(info.key) == INDEX}
+    objects: dict[str, dict[str, ObjectInfo]] = {}
+    for info in infos:
+        top = next((one for one in _above(info.key) if one in tops), None)
+        if top is not None:
+            objects.setdefault(top, {})[info.key.removeprefix(top)] = info
+    return [Folder(top, some) for top, some in sorted(objects.items())]
+
+
+def _above(key: str) -> Iterator[str]:
+    """Yield the folders that an object is in, from the place itself on, as text in front of its key."""
+    yield ""
+    for slash in re.finditer("/", key):
+        yield key[: slash.end()]
+
+
+def split_reader(
+    folder: Folder, read: Callable[[Of], Iterator[Any]], *, named: bool
+) -> Callable[[Of], Iterator[Any]]:
+    """Return a reader of samples that tells their split, unless they do, and has the folder in front of their keys.
+
+    named: keys are the samples' own, no numbers, and stay.
+    """
+    if not folder.prefix:
+        return read
+    front, split = "" if named else folder.prefix, {"split": folder.split}
+
+    def samples(of: Of) -> Iterator[Any]:
+        for one in read(of):
+            if isinstance(one, ForeignRun):
+                yield one._replace(prefix=f"{front}{one.prefix}", source=split)
+            else:
+                told = {**split, **one.source} if one.source else split
+                yield one._replace(key=f"{front}{one.key}", source=told)
+
+    return samples
+
+
+def found_in(infos: Sequence[ObjectInfo], readers: Mapping[str, Reader]) -> Found:
+    """Return the objects that indexes tell of. readers: key of each -> its reader."""
+    return Found([info for info in infos if info.key in readers], lambda info: readers[info.key](info))
 
 
 def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:

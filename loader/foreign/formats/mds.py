@@ -1,6 +1,7 @@
 """MDS, the shards of MosaicML streaming, read where they lie: the index, and of each shard its offsets and sizes.
 
-A sample's key is its number in the dataset, in decimal. Numbers become metadata, everything else fields.
+A sample's key is its number in the dataset, in decimal, of a split behind its folder. Numbers become metadata,
+everything else fields.
 """
 
 import itertools
@@ -14,7 +15,17 @@ import numpy as np
 from ...errors import InvalidSample
 from ...storage import ObjectInfo, Span, Store
 from .exported import KEY, METADATA, Exported, exported_at
-from .indexed import INDEX, check_apart, column_name, corrupt, field_name, has_index, offsets_in
+from .indexed import (
+    Reader,
+    check_apart,
+    column_name,
+    corrupt,
+    field_name,
+    folders_in,
+    found_in,
+    offsets_in,
+    split_reader,
+)
 from .mds_index import NUMBERS_AS_TEXT, SCALARS, WORDS, Column, MdsShard, shards_in
 from .sample import ForeignSample, Found
 from .window import Window
@@ -48,14 +59,17 @@ class _Value(NamedTuple):
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
-    """Return the shards that the index of a place lists. Raises: as `shards_in`; InvalidStore; StoreError."""
-    objects = {info.key: info for info in infos}
-    if not has_index(store, objects):
-        return Found([], partial(samples, store, {}, None))
-    name = f"{store.url}/{INDEX}"
-    shards = {shard.key: shard for shard in shards_in(store.get(INDEX).data, name, objects)}
-    exported = exported_at(store, infos, "mds")
-    return Found([info for info in infos if info.key in shards], partial(samples, store, shards, exported))
+    """Return the shards that the index of a place lists, or of its splits. Raises: as `shards_in`; StoreError."""
+    readers = dict[str, Reader]()
+    for folder in folders_in(infos):
+        listed = shards_in(
+            store.get(folder.index_key).data, f"{store.url}/{folder.index_key}", folder.objects
+        )
+        shards = {folder.objects[shard.key].key: shard for shard in listed}
+        exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
+        read = partial(samples, store, shards, exported)
+        readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
+    return found_in(infos, readers)
 
 
 def samples(

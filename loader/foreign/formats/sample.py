@@ -53,6 +53,8 @@ class ForeignRun(NamedTuple):
     """int64 [samples + 1]: first byte of each in the object, and that behind the last."""
     metadata: Mapping[str, pa.Array] = NO_METADATA
     """Metadata column -> a value for each sample."""
+    source: Mapping[str, str] = NO_METADATA
+    """Provenance column -> the value of all of them."""
 
 
 class Found(NamedTuple):

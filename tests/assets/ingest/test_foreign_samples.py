@@ -221,6 +221,29 @@ def test_shards_with_an_index_and_plain_files_are_walked(
 
 
 @KEEPS
+@pytest.mark.parametrize("format", ["litdata", "mds"])
+def test_folders_with_an_index_are_splits(
+    format: str, keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place = tmp_path / "in"
+    for split in ("train", "val"):
+        if format == "mds":
+            mds_files.fill(place / split, {"text": "str"}, [{"text": split.encode()}])
+        else:
+            litdata_files.samples(place / split, {"text": "str"}, [[split.encode()]])
+    demo, batch = spec(keep, format), arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    version = root.open("demo@1")
+    assert stored(version, "text.txt") == {"train/0": b"train", "val/0": b"val"}
+    splits = version.samples().select("source_key", "split").collect()
+    assert dict(splits.iter_rows()) == {"train/0": "train", "val/0": "val"}
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert (record.counts["used"], record.counts.get("other", 0)) == (2, 0)
+
+
+@KEEPS
 def test_documents_are_samples_of_their_pair_of_files(
     keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:

@@ -42,11 +42,27 @@ def root(tmp_path):
 
 def test_numbers_are_keys_and_may_come_again(root):
     version = root.open("docs")
-    found = ordinals_of_numbers(version, np.array([10, 3, 10, 0]))
+    found = ordinals_of_numbers(version, np.array([10, 3, 10, 0]), "s3://b/mds/train")
     assert version.keys(found) == ["10", "3", "10", "0"]
     root.exclude("docs", ["3"], reason="bad")
     with pytest.raises(InvalidRuntime, match=r"docs@2 excludes 1 samples .* the first is 3: name a version"):
-        ordinals_of_numbers(root.open("docs"), np.array([10, 3]))
+        ordinals_of_numbers(root.open("docs"), np.array([10, 3]), "s3://b/mds")
+
+
+def test_numbers_of_a_split_are_behind_its_folder(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("docs") as writer:
+        for key in ("train/0", "train/1", "val/0", "en/train/0", "v1%2E2/0", "other"):
+            writer.add(key, {"txt": key})
+    version = root.open("docs")
+    for url, number, key in (
+        ("s3://b/mds/train", 1, "train/1"),
+        ("/mds/en/train/", 0, "en/train/0"),
+        ("s3://b/v1.2", 0, "v1%2E2/0"),
+    ):
+        assert version.keys(ordinals_of_numbers(version, np.array([number]), url)) == [key]
+    with pytest.raises(InvalidRuntime, match=r"behind en/train/, train/, v1%2E2/, val/, and s3://b/mds ends"):
+        ordinals_of_numbers(version, np.array([0]), "s3://b/mds")
 
 
 @pytest.mark.parametrize(

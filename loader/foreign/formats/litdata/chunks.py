@@ -1,6 +1,7 @@
 """LitData's optimized datasets, read where they lie: the index, and of each chunk its offsets, sizes and numbers.
 
-A sample's key is its number in the dataset, in decimal. Numbers become metadata, everything else fields, but for JSON.
+A sample's key is its number in the dataset, in decimal, of a split behind its folder. Numbers become metadata,
+everything else fields, but for JSON.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from ....errors import Corrupt, InvalidSample
 from ....json_text import DamagedJson, parse_json
 from ....storage import ObjectInfo, Span, Store
 from ..exported import KEY, METADATA, TOLD_BYTES, Exported, exported_at
-from ..indexed import INDEX, Int64s, corrupt, has_index, offsets_in
+from ..indexed import Int64s, Reader, corrupt, folders_in, found_in, offsets_in, split_reader
 from ..sample import RUN_SAMPLES, ForeignRun, ForeignSample, Found
 from ..window import Window
 from .arrow_rows import table_rows
@@ -24,15 +25,17 @@ OBJECTS_PER_SHARD = 1
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
-    """Return the chunks that the index of a place lists. Raises: as `index_of`; InvalidStore; StoreError."""
-    objects = {info.key: info for info in infos}
-    if not has_index(store, objects):
-        return Found([], partial(samples, store, LitDataIndex({}, (), False), None))
-    exported = exported_at(store, infos, "litdata")
-    index = index_of(store.get(INDEX).data, f"{store.url}/{INDEX}", objects, exported)
-    return Found(
-        [info for info in infos if info.key in index.chunks], partial(samples, store, index, exported)
-    )
+    """Return the chunks that the index of a place lists, or of its splits. Raises: as `index_of`; StoreError."""
+    readers = dict[str, Reader]()
+    for folder in folders_in(infos):
+        exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
+        told = store.get(folder.index_key).data
+        index = index_of(told, f"{store.url}/{folder.index_key}", folder.objects, exported).below(
+            folder.prefix
+        )
+        read = partial(samples, store, index, exported)
+        readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=exported is not None))
+    return found_in(infos, readers)
 
 
 def samples(

@@ -81,6 +81,10 @@ class LitDataIndex(NamedTuple):
     is_tokens: bool
     """True where a sample is its tokens, without the length in front."""
 
+    def below(self, prefix: str) -> "LitDataIndex":
+        """Return the same index, of chunks with a text in front of their keys."""
+        return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
+
 
 def index_of(
     data: bytes, name: str, objects: Mapping[str, ObjectInfo], exported: Exported | None

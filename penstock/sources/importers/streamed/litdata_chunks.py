@@ -1,13 +1,13 @@
 """Compressed LitData chunks: each is decompressed whole, then read as `litdata`, which can be registered.
 
-Keys, fields and columns are those of `litdata`. The place is the folder of one `index.json`. LitData compresses whole
-chunks, frames of some samples, each sample by itself, or the buffers of a table.
+Keys, fields and columns are those of `litdata`, and so are places and their splits. LitData compresses whole chunks,
+frames of some samples, each sample by itself, or the buffers of a table.
 """
 
 import itertools
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import INDEX, has_index
+from loader.foreign.formats.indexed import Folder, folders_in, split_reader
 from loader.foreign.formats.litdata.chunks import samples
 from loader.foreign.formats.litdata.litdata_index import LitDataIndex, index_of
 from loader.foreign.formats.object_file import opened
@@ -35,27 +35,36 @@ _HEAD = struct.Struct("<8sHHIII")
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed chunks that the index lists. Raises: InvalidStore; as `index_of`; StoreError."""
-    objects = {info.key: info for info in infos}
-    if not has_index(store, objects):
-        return Readable([], lambda info: [], lambda run: iter(()))
-    name = f"{store.url}/{INDEX}"
+    """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
+    runs, readers = dict[str, Run](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    for folder in folders_in(infos):
+        index, level, sizes = _index_of(store, folder)
+        for key, chunk in index.chunks.items():
+            info = folder.objects[key.removeprefix(folder.prefix)]
+            runs[key] = Run(info, 0, chunk.n_samples, sizes[key])
+        read = partial(_samples, store, index, level, sizes)
+        readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
+    return Readable(
+        [info for info in infos if info.key in runs],
+        lambda info: [runs[info.key]],
+        lambda run: readers[run.info.key](run),
+    )
+
+
+def _index_of(store: Store, folder: Folder) -> tuple[LitDataIndex, str, dict[str, int]]:
+    """Return an index, the unit that is compressed, and key of a chunk -> its size there. Raises: as `look`."""
+    name, objects = f"{store.url}/{folder.index_key}", folder.objects
     try:
-        told = parse_json_object(store.get(INDEX).data)
+        told = parse_json_object(store.get(folder.index_key).data)
         level = _level(told["config"], name)
-        sizes = {one["filename"]: one["chunk_bytes"] for one in told["chunks"]}
+        sizes = {f"{folder.prefix}{one['filename']}": one["chunk_bytes"] for one in told["chunks"]}
         if level == "chunk":  # sizes in the index are of chunks before they were compressed
             for one in told["chunks"]:
                 one["chunk_bytes"] = objects[one["filename"]].nbytes if one["filename"] in objects else 0
         data = json.dumps(told | {"config": told["config"] | {"compression": None, "ipc_compression": None}})
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
-    index = index_of(data.encode(), name, objects, None)
-    return Readable(
-        [info for info in infos if info.key in index.chunks],
-        lambda info: [Run(info, 0, index.chunks[info.key].n_samples, sizes[info.key])],
-        partial(_samples, store, index, level, sizes),
-    )
+    return index_of(data.encode(), name, objects, None).below(folder.prefix), level, sizes
 
 
 def _level(config: dict[str, Any], name: str) -> str:

@@ -1,16 +1,17 @@
 """Compressed MDS shards of MosaicML streaming: each is decompressed whole, then read as `mds`, which can be registered.
 
-Keys, fields and columns are those of `mds`. The place is the folder of one `index.json`.
+Keys, fields and columns are those of `mds`, and so are places and their splits.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple, cast
 
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import INDEX
+from loader.foreign.formats.indexed import folders_in, split_reader
 from loader.foreign.formats.mds import samples
 from loader.foreign.formats.mds_index import MdsShard, shards_in
 from loader.foreign.formats.object_file import opened
@@ -37,22 +38,23 @@ class _Compressed(NamedTuple):
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return the compressed shards that the index lists.
+    """Return the compressed shards that the index lists, or of splits.
 
     Raises: InvalidStore where one is not compressed, or as no codec of Arrow's does; Corrupt; StoreError.
     """
-    objects = {info.key: info for info in infos}
-    if INDEX not in objects:
-        return Readable([], lambda info: [], lambda run: iter(()))
-    shards = _shards(store.get(INDEX).data, f"{store.url}/{INDEX}", objects)
+    shards, readers = dict[str, _Compressed](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    for folder in folders_in(infos):
+        listed = _shards(store.get(folder.index_key).data, f"{store.url}/{folder.index_key}", folder.objects)
+        shards |= (found := {folder.objects[key].key: shard for key, shard in listed.items()})
+        readers |= dict.fromkeys(found, split_reader(folder, partial(_samples, store, found), named=False))
     return Readable(
         [info for info in infos if info.key in shards],
         lambda info: [Run(info, 0, shards[info.key].shard.n_samples, shards[info.key].shard.nbytes)],
-        lambda run: _samples(store, shards[run.info.key], run.info),
+        lambda run: readers[run.info.key](run),
     )
 
 
-def _shards(data: bytes, name: str, objects: dict[str, ObjectInfo]) -> dict[str, _Compressed]:
+def _shards(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> dict[str, _Compressed]:
     """Return the shards of an index by their objects. Raises: Corrupt; InvalidStore."""
     codecs, raw = dict[str, str](), dict[str, ObjectInfo]()
     keys = dict[str, str]()
@@ -79,8 +81,9 @@ def _shards(data: bytes, name: str, objects: dict[str, ObjectInfo]) -> dict[str,
     return {keys[one.key]: _Compressed(one._replace(key=keys[one.key]), codecs[one.key]) for one in found}
 
 
-def _samples(store: Store, told: _Compressed, info: ObjectInfo) -> Iterator[ReadSample]:
+def _samples(store: Store, shards: Mapping[str, _Compressed], run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt with the byte, decompressed; InvalidSample; Changed; StoreError."""
+    info, told = run.info, shards[run.info.key]
     shard = told.shard
     if shard.nbytes > SHARD_BYTES:
         raise InvalidSample(

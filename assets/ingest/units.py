@@ -84,7 +84,7 @@ def units_stage(
         with root.heartbeat(txn):
             taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
         parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
-        job = taken.job
+        jobs = taken.jobs
         more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
     else:
         with root.heartbeat(txn):
@@ -98,7 +98,7 @@ def units_stage(
                 waiting=staging_of(store, spec.name, partition, spec.policy),
             )
             cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, progress, tell)
-        job, refusals = cut.job, [*refusals, *cut.refusals]
+        jobs, refusals = [cut.job], [*refusals, *cut.refusals]
         reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), cut.short_shots
         parts, rows = ([], []) if reason else (cut.parts, cut.rows)
     if not parts:
@@ -133,7 +133,7 @@ def units_stage(
         },
     )
     published = append_record(store, record, after=earlier)
-    if job is not None:
+    for job in jobs:
         discard(compute, job)
     clear_staging(store, spec.name, partition)
     if newest is not None and newest.verdict == "published":
@@ -161,7 +161,7 @@ def _of_format(
     if spec.format in read_formats():
         from .formats.read_samples import write_read  # which other formats do without
 
-        return write_read(root, landing, *given, labels)
+        return write_read(root, landing, compute, *given, labels)
     from .formats.foreign_samples import write_walked
 
     return replace(write_walked(root, landing, compute, *given), labels=labels)

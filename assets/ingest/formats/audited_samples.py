@@ -4,22 +4,17 @@ A worker does it: an object that kills or holds its reader costs itself alone.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from loader.dataset.columnar.choices import Options
-from loader.errors import Changed, PenstockError, Throttled, Transient
 from loader.storage import Store
 
-from ...joined_objects import JoinedObjects
 from ...media.media_table import media_row
-from ...media.unit import dropped, rejected
-from ...source_formats import JOINED, read_formats
-from .read_samples import ReadPlace
+from ...media.unit import dropped
+from ...source_formats import read_formats
+from .read_place import read_place
 from .sample_facts import Row
-from .walked_objects import WalkedPlace, landed_info
-
-_places: dict[str, ReadPlace | WalkedPlace] = {}
-"""Batch -> its place: of one batch, in each worker."""
+from .walked_objects import landed_info, refused_where_unreadable, walked_place
 
 
 def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, Any], batch: str) -> Row:
@@ -30,21 +25,10 @@ def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, A
 
     Raises: Unusable; Throttled; Transient.
     """
-    try:
-        if batch not in _places:
-            _places.clear()
-            options = Options.from_json(dict(choices))
-            place = ReadPlace if format in read_formats() else WalkedPlace
-            seen = cast(Store, JoinedObjects(landing, format, options)) if format in JOINED else landing
-            _places[batch] = place(seen, format, options)
-        found = _places[batch]
+    with refused_where_unreadable("probe"):
+        place_of = read_place if format in read_formats() else walked_place
+        found = place_of(batch, landing, format, Options.from_json(dict(choices)))
         if not found.has_samples(landed_info(found.landing, raw)):
             raise dropped("probe", "no_samples", "it holds no sample")
-    except (Throttled, Transient):
-        raise
-    except Changed as error:
-        raise dropped("fetch", Changed.__name__, error) from error
-    except PenstockError as error:
-        raise rejected("probe", type(error).__name__, error) from error
     facts = {"mime": raw["mime"], "kind": format, "nbytes": raw["nbytes"], "container": format}
     return media_row(facts) | {"key": raw["key"], "sha256": raw["sha256"]}

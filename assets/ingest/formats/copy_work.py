@@ -12,7 +12,7 @@ from penstock.sources.importing.span_blocks import read_fields
 from penstock.sources.importing.span_units import samples_in
 
 from .sample_facts import Row, Taking, unit_row
-from .walked_objects import landed_info, place_of, samples_of
+from .walked_objects import landed_info, samples_of, walked_place
 
 _BYTES_PER_S = 50e6
 """Bytes that are copied in a second, about."""
@@ -55,7 +55,7 @@ class CopiedPart:
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     """Copy a run of samples. Raises: Unusable for an object that is another by now; as the format; StoreError."""
     landing, taking = node.open(task.landing), task.taking
-    place = place_of(task.txn, landing, taking.format, taking.options)
+    place = walked_place(task.txn, landing, taking.format, taking.options)
     infos = [landed_info(landing, raw) for raw in task.raws]
     (shard,) = shards_of(infos, len(infos))
     rows = place.rows(shard)[task.run]

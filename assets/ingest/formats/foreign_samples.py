@@ -15,20 +15,18 @@ import loader
 from loader.dataset.tables import columns
 from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_place
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
-from loader.errors import StoreError
 from loader.foreign.groups import groups_of
 from loader.foreign.parts import objects_of, put_parts
 from loader.foreign.shard_rows import Rows, Shard, shards_of
 from loader.storage import Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
-from penstock.compute.local_blocks import blocks_of, discard
 from penstock.compute.pool import Compute
-from penstock.stages import fingerprint
 
 from ...spec import DatasetSpec
 from .copy_work import COPY, CopiedPart, CopyTask
 from .sample_facts import Row, Taken, Taking, unit_row
+from .sample_jobs import not_written, outcomes_of, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
 
 _AT_ONCE = 8
@@ -64,17 +62,11 @@ def write_walked(
     )
     taking = Taking.of(spec, provenance)
     if not spec.in_place:
-        job: Job[CopyTask, CopiedPart] = Job(
-            store=root.store,
-            work=COPY,
-            about=f"{spec.name}/units/{provenance['partition']}",
-            fingerprint=fingerprint(
-                txn, sorted(group_of.items()), [raws[one.key]["sha256"] for one in infos]
-            ),
-            stores=[landing, root.store],
-        )
+        whole = [raws[one.key]["sha256"] for one in infos]
+        decides = txn, sorted(group_of.items()), whole
+        job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
         parts, rows = _copied(compute, job, list(_tasks(job, txn, walked, group_of, raws, taking, spec)))
-        return Taken(parts=parts, rows=rows, refusals=refusals, job=job)
+        return Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job])
     samples = [list(samples_of(taking, shard, rows, raws)) for shard, rows in walked]
     bare, foreign = _put_in_place(root, landing, txn, walked, samples, group_of, raws)
     kinds = [modality_of(set(rows.fields)) for _, rows in walked]
@@ -119,15 +111,12 @@ def _copied(
 ) -> tuple[list[tuple[str, loader.Part]], list[Row]]:
     """Return (kind and part, rows of samples) of runs that workers, or nodes, have copied. Raises: StoreError."""
     parts, rows = list[tuple[str, loader.Part]](), list[Row]()
-    for block in blocks_of(compute, job, lambda: tasks):
-        for task, outcome in zip(tasks[block.first :], block.outcomes, strict=False):
-            if outcome.value is None:
-                discard(compute, job)  # or the next run would find the same failure
-                why = outcome.error.summary if outcome.error else "no result"
-                raise StoreError(f"the samples of {task.raws[0]['key']!r} could not be copied: {why}")
-            part = loader.Part.from_json(outcome.value.part)
-            parts.append((outcome.value.rows[0]["kind"], part))
-            rows += outcome.value.rows
+    for task, outcome in outcomes_of(compute, job, tasks):
+        if outcome.value is None:
+            raise not_written(compute, [job], task.raws[0]["key"], outcome)
+        part = loader.Part.from_json(outcome.value.part)
+        parts.append((outcome.value.rows[0]["kind"], part))
+        rows += outcome.value.rows
     return parts, rows
 
 

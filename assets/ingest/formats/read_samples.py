@@ -1,87 +1,47 @@
-"""Samples of a batch whose raw objects an importer reads: tables, records, logs of robots. They are copied."""
+"""Samples of a batch whose raw objects an importer reads: tables, records, logs of robots. Workers copy them.
 
-import secrets
+A unit is neighbouring objects, of about a shard's bytes. Its worker knows neither the class names of other units nor
+which fields all samples have: units that do not fit are read again, under other names.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import loader
-from loader.dataset.columnar.choices import Options
-from loader.dataset.columnar.column_names import duplicate_key
-from loader.dataset.names import key_hash
-from loader.dataset.shards.part import part_rows
+from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
-from loader.dataset.writing.spill import Sample
-from loader.errors import PenstockError, Throttled, Transient
-from loader.storage import ObjectInfo, Store
+from loader.errors import FieldMismatch
+from loader.foreign.groups import groups_of
+from loader.foreign.shard_rows import Rows
+from loader.storage import Store
 from penstock.card.counting.classes import modality_of
-from penstock.sources import importer_named
-from penstock.sources.importing.importer import Importer, Readable
-from penstock.sources.importing.read_units import ReadUnit, UnitReader
-from penstock.sources.importing.spilled import Spilled, SpilledUnit
-from penstock.sources.importing.unit_writer import UnitWriter
+from penstock.compute.job import Job, store_url
+from penstock.compute.local_blocks import discard
+from penstock.compute.pool import Compute
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
-from ...source_formats import companions
 from ...spec import DatasetSpec
-from .sample_facts import Row, Taken, Taking, key_in_dataset, metadata_of, source_of, unit_row
-from .walked_objects import fresh_objects, not_of
+from .read_work import READ, ReadParts, ReadTask
+from .sample_facts import Row, Taken, Taking, unit_row
+from .sample_jobs import not_written, outcomes_of, units_job
+from .walked_objects import fresh_objects
 
+_LEAST_BYTES = DEFAULT_SHARD_BYTES // 4096
+"""Bytes that an object counts at least: a unit has 4,096 of them at most."""
+_OF_THE_OBJECT = ("crashed", "memory", "timeout")
+"""Codes of failures that leave no word of the object that is to blame."""
 
-class ReadPlace:
-    """Raw objects of one format where they landed."""
-
-    def __init__(self, landing: Store, format: str, options: Options) -> None:
-        """Costs a listing where others of the place tell of an object. Raises: StoreError."""
-        found = importer_named(format)
-        assert found is not None, format
-        self._importer: Importer = found
-        self.landing, self._format, self._options = landing, format, options
-        self._files = landing.place if isinstance(landing, JoinedObjects) else landing
-        self._all: Readable | PenstockError | None = None
-        self._keys = frozenset[str]()
-        if companions(format):
-            try:
-                if isinstance(landing, JoinedObjects):
-                    self._all = landing.readable()
-                else:
-                    self._all = self._importer.look(landing, list(landing.list()), options)
-                self._keys = frozenset(info.key for info in self._all.infos)
-            except (Throttled, Transient):
-                raise
-            except PenstockError as error:
-                self._all = error
-
-    def readable(self, info: ObjectInfo) -> Readable:
-        """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
-        if isinstance(self._all, PenstockError):
-            raise self._all
-        found = self._all or self._importer.look(self._files, [info], self._options)
-        if not (info.key in self._keys if self._all else found.infos):
-            raise not_of(self._format)
-        return found
-
-    def has_samples(self, info: ObjectInfo) -> bool:
-        """Read an object to its end; return whether it holds a sample. Raises: as `samples`."""
-        return sum(1 for _ in self.samples(info)) > 0
-
-    def samples(self, info: ObjectInfo) -> Iterator[Sample]:
-        """Yield the samples of an object, checked. Raises: as the format; Unusable; DuplicateKey."""
-        readable, seen = self.readable(info), set[bytes]()
-        reader = UnitReader(self._files, readable, self._options, (), [])
-        for sample in reader(ReadUnit(info.key, list(readable.runs(info)))):
-            if (hashed := key_hash(sample.key)) in seen:
-                raise duplicate_key(sample.key, info.key)
-            seen.add(hashed)
-            yield sample
+Made = tuple[ReadTask, ReadParts]
+"""Unit, with those of its objects that were read, and its samples."""
 
 
 def write_read(
     root: loader.Root,
     landing: Store,
+    compute: Compute,
     spec: DatasetSpec,
     txn: str,
     audits: Sequence[Row],
@@ -93,55 +53,144 @@ def write_read(
     """Write the parts of the admitted objects.
 
     published: sha256 -> where these bytes are in the dataset. labels: class names of the dataset, in the order of their
-    numbers; empty for none. Scratch holds all samples.
+    numbers; empty for none.
 
-    Raises: FieldMismatch for samples without a field that all of the
-    dataset have; as the format; StoreError.
+    Raises: FieldMismatch for samples without a field that all of the dataset have; as the format; StoreError.
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
-    place, names = ReadPlace(landing, spec.format, spec.sources[0].choices), list(labels)
-    taking = Taking.of(spec, provenance)
+    files = landing.place if isinstance(landing, JoinedObjects) else landing  # a worker joins them again
     newest = root.state.newest(spec.name)
     known = root.open(newest.id).manifest["groups"] if newest else {}
-    facts = dict[str, Mapping[str, Any]]()
-    with closing(Spilled()) as spilled:
-        for info in infos:
-            readable = place.readable(info)
-            facts.update(readable.facts)
-            found = readable.labels or ()
-            if list(found[: len(names)]) != names[: len(found)]:
-                why = f"its class names are {list(found)}, the dataset's {names}: make another dataset of it"
-                raw = raws[info.key]
-                refusals.append(refusal_row(info.key, raw["sha256"], rejected("cut", "other_classes", why)))
-                continue
-            names = max(names, list(found), key=len)
-            for sample in place.samples(info):
-                spilled.add(_taken(taking, raws[info.key], sample))
-        if not spilled.kinds:
-            return Taken(refusals=refusals, labels=names)
-        group_of = spilled.group_of(known).__getitem__
-        write = UnitWriter[SpilledUnit](
-            root.store, txn, _drained, group_of, DEFAULT_SHARD_BYTES, secrets.token_hex(8)
-        )
-        written = write(SpilledUnit(spilled))
-    parts, rows = list[tuple[str, loader.Part]](), list[Row]()
-    for part in written.parts:
+    task = ReadTask(
+        landing=store_url(files),
+        root=store_url(root.store),
+        txn=txn,
+        groups={group: sorted(body["field_nbytes"]) for group, body in known.items()},
+        taking=Taking.of(spec, provenance),
+        limit_s=spec.max_work_timeout_s,
+    )
+    batch = _Batch(compute, root, files, spec, provenance["partition"], refusals)
+    units = enumerate(_units([raws[info.key] for info in infos]))
+    made = batch.read([replace(task, name=f"{number:05d}", raws=some) for number, some in units])
+    names, made = batch.with_labels(made, labels)
+    made = batch.in_groups(made, known)
+    parts, rows = list[tuple[str, Part]](), list[Row]()
+    for part in (Part.from_json(one) for _, found in made for one in found.parts):
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
         rows += (unit_row(row["key"], kind, part.id, row) for row in part_rows(root.store, part))
-    return Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts)
+    facts = {name: told for _, found in made for name, told in found.facts.items()}
+    return Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs)
 
 
-def _drained(unit: SpilledUnit) -> Iterator[Sample]:
-    return unit.spilled.drain()
+def _units(raws: Sequence[Row]) -> Iterator[list[Row]]:
+    """Yield neighbours of a shard's bytes at most; a larger object is alone."""
+    some, total = list[Row](), 0
+    for raw in raws:
+        nbytes = max(raw["nbytes"], _LEAST_BYTES)
+        if some and total + nbytes > DEFAULT_SHARD_BYTES:
+            yield some
+            some, total = [], 0
+        some.append(raw)
+        total += nbytes
+    if some:
+        yield some
 
 
-def _taken(taking: Taking, raw: Row, sample: Sample) -> Sample:
-    """Return a sample as the dataset takes it."""
-    source_key = sample.source.get("source_key", sample.key)
-    return replace(
-        sample,
-        key=key_in_dataset(raw, source_key, max(map(len, sample.fields))),
-        metadata=metadata_of(raw, sample.metadata, modality_of(set(sample.fields))),
-        source={**sample.source, **source_of(taking, raw, source_key, sample.source)},
-    )
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch that is read."""
+
+    compute: Compute
+    root: loader.Root
+    files: Store
+    spec: DatasetSpec
+    partition: str
+    refusals: list[Row]
+    jobs: list[Job[Any, Any]] = field(default_factory=list)
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Made]:
+        """Return the samples of units, in their order.
+
+        A unit that kills or holds its worker is read in halves, until its object is alone, which is refused.
+
+        Raises: StoreError.
+        """
+        made, left = list[Made](), list(tasks)
+        while left:
+            decides = [[one.name, one.groups, [raw["sha256"] for raw in one.raws]] for one in left]
+            job = units_job(READ, self.root, self.files, self.spec, self.partition, left[0].txn, decides)
+            self.jobs.append(job)
+            halves = list[ReadTask]()
+            for task, outcome in outcomes_of(self.compute, job, left):
+                if outcome.value is not None:
+                    self.refusals.extend(outcome.value.refusals)
+                    lost = {row["key"] for row in outcome.value.refusals}
+                    sound = [raw for raw in task.raws if raw["key"] not in lost]
+                    made.append((replace(task, raws=sound), outcome.value))
+                elif outcome.error is None or outcome.error.code not in _OF_THE_OBJECT:
+                    raise not_written(self.compute, self.jobs, task.raws[0]["key"], outcome)
+                elif len(task.raws) == 1:
+                    self._refuse(task.raws[0], outcome.error.code, outcome.error.summary)
+                else:
+                    half = len(task.raws) // 2
+                    halves.append(replace(task, name=f"{task.name}a", raws=task.raws[:half]))
+                    halves.append(replace(task, name=f"{task.name}b", raws=task.raws[half:]))
+            left = halves
+        return _in_order(made)
+
+    def with_labels(self, made: Sequence[Made], labels: Sequence[str]) -> tuple[list[str], list[Made]]:
+        """Return the class names of the dataset, and the samples of objects that have these. Raises: StoreError."""
+        names, fits, again = list(labels), list[Made](), list[ReadTask]()
+        for task, found in made:
+            sound = list[Row]()
+            for raw in task.raws:
+                own = found.labels.get(raw["key"], [])
+                if own[: len(names)] == names[: len(own)]:
+                    names = max(names, own, key=len)
+                    sound.append(raw)
+                else:
+                    why = f"its class names are {own}, the dataset's {names}: make another dataset of it"
+                    self._refuse(raw, "other_classes", why)
+            if len(sound) == len(task.raws):
+                fits.append((task, found))
+            elif sound:
+                again.append(replace(task, name=f"{task.name}l", raws=sound))
+        return names, _in_order([*fits, *self.read(again)])
+
+    def in_groups(self, made: Sequence[Made], known: Mapping[str, Mapping[str, Any]]) -> list[Made]:
+        """Return the samples, all fields in the groups of the whole batch. Raises: FieldMismatch; StoreError."""
+        kinds = dict[tuple[str, ...], Rows]()
+        for _, found in made:
+            for names, key, of in found.kinds:
+                kinds.setdefault(tuple(names), Rows(tuple(names), [key], [of]))
+        if not kinds:
+            return []
+        try:
+            group_of = groups_of([kinds[kind] for kind in sorted(kinds)], known)
+        except FieldMismatch:
+            for job in self.jobs:
+                discard(self.compute, job)
+            raise
+        groups = dict[str, list[str]]()
+        for name, group in sorted(group_of.items()):
+            groups.setdefault(group, []).append(name)
+        fits, again = list[Made](), list[ReadTask]()
+        for task, found in made:
+            if _lies_in(group_of, found):
+                fits.append((task, found))
+            else:
+                again.append(replace(task, name=f"{task.name}s", groups=groups))
+        return _in_order([*fits, *self.read(again)])
+
+    def _refuse(self, raw: Row, code: str, why: str) -> None:
+        self.refusals.append(refusal_row(raw["key"], raw["sha256"], rejected("cut", code, why)))
+
+
+def _lies_in(group_of: Mapping[str, str], found: ReadParts) -> bool:
+    shards = [shard for one in found.parts for shard in Part.from_json(one).shards]
+    return all(group_of[name] == shard.group for shard in shards for name in shard.field_nbytes)
+
+
+def _in_order(made: Sequence[Made]) -> list[Made]:
+    return sorted(made, key=lambda one: one[0].name)

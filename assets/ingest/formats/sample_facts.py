@@ -39,8 +39,8 @@ class Taken:
     """Table of objects that stay in place, plain JSON; None for none."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts of it that the format tells."""
-    job: Job[Any, Any] | None = None
-    """The job that copied, whose folder may go once the batch is on record; None for none."""
+    jobs: Sequence[Job[Any, Any]] = ()
+    """The jobs that wrote, whose folders may go once the batch is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

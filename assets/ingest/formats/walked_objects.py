@@ -1,6 +1,7 @@
 """Raw objects of walked formats where they landed, and what is known of their samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
 
 from ...media.objects import refusal_row
-from ...media.unit import Unusable, dropped
+from ...media.unit import Unusable, dropped, rejected
 from ...source_formats import companions
 from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
 
@@ -45,6 +46,19 @@ def fresh_objects(
         except Unusable as unusable:
             refusals.append(refusal_row(row["key"], row["sha256"], unusable))
     return sorted(infos, key=lambda info: info.key), refusals
+
+
+@contextmanager
+def refused_where_unreadable(stage: str) -> Iterator[None]:
+    """Raise the error of an object as its refusal. stage: of the refusal. Raises: Unusable; Throttled; Transient."""
+    try:
+        yield
+    except (Throttled, Transient):
+        raise
+    except Changed as error:
+        raise dropped("fetch", Changed.__name__, error) from error
+    except PenstockError as error:
+        raise rejected(stage, type(error).__name__, error) from error
 
 
 def not_of(format: str) -> Unusable:
@@ -98,7 +112,7 @@ _places: dict[str, WalkedPlace] = {}
 """Batch -> its place: of one batch, in each worker."""
 
 
-def place_of(batch: str, landing: Store, format: str, options: Options) -> WalkedPlace:
+def walked_place(batch: str, landing: Store, format: str, options: Options) -> WalkedPlace:
     """Return the place of a batch, which a process looks at once. Raises: StoreError.
 
     batch: text that no other batch has.

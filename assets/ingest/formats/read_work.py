@@ -1,0 +1,149 @@
+"""Reading of samples as a work: a node reads neighbouring raw objects, and writes their samples as parts."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
+from loader.dataset.writing.spill import Sample
+from loader.errors import FieldMismatch
+from penstock.card.counting.classes import modality_of
+from penstock.compute.work import Node, Work
+from penstock.sources.importing.spilled import Spilled, SpilledUnit
+from penstock.sources.importing.unit_writer import UnitWriter
+
+from ...media.objects import refusal_row
+from ...media.unit import Unusable
+from .read_place import ReadPlace, read_place
+from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
+from .walked_objects import landed_info, refused_where_unreadable
+
+_BYTES_PER_S = 20e6
+"""Bytes that are read in a second, about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask:
+    """Neighbouring raw objects of a batch."""
+
+    landing: str
+    """URL of their store."""
+    root: str
+    """URL of the store that takes the parts."""
+    txn: str
+    """Transaction of the parts."""
+    name: str = ""
+    """Name of the first part in its transaction."""
+    raws: list[Row] = field(default_factory=list)
+    """Rows of the landed objects, by key."""
+    groups: dict[str, list[str]]
+    """Group -> its fields, of those that are known."""
+    taking: Taking
+    """Rules by which the dataset takes the samples."""
+    limit_s: float
+    """Seconds that the unit may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadParts:
+    """Samples of a unit."""
+
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """The parts as JSON; none where the samples do not fit the known groups."""
+    kinds: list[tuple[list[str], str, str]] = field(default_factory=list)
+    """Fields, sorted, of samples, and the key of the first one with these, and of its object."""
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    """Key of an object -> its class names, of those that have some."""
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Field -> facts of it that the format tells."""
+    refusals: list[Row] = field(default_factory=list)
+    """Rows of refused objects."""
+
+
+def read_samples(task: ReadTask, node: Node) -> ReadParts:
+    """Read the samples of raw objects, and write those of all that can be read. Scratch holds them.
+
+    Raises: InvalidSample for what no part may hold; StoreError.
+    """
+    place = read_place(task.txn, node.open(task.landing), task.taking.format, task.taking.options)
+    raws, refusals = list(task.raws), list[Row]()
+    while True:
+        made = ReadParts(refusals=refusals)
+        with closing(Spilled()) as spilled:
+            try:
+                for raw in raws:
+                    for sample in _samples(place, raw, made):
+                        spilled.add(_taken(task.taking, raw, sample))
+            except Unusable as unusable:
+                raws.remove(raw)
+                refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
+                continue  # without it: some of its samples are there by now
+            return replace(made, **_written(task, node, spilled))
+
+
+def _samples(place: ReadPlace, raw: Row, made: ReadParts) -> Iterator[Sample]:
+    """Yield the samples of an object; tell its class names and facts. Raises: Unusable; Throttled; Transient."""
+    with refused_where_unreadable("cut"):
+        info = landed_info(place.landing, raw)
+        readable = place.readable(info)
+        made.facts.update({name: dict(facts) for name, facts in readable.facts.items()})
+        if readable.labels:
+            made.labels[info.key] = list(readable.labels)
+        yield from place.samples(info)
+
+
+def _written(task: ReadTask, node: Node, spilled: Spilled) -> dict[str, Any]:
+    """Write the parts; return them, and the kinds of samples."""
+    kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
+    if not kinds:
+        return {}
+    try:
+        group_of = spilled.group_of({group: {"field_nbytes": names} for group, names in task.groups.items()})
+    except FieldMismatch:  # whoever waits finds it too, unless it leaves the object out
+        return {"kinds": kinds}
+    write = UnitWriter[SpilledUnit](
+        node.open(task.root),
+        task.txn,
+        _drained,
+        group_of.__getitem__,
+        DEFAULT_SHARD_BYTES,
+        secrets.token_hex(8),
+    )
+    written = write(SpilledUnit(spilled, task.name))
+    return {"kinds": kinds, "parts": [part.to_json() for part in written.parts]}
+
+
+def _drained(unit: SpilledUnit) -> Iterator[Sample]:
+    return unit.spilled.drain()
+
+
+def _taken(taking: Taking, raw: Row, sample: Sample) -> Sample:
+    """Return a sample as the dataset takes it."""
+    source_key = sample.source.get("source_key", sample.key)
+    return replace(
+        sample,
+        key=key_in_dataset(raw, source_key, max(map(len, sample.fields))),
+        metadata=metadata_of(raw, sample.metadata, modality_of(set(sample.fields))),
+        source={**sample.source, **source_of(taking, raw, source_key, sample.source)},
+    )
+
+
+def _limit_s(task: ReadTask) -> float:
+    return task.limit_s
+
+
+def _cost_s(task: ReadTask) -> float:
+    return float(sum(raw["nbytes"] for raw in task.raws) / _BYTES_PER_S)
+
+
+READ = Work(
+    name="read",
+    version="1",
+    function=read_samples,
+    unit=ReadTask,
+    result=ReadParts,
+    timeout_s=_limit_s,
+    cost_s=_cost_s,
+)

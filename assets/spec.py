@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
@@ -19,6 +18,7 @@ from .featurizers.clashes import check_apart
 from .gate import GATE, Gate
 from .media.policy import CutPolicy
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
+from .splits import split_of
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
@@ -209,17 +209,6 @@ class DatasetSpec:
         split names. A rebuild has the splits of the dataset that it is of.
         """
         return split_of(self.rebuild_of or self.name, self.splits, identity)
-
-
-def split_of(dataset: str, splits: Mapping[str, float], identity: str) -> str:
-    """Return the split as `DatasetSpec.split_of`."""
-    hashed = blake2b(f"{dataset}\0{identity}".encode(), digest_size=8).digest()
-    place = int.from_bytes(hashed, "little") / 2**64
-    for name, share in sorted(splits.items()):
-        place -= share
-        if place < 0:
-            return name
-    return max(splits)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:

@@ -6,7 +6,7 @@ the same keys.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.columnar.choices import Options
@@ -15,7 +15,10 @@ from loader.foreign.shard_rows import key_of
 from penstock.compute.job import Job
 from penstock.stages import fingerprint
 
-from ...spec import DatasetSpec, split_of
+from ...splits import split_of
+
+if TYPE_CHECKING:
+    from ...spec import DatasetSpec
 
 _HASH_LETTERS = 12
 """Number of letters of an object's SHA-256 in front of the keys of its samples."""
@@ -61,7 +64,7 @@ class Taking:
     """Provenance of all samples."""
 
     @classmethod
-    def of(cls, spec: DatasetSpec, provenance: Mapping[str, str]) -> "Taking":
+    def of(cls, spec: "DatasetSpec", provenance: Mapping[str, str]) -> "Taking":
         """Return the rules of a dataset."""
         return cls(
             dataset=spec.rebuild_of or spec.name,

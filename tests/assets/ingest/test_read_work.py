@@ -1,0 +1,121 @@
+"""Samples that an importer reads are read by workers, in units that follow from the objects alone."""
+
+import gzip
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import loader
+from assets.arrivals.make_batches import discover
+from assets.ingest.formats import read_samples
+from assets.ingest.media import media_stage
+from assets.ingest.raw_objects import land
+from assets.ingest.units import units_stage
+from assets.sources import Source
+from assets.spec import DatasetSpec
+from loader.errors import FieldMismatch
+from loader.storage import open_store
+from penstock.compute.pool import Compute, InlineCompute, LocalCompute
+from penstock.stages import StageRecord
+from tests.foreign import tars
+
+DEADLY = """
+import os, sys
+sys.path.remove({folder!r})
+del sys.modules["h5py"]
+import h5py
+from h5py import File
+
+def deadly(stream, mode):
+    if stream.path.endswith("kills.hdf5"):
+        os.abort()
+    return File(stream, mode)
+
+h5py.File = deadly
+"""
+"""The library as workers import it."""
+
+
+def units_of(root: loader.Root, place: Path, format: str, compute: Compute) -> tuple[StageRecord, list[str]]:
+    """The record of a batch that `compute` has read, and the keys of refused objects, each with the code."""
+    store, here = open_store(str(place)), InlineCompute()
+    spec = DatasetSpec(name="demo", sources=(Source(format=format),), max_reject_rate=0.5)
+    root.create()
+    (batch,) = discover(root.store, store, "demo")
+    given = {"partition": batch, "run_id": "r"}
+    land(root.store, store, dataset="demo", **given)
+    media_stage(root, store, here, spec, **given)
+    record, _, refused = units_stage(root, store, compute, spec, **given)
+    return record, [f"{row['key']} {row['code']}" for row in refused]
+
+
+def laid_out(record: StageRecord) -> list[object]:
+    """Everything of a batch's parts but the folders that they lie in."""
+    parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
+    tables = [(part.id, part.n_rows, part.samples and part.samples.sha256) for part in parts]
+    shards = [(one.group, one.sha256, one.field_nbytes) for part in parts for one in part.shards]
+    return [record.files["units"].sha256, tables, shards]
+
+
+def test_an_object_that_kills_its_reader_costs_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit, in this process, has found it sound."""
+    place, path = tmp_path / "in", tmp_path / "path"
+    place.mkdir()
+    path.mkdir()
+    (path / "h5py.py").write_text(DEADLY.format(folder=str(path)))
+    monkeypatch.syspath_prepend(str(path))
+    for name in ("a", "kills", "z"):
+        with h5py.File(place / f"{name}.hdf5", "w") as file:
+            file[f"data/{name}/actions"] = np.arange(9)
+    sizes = {one.name: one.stat().st_size for one in place.iterdir()}
+    monkeypatch.setattr(read_samples, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(read_samples, "DEFAULT_SHARD_BYTES", sizes["a.hdf5"] + sizes["kills.hdf5"])
+    compute = LocalCompute(2)
+    try:
+        record, refused = units_of(loader.Root(tmp_path / "root"), place, "robomimic", compute)
+    finally:
+        compute.close()
+    assert refused == ["kills.hdf5 crashed"]
+    assert record.counts["units"] == 2
+
+
+def tar_of(place: Path, name: str, *fields: str) -> None:
+    place.mkdir(exist_ok=True)
+    data = tars.tar_bytes(tars.sample(name, **{field: f"{field} of {name}".encode() for field in fields}))
+    (place / f"{name}.tar.gz").write_bytes(gzip.compress(data))
+
+
+def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each object is a unit, of which one alone has a field that the others have not."""
+    place = tmp_path / "in"
+    for name, fields in (("a", ["txt"]), ("b", ["txt", "json"]), ("c", ["txt"])):
+        tar_of(place, name, *fields)
+    found, whole = dict[str, list[object]](), read_samples.DEFAULT_SHARD_BYTES
+    ways = {"one unit": (whole, InlineCompute()), "here": (1, InlineCompute()), "there": (1, LocalCompute(3))}
+    for way, (nbytes, compute) in ways.items():
+        monkeypatch.setattr(read_samples, "DEFAULT_SHARD_BYTES", nbytes)
+        record, refused = units_of(loader.Root(tmp_path / way), place, "webdataset-compressed", compute)
+        compute.close()
+        parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
+        groups = {(shard.group, *shard.field_nbytes) for part in parts for shard in part.shards}
+        assert (refused, len(parts)) == ([], 2 if way == "one unit" else 3)
+        assert groups == {("media", "txt"), ("json", "json")}
+        found[way] = laid_out(record)
+    assert found["here"] == found["there"] != found["one unit"]
+
+
+def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_path: Path) -> None:
+    root, place = loader.Root(tmp_path / "root"), tmp_path / "in"
+    root.create()
+    with root.write("demo") as writer:
+        source = {"raw_key": "earlier", "raw_sha256": "0" * 64}
+        writer.add("earlier", {"txt": b"", "json": b"{}"}, source=source)
+    tar_of(place, "b", "txt")
+    with pytest.raises(FieldMismatch, match=r"b.tar.gz, sample '.*/b' has no field 'json'"):
+        units_of(root, place, "webdataset-compressed", InlineCompute())

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ..errors import Changed
-from .disk.errors import disk_error, upload_size, write_all
+from .disk.errors import disk_error, upload_size
+from .disk.new_file import write_all
 from .shared.memory_budget import MemoryBudget
 from .store import ObjectInfo, Store, unfinished_name
 from .stream import Pieces

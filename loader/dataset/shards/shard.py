@@ -67,6 +67,13 @@ def check_field_bytes(key: str, field: str, nbytes: int) -> None:
         )
 
 
+def aligned(nbytes: int) -> memoryview:
+    """Return memory that begins where a page of it does."""
+    memory = np.empty(nbytes + PAGE_BYTES, np.uint8)
+    start = -memory.ctypes.data % PAGE_BYTES
+    return memory[start : start + nbytes].data
+
+
 class ShardWriter:
     """Writes members a block at a time, knows each payload's offset, and hashes the shard and its pages meanwhile."""
 
@@ -131,7 +138,7 @@ class ShardWriter:
         if self._filled + nbytes > len(self._block):
             self._flush(self._filled - self._filled % PAGE_BYTES)
         if (needed := self._filled + nbytes) > len(self._block):
-            larger = memoryview(bytearray(-(-needed // WRITE_BYTES) * WRITE_BYTES))
+            larger = aligned(-(-needed // WRITE_BYTES) * WRITE_BYTES)
             larger[: self._filled] = self._block[: self._filled]
             self._block = larger
         return self._block[self._filled : self._filled + nbytes]
@@ -159,7 +166,7 @@ def member_header(name: str, nbytes: int) -> bytes:
 
 def _headers(names: Sequence[str], nbytes: Int64s) -> tuple[Uint8s, Int64s]:
     """Return the blocks that `member_header` gives, uint8 [blocks, 512], and how many each member has, int64 [n]."""
-    raw = [name.encode() for name in names]
+    raw = "\0".join(names).encode().split(b"\0")
     if max(map(len, raw)) > _NAME_BYTES:
         headers = [member_header(name, size) for name, size in zip(names, nbytes.tolist(), strict=True)]
         blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK_BYTES)

@@ -168,8 +168,11 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
 def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
     """Return the `keys` column group of one part; provenance columns that no sample has are null."""
     columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
-    told = set[str]().union(*{id(source): source for source in sources}.values())  # many share a mapping
-    columns |= {name: [source.get(name) for source in sources] for name in told}
+    distinct = {id(source): source for source in sources}  # many share a mapping
+    numbers = dict(zip(distinct, range(len(distinct)), strict=True))
+    which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
+    for name in set[str]().union(*distinct.values()):
+        columns[name] = pa.array([one.get(name) for one in distinct.values()], pa.string()).take(which)
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns

@@ -32,7 +32,8 @@ from ..store import (
     check_span,
 )
 from .buffer_reads import Run, cut, neighbours, runs_of
-from .errors import NewFile, disk_error, fsync_directory, no_links, upload_size, write_all
+from .errors import disk_error, no_links, upload_size
+from .new_file import NewFile, fsync_directory, write_all
 from .unlink_in_place import unlink_in_place
 from .walk import walk
 

@@ -63,11 +63,9 @@ def _cut(samples: Samples) -> Iterator[Samples]:
     ends, start, done = np.cumsum(samples.sizes), 0, 0
     while start < len(samples):
         stop = max(start + 1, int(np.searchsorted(ends, done + BLOCK_BYTES, "right")))
-        first = dict[str, int]()  # object -> its first sample
-        for at, of in enumerate(samples.objects[start:stop]):
-            first.setdefault(of, start + at)
-        if len(first) > BLOCK_OBJECTS:
-            stop = [*first.values()][BLOCK_OBJECTS]
+        objects = [*dict.fromkeys(samples.objects[start:stop])]
+        if len(objects) > BLOCK_OBJECTS:
+            stop = start + samples.objects[start:stop].index(objects[BLOCK_OBJECTS])
         yield samples.cut(start, stop)
         start, done = stop, int(ends[stop - 1])
 

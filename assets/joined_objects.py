@@ -71,14 +71,14 @@ class JoinedObjects:
         if beside and all(beside.search(info.key) for info in infos):
             return  # nothing landed yet, or metadata alone
         found = self._look(infos)
-        if found.lacking:
-            key, file = min(found.lacking.items())
+        if found.waiting:
+            key, file = min(found.waiting.items())
             why = "%s: %d objects wait for files of theirs, the first is %s, without %s"
-            _log.warning(why, self.url, len(found.lacking), key, file)
+            _log.warning(why, self.url, len(found.waiting), key, file)
         joined = {info.key: info for info in found.infos}
         for info in infos:
             is_behind = start_after is None or info.key > start_after
-            if is_behind and info.key.startswith(prefix) and info.key not in found.lacking:
+            if is_behind and info.key.startswith(prefix) and info.key not in found.waiting:
                 yield joined.get(info.key, info)
 
     list_from = list
@@ -87,7 +87,7 @@ class JoinedObjects:
         """Return size and change token of an object, all of its files as they are now. Raises: ObjectNotFound."""
         from penstock.sources.importing.importer import joined
 
-        if file := self.readable().lacking.get(key):
+        if file := self.readable().waiting.get(key):
             raise ObjectNotFound(f"{self.url}/{key} is not whole: {file} is not there")
         files = self._files(key)
         return joined([self.place.head(one.key) for one in files]) if files else self.place.head(key)

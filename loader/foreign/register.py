@@ -19,7 +19,7 @@ from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
 from ..dataset.tables.foreign_objects import foreign_table, is_adopted, place_id, put_place
 from ..dataset.versions.version import Version
-from ..errors import Conflict, EmptyVersion, InvalidStore
+from ..errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from ..storage import Store, open_store
 from . import TABLES, look_at
 from .earlier import Difference, difference
@@ -85,6 +85,10 @@ def register(
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
     infos = found.infos
+    if found.lacking:
+        raise Corrupt(
+            f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
+        )
     if not infos:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
     since = difference(parent, chosen, store, infos)

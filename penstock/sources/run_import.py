@@ -123,11 +123,12 @@ def import_place(
         if importer is None
         else importer.look(store, listed, options)
     )
-    if not found.infos:
+    if not found.infos and not found.lacking:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
     since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(found.infos))
+    report.failures += found.lacking
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes)

@@ -196,7 +196,6 @@ def test_older_names_and_yaml_are_read(place):
 @pytest.mark.parametrize(
     ("key", "text", "error", "said"),
     [
-        (".info.json", '{"shard_counts": {"9.tar": 1}}', Corrupt, "lists '9.tar', which is not there"),
         (".info.json", '{"shard_counts": [1]}', Corrupt, "has no shard_counts"),
         (".info.json", "{", Corrupt, "is no JSON"),
         ("split.yaml", "a: [", Corrupt, "is no YAML"),
@@ -223,6 +222,14 @@ def test_a_damaged_description_is_told_by_name(place, key, text, error, said, mo
     (place / ".nv-meta" / key).write_text(text)
     with pytest.raises(error, match=rf"\.nv-meta/{key}.*{said}"):
         walked(place)
+
+
+def test_archives_that_are_not_there_are_told(place, root):
+    path = place / ".nv-meta/.info.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps(info | {"shard_counts": info["shard_counts"] | {"9.tar": 1}}))
+    with pytest.raises(Corrupt, match=r"\.nv-meta/ lists '9\.tar', which is not there"):
+        register(root, "energon", place, "d")
 
 
 def test_a_place_without_a_description_is_told(place):

@@ -252,7 +252,7 @@ def test_a_damaged_index_is_told(name, value, files, tmp_path_factory):
         (
             {"raw_data": {"basename": "shard.00000.mds", "bytes": 3}},
             Corrupt,
-            "of 3 bytes, and the object has",
+            r"shard\.00000\.mds has .* bytes, and its index says 3",
         ),
         ({"column_sizes": [4, None]}, Corrupt, "has the size 4, not 8"),
         ({"column_encodings": ["int", "hdf5"]}, Corrupt, "encoding 'hdf5' of column 'text'"),

@@ -145,7 +145,7 @@ def test_an_index_of_another_file_is_told(root, files, tmp_path):
     with pytest.raises(Corrupt, match=r"a\.idx, byte 34: its sequences have 8 bytes, and .*a\.bin has 9"):
         register(root, "megatron", place, "docs")
     (place / "a.bin").unlink()
-    with pytest.raises(Corrupt, match=r"a\.idx, byte 0: there is no a\.bin"):
+    with pytest.raises(Corrupt, match=r"a\.idx is an index of a\.bin, and it is not there"):
         register(root, "megatron", place, "docs")
     (place / "a.idx").unlink()
     (place / "b.bin").write_bytes(b"1")

@@ -2,14 +2,14 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...dataset.tables.columns import RESERVED_COLUMNS
 from ...errors import Corrupt, InvalidSample
-from ...storage import ObjectInfo
+from ...storage import ObjectInfo, Store
 from .sample import ForeignRun, ForeignSample, ForeignTable, Found
 from .window import Window
 
@@ -79,9 +79,25 @@ def split_reader(
     return samples
 
 
-def found_in(infos: Sequence[ObjectInfo], readers: Mapping[str, Reader]) -> Found:
-    """Return the objects that indexes tell of. readers: key of each -> its reader."""
-    return Found([info for info in infos if info.key in readers], lambda info: readers[info.key](info))
+def found_in(infos: Sequence[ObjectInfo], readers: Mapping[str, Reader], lacking: Sequence[str]) -> Found:
+    """Return the objects that indexes tell of. readers: key of each -> its reader. lacking: as `Found`."""
+    mine = [info for info in infos if info.key in readers]
+    return Found(mine, lambda info: readers[info.key](info), lacking=lacking)
+
+
+def lacking_of(name: str, listed: Mapping[str, int], there: Collection[str]) -> list[str]:
+    """Return what an index lists and is not there, in words. name: of the index. listed: key -> bytes."""
+    return [
+        f"{name} lists {key} of {nbytes:,} bytes, and it is not there"
+        for key, nbytes in listed.items()
+        if key not in there
+    ]
+
+
+def check_size(store: Store, info: ObjectInfo, nbytes: int) -> None:
+    """Raise Corrupt for an object that has not the size that its index says."""
+    if info.nbytes != nbytes:
+        raise Corrupt(f"{store.url}/{info.key} has {info.nbytes:,} bytes, and its index says {nbytes:,}")
 
 
 def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:

@@ -18,11 +18,13 @@ from .exported import KEY, METADATA, Exported, exported_at
 from .indexed import (
     Reader,
     check_apart,
+    check_size,
     column_name,
     corrupt,
     field_name,
     folders_in,
     found_in,
+    lacking_of,
     offsets_in,
     split_reader,
 )
@@ -60,16 +62,16 @@ class _Value(NamedTuple):
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the shards that the index of a place lists, or of its splits. Raises: as `shards_in`; StoreError."""
-    readers = dict[str, Reader]()
+    readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
-        listed = shards_in(
-            store.get(folder.index_key).data, f"{store.url}/{folder.index_key}", folder.objects
-        )
-        shards = {folder.objects[shard.key].key: shard for shard in listed}
+        name = f"{store.url}/{folder.index_key}"
+        listed = shards_in(store.get(folder.index_key).data, name)
+        lacking += lacking_of(name, {shard.key: shard.nbytes for shard in listed}, folder.objects)
+        shards = {f"{folder.prefix}{shard.key}": shard for shard in listed}
         exported = exported_at(store, folder.objects.values(), "mds", folder=folder.prefix)
         read = partial(samples, store, shards, exported)
         readers |= dict.fromkeys(shards, split_reader(folder, read, named=exported is not None))
-    return found_in(infos, readers)
+    return found_in(infos, readers, lacking)
 
 
 def samples(
@@ -78,6 +80,7 @@ def samples(
     """Yield the samples of a shard, in order. Raises: Corrupt with the byte; InvalidSample; Changed; StoreError."""
     shard, window = shards[info.key], Window(store, info)
     try:
+        check_size(store, info, shard.nbytes)
         own = {KEY, METADATA} - exported.fields if exported else set[str]()
         names = _names(shard, window.name, exported)
         for number, (begin, end) in enumerate(_places(shard, window)):

@@ -2,12 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import Corrupt, InvalidStore
 from ...json_text import DamagedJson, parse_json_object
-from ...storage import ObjectInfo
 
 SCALARS = {
     "int": "i8",
@@ -55,10 +53,10 @@ class MdsShard(NamedTuple):
     """Columns, in the order of their values."""
 
 
-def shards_in(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> list[MdsShard]:
-    """Return the shards of an index. name: of it, for errors. objects: of the place, by key.
+def shards_in(data: bytes, name: str) -> list[MdsShard]:
+    """Return the shards of an index. name: of it, for errors.
 
-    Raises: Corrupt for an index that is damaged or lists what is not there; InvalidStore for compressed shards.
+    Raises: Corrupt for an index that is damaged; InvalidStore for compressed shards.
     """
     try:
         listed = parse_json_object(data)["shards"]
@@ -77,11 +75,8 @@ def shards_in(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> list
                 f"{name}: {shard.key} is compressed: no sample can be read by itself. Copy its samples "
                 "(penstock import mds-compressed), or write the dataset again with MDSWriter(compression=None)"
             )
-        if shard.key in found or (info := objects.get(shard.key)) is None or info.nbytes != shard.nbytes:
-            there = "it comes twice" if shard.key in found else "it is not there"
-            if shard.key not in found and info is not None:
-                there = f"the object has {info.nbytes:,}"
-            raise Corrupt(f"{name}: shards[{number}] is {shard.key} of {shard.nbytes:,} bytes, and {there}")
+        if shard.key in found:
+            raise Corrupt(f"{name}: shards[{number}] is {shard.key}, and it comes twice")
         found[shard.key] = shard
         first += shard.n_samples
     return list(found.values())

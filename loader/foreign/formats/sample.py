@@ -68,3 +68,5 @@ class Found(NamedTuple):
     """Key of an object of tables -> the chunks that it decodes to, once all its samples were read."""
     labels: Sequence[str] | None = None
     """Names of the classes that `cls` numbers; None where the format tells none."""
+    lacking: Sequence[str] = ()
+    """Objects that an index lists and that are not there, in words."""

@@ -54,8 +54,10 @@ class Readable(NamedTuple):
     """Field -> facts of it, as `Root.publish` takes them."""
     files: Mapping[str, Sequence[ObjectInfo]] = NO_METADATA
     """Key of an object that lies in several files -> these, the one of that key first."""
-    lacking: Mapping[str, str] = NO_METADATA
+    waiting: Mapping[str, str] = NO_METADATA
     """Key of an object that is left out -> a file of it that is not there."""
+    lacking: Sequence[str] = ()
+    """Objects that an index lists and that are not there, in words."""
 
 
 class Importer(Protocol):

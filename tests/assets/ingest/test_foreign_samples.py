@@ -2,10 +2,13 @@
 
 import gzip
 import io
+import json
+import re
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,21 +19,26 @@ import loader
 from assets.arrivals.make_batches import discover
 from assets.checks import Expectation
 from assets.gate import Gate
+from assets.ingest.formats.read_place import ReadPlace
+from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
 from assets.release.audit import audit_batch
+from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
-from loader.errors import InvalidSample, StageNotPublished
+from loader.errors import Corrupt, InvalidSample, StageNotPublished
 from loader.storage import open_store
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
+from penstock.sources.importing.importer import NO_OPTIONS
 from penstock.sources.run_export import export
+from penstock.sources.run_import import import_place
 from penstock.stages import current_record
 from penstock.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
@@ -131,6 +139,56 @@ def test_archives_are_audited_and_copied_by_the_nodes_of_a_cluster(
     assert any("demo/media/" in line and "3 of 3 units" in line for line in said)
     units_told = "2 of 2 units" if format == "webdataset" else "1 of 1 units"
     assert any("demo/units/" in line and units_told in line for line in said)
+
+
+def entry_of(index: dict[str, Any], number: int) -> dict[str, Any]:
+    found: dict[str, Any] = (index.get("shards") or index["chunks"])[number]
+    return found
+
+
+@pytest.mark.parametrize("format", ["litdata", "litdata-compressed", "mds", "mds-compressed"])
+def test_an_index_that_is_wrong_of_one_object_refuses_it_alone(
+    format: str, tmp_path: Path, root: loader.Root
+) -> None:
+    texts = [[b"a" * n] for n in (1, 2, 3)]
+    if format.startswith("mds"):
+        mds_files.fill(tmp_path / "in", {"text": "str"}, *([{"text": text}] for (text,) in texts))
+    else:
+        litdata_files.samples(tmp_path / "in", {"text": "str"}, *([row] for row in texts))
+    place, index = tmp_path / "in", json.loads((tmp_path / "in/index.json").read_text())
+    for one in index.get("shards", []):
+        told = one["raw_data"]
+        if format == "mds-compressed":
+            packed = gzip.compress((place / told["basename"]).read_bytes())
+            (place / told["basename"]).write_bytes(packed)
+            one |= {"compression": "gz", "zip_data": {"basename": told["basename"], "bytes": len(packed)}}
+    if format == "litdata-compressed":  # each sample by itself
+        index["config"] |= {"compression": "zstd", "compression_level": "sample"}
+        for one, (text,) in zip(index["chunks"], texts, strict=True):
+            data = litdata_files.chunk([litdata_files.zstd(litdata_files.item([text]))])
+            (place / one["filename"]).write_bytes(data)
+            one["chunk_bytes"] = len(data)
+    sized = entry_of(index, 1)
+    sized = sized if "filename" in sized else sized["zip_data"] or sized["raw_data"]
+    name = "chunk_bytes" if "filename" in sized else "bytes"
+    sized[name] += 7
+    (place / "index.json").write_text(json.dumps(index))
+    store = open_store(str(place))
+    gone, wrong, sound = sorted(info.key for info in store.list() if info.key != "index.json")
+    store.delete_many([gone])
+    look_at = ReadPlace if format in read_formats() else WalkedPlace
+    found = look_at(store, format, NO_OPTIONS)
+    assert found.has_samples(store.head(sound))
+    said = rf"{wrong} has {sized[name] - 7} bytes, and its index says {sized[name]}"
+    with pytest.raises(Corrupt, match=said):
+        found.has_samples(store.head(wrong))
+    told = import_place(root, format, store, "d").failures
+    assert [
+        re.search(rf"lists {gone} of \d+ bytes, and it is not there|{said}", why) is None for why in told
+    ] == [
+        False,
+        False,
+    ]
 
 
 @KEEPS

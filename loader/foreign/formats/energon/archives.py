@@ -16,7 +16,7 @@ from ..sample import ForeignSample, Found
 from ..tar_headers import BLOCK_BYTES, is_header
 from ..webdataset import metadata_at, samples_in
 from ..window import Window
-from .nv_meta import NvMeta, meta_of
+from .nv_meta import FOLDER, NvMeta, meta_of
 from .sqlite_index import INDEX, IndexedTar, Member, index_of
 
 OBJECTS_PER_SHARD = 1
@@ -32,7 +32,10 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
     dataset = _Dataset(store, meta, indexed, exported_at(store, infos, "energon"))
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
-    return Found(listed, dataset.samples)
+    lacking = [
+        f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
+    ]
+    return Found(listed, dataset.samples, lacking=lacking)
 
 
 class _Dataset(NamedTuple):

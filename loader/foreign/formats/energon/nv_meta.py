@@ -50,9 +50,6 @@ def meta_of(store: Store, objects: Mapping[str, ObjectInfo]) -> NvMeta:
             "alone as webdataset"
         )
     counts = _counts(_document(store, objects[info]), f"{store.url}/{info}")
-    for key in counts:
-        if key not in objects:
-            raise Corrupt(f"{store.url}/{info} lists {key!r}, which is not there")
     split = next((FOLDER + name for name in SPLIT if FOLDER + name in objects), None)
     if split is None:
         return NvMeta(counts, {}, frozenset())

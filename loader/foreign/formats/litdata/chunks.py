@@ -14,7 +14,17 @@ from ....errors import Corrupt, InvalidSample
 from ....json_text import DamagedJson, parse_json
 from ....storage import ObjectInfo, Span, Store
 from ..exported import KEY, METADATA, TOLD_BYTES, Exported, exported_at
-from ..indexed import Int64s, Reader, corrupt, folders_in, found_in, offsets_in, split_reader
+from ..indexed import (
+    Int64s,
+    Reader,
+    check_size,
+    corrupt,
+    folders_in,
+    found_in,
+    lacking_of,
+    offsets_in,
+    split_reader,
+)
 from ..sample import RUN_SAMPLES, ForeignRun, ForeignSample, Found
 from ..window import Window
 from .arrow_rows import table_rows
@@ -26,16 +36,16 @@ OBJECTS_PER_SHARD = 1
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the chunks that the index of a place lists, or of its splits. Raises: as `index_of`; StoreError."""
-    readers = dict[str, Reader]()
+    readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
         exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)
-        told = store.get(folder.index_key).data
-        index = index_of(told, f"{store.url}/{folder.index_key}", folder.objects, exported).below(
-            folder.prefix
-        )
+        name = f"{store.url}/{folder.index_key}"
+        listed = index_of(store.get(folder.index_key).data, name, exported)
+        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
+        index = listed.below(folder.prefix)
         read = partial(samples, store, index, exported)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=exported is not None))
-    return found_in(infos, readers)
+    return found_in(infos, readers, lacking)
 
 
 def samples(
@@ -44,6 +54,7 @@ def samples(
     """Yield the samples of a chunk, in order. Raises: Corrupt with the byte; Changed; StoreError; as `table_rows`."""
     chunk, window = index.chunks[info.key], Window(store, info)
     try:
+        check_size(store, info, chunk.nbytes)
         offsets = offsets_in(window, chunk.n_samples, "chunk")
         if index.is_tokens:
             yield from _tokens(index, chunk, window, offsets)

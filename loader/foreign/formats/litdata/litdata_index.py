@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from ....errors import Corrupt, InvalidStore, PenstockError
 from ....json_text import DamagedJson, parse_json, parse_json_object
-from ....storage import ObjectInfo
 from ..exported import KEY, METADATA, Exported
 from ..indexed import check_apart, column_name, field_name
 
@@ -63,6 +62,8 @@ class Leaf(NamedTuple):
 class Chunk(NamedTuple):
     """A chunk, as the index has it."""
 
+    nbytes: int
+    """Size in bytes."""
     n_samples: int
     """Number of samples."""
     first: int
@@ -86,13 +87,11 @@ class LitDataIndex(NamedTuple):
         return self._replace(chunks={f"{prefix}{key}": chunk for key, chunk in self.chunks.items()})
 
 
-def index_of(
-    data: bytes, name: str, objects: Mapping[str, ObjectInfo], exported: Exported | None
-) -> LitDataIndex:
-    """Return what an index says. name: of it, for errors. objects: of the place, by key.
+def index_of(data: bytes, name: str, exported: Exported | None) -> LitDataIndex:
+    """Return what an index says. name: of it, for errors.
 
-    Raises: Corrupt for an index that is damaged or lists what is not there; InvalidStore for chunks that are
-    compressed, encrypted or of another layout; InvalidSample for two leaves that would be one column.
+    Raises: Corrupt for an index that is damaged; InvalidStore for chunks that are compressed, encrypted or of another
+    layout; InvalidSample for two leaves that would be one column.
     """
     try:
         told = parse_json_object(data)
@@ -106,12 +105,9 @@ def index_of(
         leaves = _leaves(config, name, is_tokens, exported)
         chunks, first = dict[str, Chunk](), 0
         for number, one in enumerate(listed):
-            key, chunk, nbytes = _chunk(one, first, is_tokens)
-            if key in chunks or (info := objects.get(key)) is None or info.nbytes != nbytes:
-                there = "it comes twice" if key in chunks else "it is not there"
-                if key not in chunks and key in objects:
-                    there = f"the object has {objects[key].nbytes:,}"
-                raise Corrupt(f"{name}: chunks[{number}] is {key} of {nbytes:,} bytes, and {there}")
+            key, chunk = _chunk(one, first, is_tokens)
+            if key in chunks:
+                raise Corrupt(f"{name}: chunks[{number}] is {key}, and it comes twice")
             chunks[key] = chunk
             first += chunk.n_samples
     except PenstockError:
@@ -139,13 +135,13 @@ def _check_layout(name: str, config: dict[str, Any]) -> None:
         raise InvalidStore(f"{name}: its chunks are for {loader!r}; accepted: {_PLAIN} and {_TOKENS}{hint}")
 
 
-def _chunk(one: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, Chunk, int]:
-    """Return key, chunk and size of an entry. Raises: KeyError; ValueError."""
+def _chunk(one: dict[str, Any], first: int, is_tokens: bool) -> tuple[str, Chunk]:
+    """Return key and chunk of an entry. Raises: KeyError; ValueError."""
     key, nbytes, n, dim = one["filename"], one["chunk_bytes"], one["chunk_size"], one.get("dim")
     numbers = (nbytes, n, dim) if is_tokens else (nbytes, n)
     if type(key) is not str or not all(type(value) is int and 0 <= value < 2**33 for value in numbers):
         raise ValueError(f"a chunk is {one!r}")
-    return key, Chunk(n, first, dim if is_tokens else None), nbytes
+    return key, Chunk(nbytes, n, first, dim if is_tokens else None)
 
 
 def _leaves(

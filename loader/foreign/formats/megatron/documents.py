@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from ....errors import Corrupt
 from ....storage import ObjectInfo, Store
 from ..sample import ForeignRun, Found
 from .megatron_index import Documents, documents_in
@@ -22,15 +21,15 @@ LENGTHS, MODES = "sequence_lengths", "sequence_modes"
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
-    """Return the `.bin` objects that have an index. Raises: Corrupt for an index without such an object."""
+    """Return the `.bin` objects that have an index."""
     objects = {info.key: info for info in infos}
     indexes = {_stem(key) + ".bin": info for key, info in objects.items() if key.endswith(".idx")}
-    if alone := sorted(indexes.keys() - objects.keys()):
-        raise Corrupt(
-            f"{store.url}/{indexes[alone[0]].key}, byte 0: there is no {alone[0]} of which it could be"
-        )
     data = [info for info in infos if info.key in indexes]
-    return Found(data, partial(samples, store, indexes))
+    lacking = [
+        f"{store.url}/{indexes[key].key} is an index of {key}, and it is not there"
+        for key in sorted(indexes.keys() - objects.keys())
+    ]
+    return Found(data, partial(samples, store, indexes), lacking=lacking)
 
 
 def samples(store: Store, indexes: Mapping[str, ObjectInfo], info: ObjectInfo) -> Iterator[ForeignRun]:

@@ -38,11 +38,11 @@ def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) ->
 
 
 def _readable(dataset: "Dataset") -> Readable:
-    files, lacking = dict[str, list[ObjectInfo]](), dict[str, str]()
+    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
     for key in dataset.of:
         wanted = [key, *dataset.videos_of(key)]
         if missing := next((one for one in wanted if one not in dataset.infos), None):
-            lacking[key] = missing
+            waiting[key] = missing
         else:
             files[key] = [dataset.infos[one] for one in wanted]
     return Readable(
@@ -51,7 +51,7 @@ def _readable(dataset: "Dataset") -> Readable:
         dataset.samples,
         facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
         files=files,
-        lacking=lacking,
+        waiting=waiting,
     )
 
 

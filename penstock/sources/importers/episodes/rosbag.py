@@ -36,13 +36,13 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     Costs a read of each metadata that this process has not read yet. A bag that lacks a file, or whose metadata make no
     sense, is the metadata alone. Raises: MissingDependency without rosbags; StoreError.
     """
-    return _found(store, infos, options)._replace(lacking={})
+    return _found(store, infos, options)._replace(waiting={})
 
 
 def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return as `look`, without the bags of which a file is not there. Raises: MissingDependency; StoreError."""
     found = _found(store, infos, options)
-    return found._replace(infos=[one for one in found.infos if one.key not in found.lacking])
+    return found._replace(infos=[one for one in found.infos if one.key not in found.waiting])
 
 
 def _found(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -54,16 +54,16 @@ def _found(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     described = [info for info in mine if _is_metadata(info)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
         named = list(pool.map(partial(_known_names, store), described))
-    files, lacking = dict[str, list[ObjectInfo]](), dict[str, str]()
+    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
     for info, names in zip(described, named, strict=True):
         wanted = [info.key.removesuffix(_METADATA) + name for name in names]
         if missing := next((key for key in wanted if key not in there), None):
-            lacking[info.key] = missing
+            waiting[info.key] = missing
         elif wanted:
             files[info.key] = [info, *(there[key] for key in wanted)]
     bags = _Bags(store, there, options)
     seen = [joined(files.get(one.key, [one])) for one in mine]
-    return Readable(seen, bags.runs, bags.samples, files=files, lacking=lacking)
+    return Readable(seen, bags.runs, bags.samples, files=files, waiting=waiting)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import Folder, folders_in, split_reader
+from loader.foreign.formats.indexed import check_size, folders_in, lacking_of, split_reader
 from loader.foreign.formats.litdata.chunks import samples
-from loader.foreign.formats.litdata.litdata_index import LitDataIndex, index_of
+from loader.foreign.formats.litdata.litdata_index import Chunk, LitDataIndex, index_of
 from loader.foreign.formats.object_file import opened
 from loader.foreign.formats.sample import ForeignRun
 from loader.json_text import DamagedJson, parse_json_object
@@ -36,35 +36,33 @@ _HEAD = struct.Struct("<8sHHIII")
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
-    runs, readers = dict[str, Run](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    chunks, readers = dict[str, Chunk](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    lacking = list[str]()
     for folder in folders_in(infos):
-        index, level, sizes = _index_of(store, folder)
-        for key, chunk in index.chunks.items():
-            info = folder.objects[key.removeprefix(folder.prefix)]
-            runs[key] = Run(info, 0, chunk.n_samples, sizes[key])
-        read = partial(_samples, store, index, level, sizes)
+        name = f"{store.url}/{folder.index_key}"
+        listed, level = _index_of(store.get(folder.index_key).data, name)
+        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.chunks.items()}, folder.objects)
+        index = listed.below(folder.prefix)
+        chunks |= index.chunks
+        read = partial(_samples, store, index, level)
         readers |= dict.fromkeys(index.chunks, split_reader(folder, read, named=False))
     return Readable(
-        [info for info in infos if info.key in runs],
-        lambda info: [runs[info.key]],
+        [info for info in infos if info.key in chunks],
+        lambda info: [Run(info, 0, chunks[info.key].n_samples, chunks[info.key].nbytes)],
         lambda run: readers[run.info.key](run),
+        lacking=lacking,
     )
 
 
-def _index_of(store: Store, folder: Folder) -> tuple[LitDataIndex, str, dict[str, int]]:
-    """Return an index, the unit that is compressed, and key of a chunk -> its size there. Raises: as `look`."""
-    name, objects = f"{store.url}/{folder.index_key}", folder.objects
+def _index_of(packed: bytes, name: str) -> tuple[LitDataIndex, str]:
+    """Return an index, and the unit that is compressed. name: of it, for errors. Raises: as `look`."""
     try:
-        told = parse_json_object(store.get(folder.index_key).data)
+        told = parse_json_object(packed)
         level = _level(told["config"], name)
-        sizes = {f"{folder.prefix}{one['filename']}": one["chunk_bytes"] for one in told["chunks"]}
-        if level == "chunk":  # sizes in the index are of chunks before they were compressed
-            for one in told["chunks"]:
-                one["chunk_bytes"] = objects[one["filename"]].nbytes if one["filename"] in objects else 0
         data = json.dumps(told | {"config": told["config"] | {"compression": None, "ipc_compression": None}})
     except (DamagedJson, KeyError, TypeError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of LitData: {error!r}") from error
-    return index_of(data.encode(), name, objects, None).below(folder.prefix), level, sizes
+    return index_of(data.encode(), name, None), level
 
 
 def _level(config: dict[str, Any], name: str) -> str:
@@ -80,15 +78,15 @@ def _level(config: dict[str, Any], name: str) -> str:
     return str(level)
 
 
-def _samples(
-    store: Store, index: LitDataIndex, level: str, sizes: dict[str, int], run: Run
-) -> Iterator[ReadSample]:
+def _samples(store: Store, index: LitDataIndex, level: str, run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt with the byte, decompressed; InvalidSample; Changed; StoreError."""
-    info, name = run.info, f"{store.url}/{run.info.key}"
+    info, name, chunk = run.info, f"{store.url}/{run.info.key}", index.chunks[run.info.key]
+    if level != "chunk":  # else the index has sizes of chunks before they were compressed
+        check_size(store, info, chunk.nbytes)
     with opened(store, info) as file:
         packed = file.read()
     try:
-        data = _UNPACK[level](packed, sizes[info.key])
+        data = _UNPACK[level](packed, chunk.nbytes)
     except (pa.ArrowException, OSError, struct.error, ValueError) as error:
         raise Corrupt(f"{name} is damaged: it cannot be decompressed: {error}") from error
     if data is None:
@@ -96,7 +94,8 @@ def _samples(
             f"{name} has more than {CHUNK_BYTES:,} bytes decompressed: write the dataset again with smaller chunk_bytes"
         )
     plain = ObjectInfo(key=info.key, nbytes=len(data), etag="")
-    for one in samples(cast(Store, Unpacked(store.url, data)), index, None, plain):
+    own = index._replace(chunks={info.key: chunk._replace(nbytes=len(data))})
+    for one in samples(cast(Store, Unpacked(store.url, data)), own, None, plain):
         if isinstance(one, ForeignRun):
             for number, (at, end) in enumerate(pairwise(one.edges.tolist()), one.first):
                 yield ReadSample(str(number), {one.field: data[at:end]}, {}, {})

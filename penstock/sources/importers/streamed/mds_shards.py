@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import folders_in, split_reader
+from loader.foreign.formats.indexed import check_size, folders_in, lacking_of, split_reader
 from loader.foreign.formats.mds import samples
 from loader.foreign.formats.mds_index import MdsShard, shards_in
 from loader.foreign.formats.object_file import opened
@@ -33,6 +33,8 @@ class _Compressed(NamedTuple):
 
     shard: MdsShard
     """The shard as it was before."""
+    nbytes: int
+    """Size of the compressed object in bytes."""
     codec: str
     """Arrow's name of its compression."""
 
@@ -43,21 +45,24 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     Raises: InvalidStore where one is not compressed, or as no codec of Arrow's does; Corrupt; StoreError.
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
+    lacking = list[str]()
     for folder in folders_in(infos):
-        listed = _shards(store.get(folder.index_key).data, f"{store.url}/{folder.index_key}", folder.objects)
-        shards |= (found := {folder.objects[key].key: shard for key, shard in listed.items()})
+        name = f"{store.url}/{folder.index_key}"
+        listed = _shards(store.get(folder.index_key).data, name)
+        lacking += lacking_of(name, {key: one.nbytes for key, one in listed.items()}, folder.objects)
+        shards |= (found := {f"{folder.prefix}{key}": shard for key, shard in listed.items()})
         readers |= dict.fromkeys(found, split_reader(folder, partial(_samples, store, found), named=False))
     return Readable(
         [info for info in infos if info.key in shards],
         lambda info: [Run(info, 0, shards[info.key].shard.n_samples, shards[info.key].shard.nbytes)],
         lambda run: readers[run.info.key](run),
+        lacking=lacking,
     )
 
 
-def _shards(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> dict[str, _Compressed]:
+def _shards(data: bytes, name: str) -> dict[str, _Compressed]:
     """Return the shards of an index by their objects. Raises: Corrupt; InvalidStore."""
-    codecs, raw = dict[str, str](), dict[str, ObjectInfo]()
-    keys = dict[str, str]()
+    packed = dict[str, tuple[str, int, str]]()
     try:
         index = parse_json_object(data)
         for one in index["shards"]:
@@ -69,22 +74,19 @@ def _shards(data: bytes, name: str, objects: Mapping[str, ObjectInfo]) -> dict[s
                     f"{name}: {before['basename']} has the compression {compression}; accepted: "
                     f"{', '.join(_CODECS)}. Shards without one: penstock import mds"
                 )
-            raw[before["basename"]] = ObjectInfo(key=before["basename"], nbytes=before["bytes"], etag="")
-            codecs[before["basename"]], keys[before["basename"]] = codec, told["basename"]
-            there = objects.get(told["basename"])
-            if there is None or there.nbytes != told["bytes"]:
-                size = "it is not there" if there is None else f"the object has {there.nbytes:,}"
-                raise Corrupt(f"{name}: {told['basename']} of {told['bytes']:,} bytes, and {size}")
-        found = shards_in(json.dumps(index).encode(), name, raw)
+            packed[before["basename"]] = str(told["basename"]), int(told["bytes"]), codec
+        found = shards_in(json.dumps(index).encode(), name)
     except (DamagedJson, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{name}, byte 0: it is no index of MDS shards: {error!r}") from error
-    return {keys[one.key]: _Compressed(one._replace(key=keys[one.key]), codecs[one.key]) for one in found}
+    told_of = [(one, *packed[one.key]) for one in found]
+    return {key: _Compressed(one._replace(key=key), nbytes, codec) for one, key, nbytes, codec in told_of}
 
 
 def _samples(store: Store, shards: Mapping[str, _Compressed], run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt with the byte, decompressed; InvalidSample; Changed; StoreError."""
     info, told = run.info, shards[run.info.key]
     shard = told.shard
+    check_size(store, info, told.nbytes)
     if shard.nbytes > SHARD_BYTES:
         raise InvalidSample(
             f"{store.url}/{info.key} has {shard.nbytes:,} bytes decompressed; at most {SHARD_BYTES:,} are read: write "

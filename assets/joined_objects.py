@@ -1,13 +1,13 @@
 """A place whose raw objects lie in several files: each is seen as one object, its files one behind the other.
 
 Size, change token and SHA-256 of such an object are of all of its files, so that a file which is replaced makes another
-object. Its key is that of its first file; the format's metadata name the others (`Readable.files`).
+object. Its key is that of its first file; the format's metadata name the others (`names_in`).
 """
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
@@ -30,10 +30,22 @@ def raw_objects_in(place: Store, source: "Source") -> Store:
     return cast(Store, JoinedObjects(place, source.format, source.choices))
 
 
+class _Listed(NamedTuple):
+    """The files of a place, as they were listed."""
+
+    infos: Sequence[ObjectInfo]
+    """All files."""
+    files: Mapping[str, Sequence[ObjectInfo]]
+    """Key of an object -> its files, that of the object first."""
+    waiting: Mapping[str, str]
+    """Key of an object that is not whole -> a file of it that is not there."""
+
+
 class JoinedObjects:
     """Reads a place of raw objects that lie in several files; used by many threads.
 
-    A listing costs one of the whole place, and what the format reads of its metadata. Other reads go by the newest one.
+    A listing costs one of the whole place, and metadata that this process has not read yet. Other reads go by the
+    newest listing.
     """
 
     def __init__(self, place: Store, format: str, options: "Options") -> None:
@@ -41,6 +53,7 @@ class JoinedObjects:
         self.place = place
         self._format, self._options = format, options
         self._lock = threading.Lock()
+        self._listed: _Listed | None = None
         self._readable: Readable | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -57,16 +70,26 @@ class JoinedObjects:
         return tuple(getattr(self.place, "variables", ()))
 
     def readable(self) -> "Readable":
-        """Return the reader of the objects, as they were listed last. Raises: InvalidStore; StoreError."""
+        """Return the reader of the objects, as they were listed last.
+
+        Costs a read of the metadata. Raises: InvalidStore; StoreError.
+        """
+        from penstock.sources import joining_importer
+
+        listed = self._now()
         with self._lock:
-            found = self._readable
-        return found or self._look(tuple(self.place.list()))
+            if self._readable is None:
+                look = joining_importer(self._format).look_at_complete
+                self._readable = look(self.place, [*listed.infos], self._options)
+            return self._readable
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Yield the objects as `Store.list`, but for those of which a file is not there yet.
 
         Raises: InvalidStore for metadata that cannot be read; StoreError.
         """
+        from penstock.sources.importing.importer import joined
+
         infos, beside = tuple(self.place.list()), companions(self._format)
         if beside and all(beside.search(info.key) for info in infos):
             return  # nothing landed yet, or metadata alone
@@ -75,11 +98,10 @@ class JoinedObjects:
             key, file = min(found.waiting.items())
             why = "%s: %d objects wait for files of theirs, the first is %s, without %s"
             _log.warning(why, self.url, len(found.waiting), key, file)
-        joined = {info.key: info for info in found.infos}
         for info in infos:
             is_behind = start_after is None or info.key > start_after
             if is_behind and info.key.startswith(prefix) and info.key not in found.waiting:
-                yield joined.get(info.key, info)
+                yield joined(found.files.get(info.key, [info]))
 
     list_from = list
 
@@ -87,10 +109,15 @@ class JoinedObjects:
         """Return size and change token of an object, all of its files as they are now. Raises: ObjectNotFound."""
         from penstock.sources.importing.importer import joined
 
-        if file := self.readable().waiting.get(key):
-            raise ObjectNotFound(f"{self.url}/{key} is not whole: {file} is not there")
-        files = self._files(key)
-        return joined([self.place.head(one.key) for one in files]) if files else self.place.head(key)
+        return joined(self._heads(key))
+
+    def written_last(self, key: str) -> str:
+        """Return the key of the file of an object that was written last, as they are now. Raises: ObjectNotFound."""
+        return max(self._heads(key), key=lambda one: one.modified_us or 0).key
+
+    def files(self, key: str) -> tuple[str, ...]:
+        """Return the keys of the further files of an object, as it was listed; none where it is one file."""
+        return tuple(one.key for one in self._files(key)[1:])
 
     def get(self, key: str) -> Blob:
         """Return a file of the place. Raises: ObjectNotFound."""
@@ -105,7 +132,8 @@ class JoinedObjects:
             return self.place.get_range(key, offset, nbytes, etag)
         if etag not in (None, joined(files).etag):
             raise Changed(
-                f"{self.url}/{key}: a file of it was replaced since it was discovered; it lands again"
+                f"{self.url}/{key}: a file of it was replaced since it was discovered, and it lands again; "
+                f"{self.written_last(key)} was written last"
             )
         parts, at = [], 0
         for file in files:
@@ -120,13 +148,31 @@ class JoinedObjects:
         self.place.close()
 
     def _files(self, key: str) -> Sequence[ObjectInfo]:
-        """Return the files of an object as they were listed; none for a key that is no such object."""
-        return self.readable().files.get(key, ())
+        """Return the files of an object as they were listed; none for a key that is no such object.
 
-    def _look(self, infos: Sequence[ObjectInfo]) -> "Readable":
-        from penstock.sources import joining_importer
+        Raises: ObjectNotFound, with the file that was not there.
+        """
+        listed = self._now()
+        if file := listed.waiting.get(key):
+            raise ObjectNotFound(f"{self.url}/{key} is not whole: {file} is not there")
+        return listed.files.get(key, ())
 
-        found = joining_importer(self._format).look_at_complete(self.place, [*infos], self._options)
+    def _heads(self, key: str) -> Sequence[ObjectInfo]:
+        """Return the files of an object as they are now. Raises: ObjectNotFound."""
+        return [self.place.head(name) for name in (key, *self.files(key))]
+
+    def _now(self) -> _Listed:
+        """Return the newest listing."""
         with self._lock:
-            self._readable = found
+            found = self._listed
+        return found or self._look(tuple(self.place.list()))
+
+    def _look(self, infos: Sequence[ObjectInfo]) -> _Listed:
+        from penstock.sources import joining_importer
+        from penstock.sources.importing.importer import files_of
+
+        names = joining_importer(self._format).names_in(self.place, infos, self._options)
+        found = _Listed(infos, *files_of(names, {info.key: info for info in infos}))
+        with self._lock:
+            self._listed, self._readable = found, None
         return found

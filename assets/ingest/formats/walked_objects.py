@@ -13,6 +13,7 @@ from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
 
+from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
 from ...source_formats import companions
@@ -26,7 +27,10 @@ def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
     except ObjectNotFound as error:
         raise dropped("fetch", type(error).__name__, error) from error
     if (info.nbytes, info.etag) != (row["nbytes"], row["etag"]):
-        raise dropped("fetch", Changed.__name__, "the object is not the one that landed; it lands again")
+        why = "the object is not the one that landed; it lands again"
+        if isinstance(landing, JoinedObjects):
+            why += f"; of its files {landing.written_last(row['key'])} was written last"
+        raise dropped("fetch", Changed.__name__, why)
     return info
 
 

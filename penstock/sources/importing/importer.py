@@ -20,6 +20,7 @@ __all__ = [
     "Readable",
     "Run",
     "check_options",
+    "files_of",
     "joined",
     "of_first_sound",
 ]
@@ -52,10 +53,6 @@ class Readable(NamedTuple):
     """Names of the classes that `cls` numbers; None where the format tells none."""
     facts: Mapping[str, Mapping[str, Any]] = NO_METADATA
     """Field -> facts of it, as `Root.publish` takes them."""
-    files: Mapping[str, Sequence[ObjectInfo]] = NO_METADATA
-    """Key of an object that lies in several files -> these, the one of that key first."""
-    waiting: Mapping[str, str] = NO_METADATA
-    """Key of an object that is left out -> a file of it that is not there."""
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
 
@@ -72,6 +69,14 @@ class Importer(Protocol):
 
 class JoiningImporter(Importer, Protocol):
     """A module of `importers` whose objects lie in several files."""
+
+    def names_in(
+        self, store: Store, infos: Sequence[ObjectInfo], options: Options
+    ) -> Mapping[str, Sequence[str]]:
+        """Return key of an object -> keys of its files, that of the object first; objects of one file may be left out.
+
+        Costs a read of the metadata that this process has not read yet. Raises: InvalidStore; StoreError.
+        """
 
     def look_at_complete(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
         """Return as `look`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
@@ -95,6 +100,22 @@ def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T])
         except (Corrupt, Changed):
             continue
     return None
+
+
+def files_of(
+    names: Mapping[str, Sequence[str]], there: Mapping[str, ObjectInfo]
+) -> tuple[dict[str, list[ObjectInfo]], dict[str, str]]:
+    """Return the files of each object that is whole, and of each other one the first file that is not there.
+
+    names: as `JoiningImporter.names_in`. there: the place's files, by key.
+    """
+    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
+    for key, wanted in names.items():
+        if missing := next((one for one in wanted if one not in there), None):
+            waiting[key] = missing
+        else:
+            files[key] = [there[one] for one in wanted]
+    return files, waiting
 
 
 def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:

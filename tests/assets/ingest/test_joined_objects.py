@@ -1,6 +1,7 @@
 """Raw objects of several files: rows of LeRobot with the videos of their episodes, and bags of ROS 2."""
 
 import io
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from assets.gate import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import BatchLimits, Feed, Source
 from assets.spec import DatasetSpec, Feature
+from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from loader.errors import Changed, InvalidStore, ObjectNotFound
@@ -48,18 +50,35 @@ def place(tmp_path: Path) -> Path:
     return v21(tmp_path / "in", cameras=[CAMERA])
 
 
-def seen(folder: Path) -> Store:
-    return raw_objects_in(open_store(str(folder)), SOURCE)
+@pytest.fixture(params=["s3", pytest.param("ceph", marks=pytest.mark.ceph)])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """URL of an empty place in a bucket, which the environment has the keys of."""
+    server = request.getfixturevalue(request.param)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server["endpoint_url"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server["secret"])
+    return f"s3://bucket{tmp_path}"
+
+
+def upload(folder: Path, url: str) -> Store:
+    store = open_store(url)
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        store.put(str(path.relative_to(folder)), path.read_bytes())
+    return store
+
+
+def seen(place: Path | str, source: Source = SOURCE) -> Store:
+    return raw_objects_in(open_store(str(place)), source)
 
 
 @pytest.fixture
-def land(root: loader.Root, run: Run) -> Callable[[Path], str]:
+def land(root: loader.Root, run: Run) -> Callable[[Path | str], str]:
     """Take what has arrived to a version, and return its batch."""
 
-    def go(folder: Path) -> str:
-        (batch,) = discover(root.store, seen(folder), "demo", source=SOURCE)
-        assert run("ingest", DEMO, batch, folder).success
-        assert run("release", DEMO, place=folder).success
+    def go(place: Path | str) -> str:
+        (batch,) = discover(root.store, seen(place), "demo", source=SOURCE)
+        assert run("ingest", DEMO, batch, place).success
+        assert run("release", DEMO, place=place).success
         return batch
 
     return go
@@ -74,9 +93,10 @@ def episodes(version: loader.Version) -> Iterator[tuple[str, bytes, bytes]]:
 
 
 def test_both_layouts_become_the_same_samples_with_features_splits_and_facts(
-    place: Path, tmp_path: Path, root: loader.Root, land: Callable[[Path], str]
+    place: Path, tmp_path: Path, root: loader.Root, land: Callable[[Path | str], str], bucket: str
 ) -> None:
-    together = v30(tmp_path / "together", place, cameras=[CAMERA])
+    """One lies in a folder, the other in a bucket."""
+    upload(v30(tmp_path / "together", place, cameras=[CAMERA]), bucket)
     land(place)
     first = root.open("demo@1")
     rows = first.samples().collect()
@@ -88,14 +108,14 @@ def test_both_layouts_become_the_same_samples_with_features_splits_and_facts(
     assert first.facts["observation.state.npy"]["fps"] == first.facts[f"{CAMERA}.mp4"]["fps"] == "30"
     found = sorted(episodes(first))
     assert [len(np.load(io.BytesIO(states))) for _, states, _ in found] == list(LENGTHS)
-    land(together)
+    land(bucket)
     second = root.open("demo@2")
     assert set(second.samples().collect()["raw_key"]) == {*rows["raw_key"], "data/chunk-000/file-000.parquet"}
     assert sorted(episodes(second)) == sorted([*found, *found])
 
 
 def test_a_video_that_is_replaced_makes_another_object(
-    place: Path, root: loader.Root, land: Callable[[Path], str]
+    place: Path, root: loader.Root, land: Callable[[Path | str], str]
 ) -> None:
     before = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
     land(place)
@@ -104,8 +124,10 @@ def test_a_video_that_is_replaced_makes_another_object(
     video(str(place / film(1)), range(100, 100 + LENGTHS[1]))
     now = {info.key: info for info in seen(place).list() if info.key.startswith("data/")}
     assert {key for key in before if now[key].etag != before[key].etag} == {data(1)}
-    with pytest.raises(Changed):
+    with pytest.raises(Changed, match=film(1)):
         store.get_range(data(1), 0, held.nbytes, now[data(1)].etag)
+    with pytest.raises(Changed, match=f"{film(1)} was written last"):
+        seen(place).get_range(data(1), 0, held.nbytes, held.etag)
     batch = land(place)
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
@@ -113,16 +135,52 @@ def test_a_video_that_is_replaced_makes_another_object(
     assert len(root.open("demo@2")) == 4
 
 
-def test_one_that_is_replaced_after_it_was_discovered_is_dropped_by_name(
+def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name(
     place: Path, root: loader.Root, run: Run
 ) -> None:
     (batch,) = discover(root.store, seen(place), "demo", source=SOURCE)
+    (place / film(0)).unlink()
     assert run(["raw_objects"], DEMO, batch, place).success
+    landed = current_record(root.store, "demo", "raw_objects", batch)
+    assert landed is not None
+    (row, *rest) = read_table(root.store, landed.files["raw_objects"])
+    assert (row["error_code"], {one["error_code"] for one in rest}) == ("ObjectNotFound", {""})
+    assert f"{film(0)} is not there" in row["error_reason"]
     video(str(place / film(2)), range(100, 100 + LENGTHS[2]))
     assert run(["media"], DEMO, batch, place).success
     record = current_record(root.store, "demo", "media", batch)
     assert record is not None
-    assert (record.counts["admitted"], record.counts["dropped"]) == (2, 1)
+    assert (record.counts["admitted"], record.counts["dropped"]) == (1, 2)
+    reasons = {row["key"]: row["reason"] for row in read_table(root.store, record.files["refusals"])}
+    assert f"{film(0)} is not there" in reasons[data(0)]
+    assert f"{film(2)} was written last" in reasons[data(2)]
+
+
+@pytest.mark.parametrize("format", ["lerobot", "rosbag"])
+def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
+    format: str, place: Path, tmp_path: Path, s3: object, s3_answers: deque[tuple[str, str, int]], bucket: str
+) -> None:
+    if format == "rosbag":
+        for name in ("five", "six"):
+            bag(tmp_path / "bags" / name, name, StoragePlugin.MCAP)
+    store, source = upload(place if format == "lerobot" else tmp_path / "bags", bucket), Source(format=format)
+
+    def read() -> list[str]:
+        s3_answers.clear()
+        assert [*seen(bucket, source).list()]
+        return sorted(path.rpartition("/")[2] for method, path, _ in s3_answers if bucket[11:] in path)
+
+    first = read()
+    assert first == (
+        ["episodes.jsonl", "episodes_stats.jsonl", "info.json", "tasks.jsonl"]
+        if format == "lerobot"
+        else ["metadata.yaml"] * 2
+    )
+    assert read() == []
+    assert len(s3_answers) == 1
+    changed = "meta/info.json" if format == "lerobot" else "six/metadata.yaml"
+    store.put(changed, store.get(changed).data + b"\n")
+    assert read() == (first if format == "lerobot" else ["metadata.yaml"])
 
 
 def test_an_object_waits_until_all_of_its_files_are_there(place: Path, tmp_path: Path) -> None:
@@ -163,14 +221,15 @@ def test_a_place_without_rows_has_no_objects(place: Path) -> None:
 
 
 def test_a_takedown_of_an_object_reaches_its_videos(
-    place: Path, root: loader.Root, land: Callable[[Path], str]
+    place: Path, root: loader.Root, land: Callable[[Path | str], str], bucket: str
 ) -> None:
-    land(place)
+    store = upload(place, bucket)
+    land(bucket)
     n = root.log.deny([Target(kind="raw", value=data(1))], "ticket 4", "ann").n
     ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
     assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {data(0), data(2)}
-    assert [uri.removeprefix(f"{place}/") for uri in ran.deleted] == [data(1)]
-    there = {str(path.relative_to(place)) for path in place.rglob("*.*") if path.is_file()}
+    assert [uri.removeprefix(f"{bucket}/") for uri in ran.deleted] == [data(1)]
+    there = {info.key for info in store.list()}
     assert {key for key in there if "meta/" not in key} == {data(0), data(2), film(0), film(2)}
 
 
@@ -181,24 +240,24 @@ def bag(folder: Path, text: str, plugin: StoragePlugin) -> None:
         out.write(to, 0, types.serialize_cdr(types.types[kind](data=text), kind))
 
 
-def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: Run) -> None:
+def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run: Run, bucket: str) -> None:
     place, source = tmp_path / "in", Source(format="rosbag")
     place.mkdir()
     for name, plugin in (("five", StoragePlugin.SQLITE3), ("six", StoragePlugin.MCAP)):
         bag(place / name, name, plugin)
     (place / "odd").mkdir()
     (place / "odd/metadata.yaml").write_text("rosbag2_bagfile_information: 7")
-    store = raw_objects_in(open_store(str(place)), source)
-    found = {info.key: info for info in store.list() if not source.sieve()(info)}
+    files = upload(place, bucket)
+    found = {info.key: info for info in seen(bucket, source).list() if not source.sieve()(info)}
     assert set(found) == {f"{name}/metadata.yaml" for name in ("five", "six", "odd")}
-    database = place / "five/five.db3"
+    database = (place / "five/five.db3").read_bytes()
     assert found["five/metadata.yaml"].nbytes == sum(
         path.stat().st_size for path in (place / "five").iterdir()
     )
     demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, max_reject_rate=0.5)
-    (batch,) = discover(root.store, store, "demo", source=source)
-    assert run("ingest", demo, batch, place).success
-    assert run("release", demo, place=place).success
+    (batch,) = discover(root.store, seen(bucket, source), "demo", source=source)
+    assert run("ingest", demo, batch, bucket).success
+    assert run("release", demo, place=bucket).success
     rows = root.open("demo@1").samples().collect()
     assert dict(rows.select("source_key", "raw_key").iter_rows()) == {
         "five": "five/metadata.yaml",
@@ -206,11 +265,9 @@ def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run
     }
     n = root.log.deny([Target(kind="raw", value="six/metadata.yaml")], "ticket 4", "ann").n
     run_takedown(root, n, apply=True, delete_raw=delete_object)
-    assert [path for path in (place / "six").rglob("*") if path.is_file()] == []
-    database.write_bytes(database.read_bytes() + bytes(4096))
-    (batch,) = discover(root.store, raw_objects_in(open_store(str(place)), source), "demo", source=source)
+    assert list(files.list("six/")) == []
+    files.put("five/five.db3", database + bytes(4096))
+    (batch,) = discover(root.store, seen(bucket, source), "demo", source=source)
     assert [item.key for item in read_manifest(root.store, "demo", batch).objects] == ["five/metadata.yaml"]
-    database.unlink()
-    assert {info.key for info in raw_objects_in(open_store(str(place)), source).list()} == {
-        "odd/metadata.yaml"
-    }
+    files.delete_many(["five/five.db3"])
+    assert {info.key for info in seen(bucket, source).list()} == {"odd/metadata.yaml"}

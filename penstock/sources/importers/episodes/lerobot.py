@@ -4,7 +4,7 @@ import io
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from loader.foreign.formats.object_file import opened as opened_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ...importing.importer import Options, Readable, ReadSample, Run, joined
+from ...importing.importer import Options, Readable, ReadSample, Run, files_of, joined
 from ...lerobot.dataset_layout import Episode, Layout, read_layout
 from ...lerobot.packets import Span, mp4_of, opened, read_span
 from ...lerobot.rows import Rows, check_times, read_rows
@@ -23,6 +23,10 @@ from ...lerobot.statistics import statistics
 
 OPTIONS: frozenset[str] = frozenset()
 EPISODE = "episode.json"
+_MOST_PLACES = 64
+_NAMES: dict[tuple[str, frozenset[str]], tuple[tuple[tuple[str, str], ...], Mapping[str, Sequence[str]]]] = {}
+"""Place, and what is left out -> keys and change tokens of `meta`, the names of its objects' files: each tick of a
+source asks again."""
 _LEAST_TICK_S = 1e-6
 """Seconds by which timestamps may differ where no video has a clock."""
 
@@ -37,21 +41,33 @@ def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) ->
     return _readable(dataset_in(store, infos, options, whole=False))
 
 
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Mapping[str, Sequence[str]]:
+    """Return object of rows -> itself and the videos of its episodes.
+
+    Costs a read of `meta`, unless it is as this process read it last. Raises: InvalidStore; StoreError.
+    """
+    meta = tuple((one.key, one.etag) for one in infos if one.key.startswith("meta/"))
+    place = store.url, frozenset(options.without)
+    known = _NAMES.get(place)
+    if known is None or known[0] != meta or not all(etag for _, etag in meta):
+        known = meta, _names(dataset_in(store, [*infos], options, whole=False))
+        if len(_NAMES) >= _MOST_PLACES:
+            _NAMES.clear()
+        _NAMES[place] = known
+    return known[1]
+
+
+def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:
+    return {key: (key, *dataset.videos_of(key)) for key in dataset.of}
+
+
 def _readable(dataset: "Dataset") -> Readable:
-    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
-    for key in dataset.of:
-        wanted = [key, *dataset.videos_of(key)]
-        if missing := next((one for one in wanted if one not in dataset.infos), None):
-            waiting[key] = missing
-        else:
-            files[key] = [dataset.infos[one] for one in wanted]
+    files, _ = files_of(_names(dataset), dataset.infos)
     return Readable(
         [joined(files[key]) for key in dataset.infos if key in files],
         dataset.runs,
         dataset.samples,
         facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
-        files=files,
-        waiting=waiting,
     )
 
 

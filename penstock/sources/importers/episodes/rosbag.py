@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import ObjectInfo, Store
 from loader.storage.disk.scratch import on_scratch
 
-from ...importing.importer import Options, Readable, ReadSample, Run, joined
+from ...importing.importer import Options, Readable, ReadSample, Run, files_of, joined
 from ...robot_logs.bag_messages import ros1_messages, ros2_database_messages
 from ...robot_logs.episode import Episode
 from ...robot_logs.log_message import LogMessage, damage_named
@@ -33,37 +33,44 @@ _NAMES: dict[tuple[str, str, str], tuple[str, ...]] = {}
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the bags of ROS 1, and the metadata of those of ROS 2, each with the files that it names.
 
-    Costs a read of each metadata that this process has not read yet. A bag that lacks a file, or whose metadata make no
-    sense, is the metadata alone. Raises: MissingDependency without rosbags; StoreError.
+    A bag that lacks a file, or whose metadata make no sense, is the metadata alone. Costs and raises as `names_in`.
     """
-    return _found(store, infos, options)._replace(waiting={})
+    return _found(store, infos, options, whole=False)
 
 
 def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return as `look`, without the bags of which a file is not there. Raises: MissingDependency; StoreError."""
-    found = _found(store, infos, options)
-    return found._replace(infos=[one for one in found.infos if one.key not in found.waiting])
+    return _found(store, infos, options, whole=True)
 
 
-def _found(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
-    """Return all bags, and those of them of which a file is not there."""
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+    """Return metadata of a bag of ROS 2 -> itself and the files that it names; itself alone where it makes no sense.
+
+    Costs a read of each metadata that this process has not read yet. Raises: MissingDependency without rosbags;
+    StoreError.
+    """
     if find_spec("rosbags") is None:
         raise MissingDependency("bags are read by rosbags: pip install 'penstock[rosbag]'")
-    mine = [one for one in infos if one.key.lower().endswith(_ENDING) or _is_metadata(one)]
-    there = {one.key: one for one in infos}
-    described = [info for info in mine if _is_metadata(info)]
+    described = [info for info in infos if _is_metadata(info)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
         named = list(pool.map(partial(_known_names, store), described))
-    files, waiting = dict[str, list[ObjectInfo]](), dict[str, str]()
-    for info, names in zip(described, named, strict=True):
-        wanted = [info.key.removesuffix(_METADATA) + name for name in names]
-        if missing := next((key for key in wanted if key not in there), None):
-            waiting[info.key] = missing
-        elif wanted:
-            files[info.key] = [info, *(there[key] for key in wanted)]
-    bags = _Bags(store, there, options)
-    seen = [joined(files.get(one.key, [one])) for one in mine]
-    return Readable(seen, bags.runs, bags.samples, files=files, waiting=waiting)
+    return {
+        info.key: [info.key, *(info.key.removesuffix(_METADATA) + name for name in names)]
+        for info, names in zip(described, named, strict=True)
+    }
+
+
+def _found(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+    """Return all bags. whole: without those of which a file is not there."""
+    there = {one.key: one for one in infos}
+    files, waiting = files_of(names_in(store, infos, options), there)
+    bags, left_out = _Bags(store, there, options), waiting if whole else {}
+    seen = [
+        joined(files.get(one.key, [one]))
+        for one in infos
+        if (one.key.lower().endswith(_ENDING) or _is_metadata(one)) and one.key not in left_out
+    ]
+    return Readable(seen, bags.runs, bags.samples)
 
 
 def _known_names(store: Store, info: ObjectInfo) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def table_bytes(
     """
     sink = io.BytesIO()
     pq.write_table(
-        with_facts(table, kind, facts),
+        table.replace_schema_metadata(_named(kind, facts)),
         sink,
         row_group_size=row_group_rows,
         compression="zstd",
@@ -145,12 +145,10 @@ def table_bytes(
     return sink.getvalue()
 
 
-def with_facts(table: pa.Table, kind: str, facts: Mapping[str, str] | None) -> pa.Table:
-    """Return the table with its kind, the schema version and `facts` in its metadata."""
+def _named(kind: str, facts: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the metadata of a table: its kind, the schema version, and facts."""
     named = {"table": kind, "schema": str(SCHEMA_VERSION), **(facts or {})}
-    return table.cast(
-        table.schema.with_metadata({f"penstock.{name}": value for name, value in named.items()})
-    )
+    return {f"penstock.{name}": value for name, value in named.items()}
 
 
 def put_table(
@@ -313,7 +311,7 @@ def hashed_bytes(
     **options: Any,
 ) -> bytes:
     """Return a hashed table of these row groups; one at a time is asked for."""
-    schema, hashes, out = with_facts(schema.empty_table(), kind, facts).schema, list[str](), io.BytesIO()
+    schema, hashes, out = schema.with_metadata(_named(kind, facts)), list[str](), io.BytesIO()
     sink = pa.PythonFile(out, mode="w")  # it counts what is written, also in front
     with pq.ParquetWriter(
         sink, schema, compression="zstd", write_page_checksum=True, store_schema=True, **options
@@ -321,7 +319,8 @@ def hashed_bytes(
         sink.write(front)
         for group in groups:
             start = out.tell()
-            writer.write_table(group.cast(schema), row_group_size=group.num_rows)
+            fits = group if group.schema == schema else group.cast(schema)
+            writer.write_table(fits, row_group_size=group.num_rows)
             hashes.append(hashlib.sha256(out.getbuffer()[start:]).hexdigest())
         writer.add_key_value_metadata(
             {

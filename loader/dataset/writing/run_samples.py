@@ -85,7 +85,8 @@ class RunSamples:
         for schema, given, some in ahead(tables, _looked_at):
             hashes[at : at + len(some)] = some
             at += len(some)
-            schemas.append(schema)
+            if not schemas or schema != schemas[-1]:
+                schemas.append(schema)
             empty -= given
         hashes.sort()
         self._schema = concat([schema.empty_table() for schema in schemas], "the samples table").schema
@@ -176,15 +177,19 @@ def put_rows(
 
 def by_rows(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
     """Yield the rows of tables by so many, fewer at the end alone."""
-    held: pa.Table | None = None
+    held, n_held = list[pa.Table](), 0
     for table in tables:
-        held = pa.concat_tables([held, table]) if held else table
-        whole = held.num_rows - held.num_rows % n_rows
+        held.append(table)
+        n_held += table.num_rows
+        if n_held < n_rows:
+            continue
+        joined, n_held = pa.concat_tables(held), n_held % n_rows
+        whole = joined.num_rows - n_held
         for first in range(0, whole, n_rows):
-            yield held.slice(first, n_rows)
-        held = held.slice(whole)
-    if held:
-        yield held
+            yield joined.slice(first, n_rows)
+        held = [joined.slice(whole)]
+    if n_held:
+        yield pa.concat_tables(held)
 
 
 def _looked_at(table: pa.Table) -> tuple[pa.Schema, set[str], Int64s]:

@@ -16,7 +16,7 @@ from loader.foreign.formats import webdataset as format
 from loader.foreign.formats.sample import ForeignSample
 from loader.foreign.formats.tar_headers import Member
 from loader.foreign.register import register
-from loader.storage import Span
+from loader.storage import Span, open_store
 
 
 def read(version, *fields):
@@ -202,3 +202,27 @@ def test_an_archive_that_is_cut_in_a_folder_is_named(nbytes, root, tmp_path, tar
     (tmp_path / "tars" / "0.tar").write_bytes(data[:nbytes])
     with pytest.raises(Corrupt, match=r"0\.tar, byte \d+"):
         register(root, "webdataset", tmp_path / "tars", "photos")
+
+
+@pytest.mark.parametrize(("n", "members"), [(2, 400), (5, 300)])
+def test_small_members_of_a_bucket_cost_a_request_an_archive_behind_the_first(n, members, tars, monkeypatch):
+    store = open_store(f"memory://walks-{n}")
+    small = tars.tar_bytes([(f"{i}.bin", bytes(3000)) for i in range(members)])
+    large = tars.tar_bytes([(f"{i}.bin", bytes(3 * 2**20)) for i in range(2)])
+    archives = [*[small] * n, tars.tar_bytes(tars.numbered(0, 300)), large, small, small]
+    for number, data in enumerate(archives):
+        store.put(f"{number}.tar", data)
+    asked = {f"{number}.tar": [] for number in range(len(archives))}
+    get_range = type(store).get_range
+
+    def counted(self, key, offset, nbytes, etag=None):
+        asked[key].append(nbytes)
+        return get_range(self, key, offset, nbytes, etag)
+
+    monkeypatch.setattr(type(store), "get_range", counted)
+    found = format.look(store, list(store.list()))
+    for info in found.infos:
+        assert list(found.samples(info))
+    requests = [len(one) for one in asked.values()]
+    assert requests == [2, *[1] * (n - 1), 1, 1, 2, 1]  # the large members come whole, and teach
+    assert all(sum(asked[f"{number}.tar"]) <= len(small) for number in range(n))

@@ -13,7 +13,7 @@ from ...storage import ObjectInfo, Span, Store
 from .exported import Exported, Told, exported_at, metadata_member
 from .sample import NO_METADATA, ForeignSample, ForeignTable, Found
 from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, members, plain_members, runs
-from .window import Window
+from .window import Neighbours, Window
 
 OBJECTS_PER_SHARD = 1
 _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
@@ -33,18 +33,19 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
         )
     exported = exported_at(store, infos, "webdataset", "energon")
     return Found(
-        [info for info in infos if info.key.lower().endswith(".tar")], partial(samples, store, exported)
+        [info for info in infos if info.key.lower().endswith(".tar")],
+        partial(samples, store, exported, Neighbours()),
     )
 
 
 def samples(
-    store: Store, exported: Exported | None, info: ObjectInfo
+    store: Store, exported: Exported | None, neighbours: Neighbours, info: ObjectInfo
 ) -> Iterator[ForeignSample | ForeignTable]:
     """Yield the samples of an archive, in the order of their first members; in one table where their fields are alike.
 
     Raises: as `tar_headers.members`; InvalidSample for a member that comes twice; Corrupt for metadata that is none.
     """
-    window = Window(store, info)
+    window = Window(store, info, neighbours=neighbours)
     try:
         if exported:
             yield from samples_in(window, exported, lower=True)

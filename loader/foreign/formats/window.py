@@ -30,20 +30,40 @@ SMALL_MEMBERS = 4
 """Reads that one request served, of an object whose members are small: all of it is read, in the largest requests."""
 
 
+class Neighbours:
+    """What walks over the archives of one bucket tell each other; thread-safe."""
+
+    are_small = False
+    """True where the newest answer had small members: the next walk begins with a request of the largest size."""
+
+
 class Window:
     """Reads an object pinned to what its listing said; not thread-safe, closed by its user."""
 
-    def __init__(self, store: Store, info: ObjectInfo, scattered: bool = False) -> None:
-        """Open the object. scattered: its reader goes to and fro. Raises: ObjectNotFound; Changed."""
+    def __init__(
+        self,
+        store: Store,
+        info: ObjectInfo,
+        scattered: bool = False,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        """Open the object.
+
+        scattered: its reader goes to and fro. neighbours: of an archive that is walked.
+
+        Raises: ObjectNotFound; Changed.
+        """
         self.name, self.nbytes = f"{store.url}/{info.key}", info.nbytes
         self._store, self._info = store, info
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
         self._scattered, self._pieces = scattered, deque[tuple[int, bytes]](maxlen=SCATTERED_PIECES)
+        self._neighbours = neighbours
         self._file: int | None = None
         if (disk := disk_of(store)) is not None:
             self._file = disk.open_same(info.key, info.etag)
             if self._file is None:
                 raise Changed(f"{self.name} was written while it was being registered; register again")
+            self._neighbours = None
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return at most `nbytes` bytes from `offset`, fewer at the end of the object alone. Raises: Changed."""
@@ -70,20 +90,31 @@ class Window:
 
     def close(self) -> None:
         """Close the file."""
+        if self._neighbours is not None and len(self._data) >= JUMP_BYTES:
+            self._neighbours.are_small = self._served_many()
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _served_many(self) -> bool:
+        """Return whether members are small, by the reads that the last request served."""
+        return self._served >= max(SMALL_MEMBERS, len(self._data) // JUMP_BYTES)
 
     def _fetch(self, offset: int, nbytes: int) -> None:
         first, most, jump = FIRST_BYTES, MOST_BYTES, JUMP_BYTES
         if self._file is not None:
             first, most, jump = LOCAL_BYTES, LOCAL_MOST_BYTES, LOCAL_JUMP_BYTES
         gap = offset - self._start - len(self._data)
+        if self._neighbours is not None:
+            if self._data:
+                self._neighbours.are_small = gap < jump and self._served_many()
+            elif offset == 0 and (self._neighbours.are_small or self.nbytes <= jump):
+                first = most
         if not self._data or gap >= jump:
             self._size = first
         elif self._scattered:
             self._size = min(2 * self._size, most, SCATTERED_BYTES)
-        elif self._served >= SMALL_MEMBERS:
+        elif self._served_many():
             self._size = most
         else:
             self._size = min(2 * self._size, most)

@@ -15,7 +15,7 @@ from ..exported import Exported, Told, exported_at, metadata_member
 from ..sample import ForeignSample, Found
 from ..tar_headers import BLOCK_BYTES, is_header
 from ..webdataset import metadata_at, samples_in
-from ..window import Window
+from ..window import Neighbours, Window
 from .nv_meta import FOLDER, NvMeta, meta_of
 from .sqlite_index import INDEX, IndexedTar, Member, index_of
 
@@ -30,7 +30,7 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     if INDEX in objects:
         index = index_of(store, objects[INDEX], len(meta.counts))
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
-    dataset = _Dataset(store, meta, indexed, exported_at(store, infos, "energon"))
+    dataset = _Dataset(store, meta, indexed, exported_at(store, infos, "energon"), Neighbours())
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
     lacking = [
         f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
@@ -43,11 +43,12 @@ class _Dataset(NamedTuple):
     meta: NvMeta
     indexed: Mapping[str, IndexedTar]
     exported: Exported | None
+    neighbours: Neighbours
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
         """Yield the samples of an archive, in their order. Raises: as `webdataset.samples`."""
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
-        window = Window(self.store, info)
+        window = Window(self.store, info, neighbours=self.neighbours)
         try:
             for one in self._by_index(window, info) or samples_in(window, self.exported, lower=False):
                 if not excluded.isdisjoint((f"{info.key}/{one.key}", f"{info.key}/./{one.key}")):

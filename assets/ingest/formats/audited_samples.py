@@ -23,7 +23,7 @@ def audit_samples(landing: Store, raw: Row, format: str, choices: Mapping[str, A
     choices: of the format's reader, as `Options.to_json`. batch: text that differs between two audits: a place is
     listed once for each.
 
-    Raises: Unusable; Throttled; Transient.
+    Raises: Unusable; Fault; Throttled; Transient.
     """
     with refused_where_unreadable("probe"):
         place_of = read_place if format in read_formats() else walked_place

@@ -84,7 +84,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
 
 
 def _samples(place: ReadPlace, raw: Row, made: ReadParts) -> Iterator[Sample]:
-    """Yield the samples of an object; tell its class names and facts. Raises: Unusable; Throttled; Transient."""
+    """Yield the samples of an object; tell its class names and facts. Raises: Unusable; Fault; Throttled; Transient."""
     with refused_where_unreadable("cut"):
         info = landed_info(place.landing, raw)
         readable = place.readable(info)

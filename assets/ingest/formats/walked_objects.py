@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from loader.dataset.columnar.choices import Options
-from loader.errors import Changed, ObjectNotFound, PenstockError, Throttled, Transient
+from loader.errors import Changed, ObjectNotFound, PenstockError, StoreError, Throttled, Transient
 from loader.foreign import format_named
 from loader.foreign.formats.sample import Found
 from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
 from penstock.card.counting.classes import modality_of
+from penstock.compute.work import Fault
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
@@ -54,7 +55,10 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Raise the error of an object as its refusal. stage: of the refusal. Raises: Unusable; Throttled; Transient."""
+    """Raise the error of an object as its refusal. stage: of the refusal.
+
+    Raises: Unusable; Fault where scratch is full; Throttled; Transient.
+    """
     try:
         yield
     except (Throttled, Transient):
@@ -62,6 +66,8 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
     except Changed as error:
         raise dropped("fetch", Changed.__name__, error) from error
     except PenstockError as error:
+        if type(error) is StoreError:  # of this machine: those of the object have classes of their own
+            raise Fault(str(error)) from error
         raise rejected(stage, type(error).__name__, error) from error
 
 

@@ -1,5 +1,6 @@
 """Samples that an importer reads are read by workers, in units that follow from the objects alone."""
 
+import errno
 import gzip
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import loader
 from assets.arrivals.make_batches import discover
 from assets.ingest.formats import read_samples
+from assets.ingest.formats.walked_objects import refused_where_unreadable
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
 from assets.ingest.units import units_stage
@@ -17,7 +19,9 @@ from assets.sources import Source
 from assets.spec import DatasetSpec
 from loader.errors import FieldMismatch
 from loader.storage import open_store
+from loader.storage.disk.scratch import on_scratch
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
+from penstock.compute.work import Fault
 from penstock.stages import StageRecord
 from tests.foreign import tars
 
@@ -119,3 +123,10 @@ def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_p
     tar_of(place, "b", "txt")
     with pytest.raises(FieldMismatch, match=r"b.tar.gz, sample '.*/b' has no field 'json'"):
         units_of(root, place, "webdataset-compressed", InlineCompute())
+
+
+def test_scratch_without_room_is_no_objects_fault() -> None:
+    """A bag of ROS 2 lies on scratch while it is read."""
+    scratch = on_scratch(None, "when a.db3 was read", room_for="it", again="read again")
+    with pytest.raises(Fault, match="Set TMPDIR"), refused_where_unreadable("cut"), scratch:
+        raise OSError(errno.ENOSPC, "no space left")

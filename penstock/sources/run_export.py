@@ -13,7 +13,7 @@ from ..units import size
 from . import exporter_named
 from .export_journal import ExportJournal
 from .exporter import Exporter, Loss, refuse
-from .exporters.objects_as_registered import RegisteredObjects, leaves_as_it_came, note_of
+from .exporters.objects_as_registered import note_of, registered_objects
 from .outbox import Outbox
 from .selection import Selection, WorkUnit, select
 from .unit_threads import in_threads
@@ -87,20 +87,18 @@ def export(
     lossy: leave out what the format cannot hold, which is refused otherwise.
     workers: threads, each with a unit of its own.
 
-    A version that holds all of a registered place leaves as the objects that it came as. A unit that fails is told, and
-    the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the
-    samples table for every sample.
+    Registered objects whose samples are all exported leave as they came, to their own format. A unit that fails is
+    told, and the others go on. Memory: 32 MiB, or one larger field, per thread; a row of the samples table for every
+    sample.
 
     Raises: LossyExport; Conflict where the target holds other things; InvalidRuntime; InvalidStore for a format that is
     not known; as `select`; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
-    exporter = exporter_named(format)
-    copied = where is None and not without and leaves_as_it_came(version, format)
-    if copied:
-        exporter = RegisteredObjects(format)
-    selection = select(version, where, without)
+    exporter, selection = exporter_named(format), select(version, where, without)
+    registered = None if without else registered_objects(selection, format)
+    exporter = registered or exporter
     losses = exporter.losses(selection)
     if not lossy:
         refuse(format, version.name, losses)
@@ -108,7 +106,7 @@ def export(
     report.lost = [loss._asdict() for loss in losses]
     told = _identity(version, format, where, without, losses)
     # Units that write are other units: neither goes on with an export that the other began.
-    journal = ExportJournal(store, told | ({"copied": True} if copied else {}))
+    journal = ExportJournal(store, told | ({"copied": True} if registered else {}))
     units, facts = exporter.units(selection), dict[int, dict[str, Any]]()
     work = _Work(exporter, selection, store, journal)
     made = in_threads(work, units, workers, report.failures)
@@ -122,7 +120,7 @@ def export(
         _count(report, outbox.objects, was_there=False)
         summary = _summary(selection, report, outbox)
         note = (
-            note_of(version) if copied else summary
+            note_of(version) if registered else summary
         )  # of registered objects that were an export of ours before
         journal.finish({**summary, **(note or {})}, is_ours=note is not None)
     return report

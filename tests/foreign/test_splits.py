@@ -102,6 +102,28 @@ def test_each_folder_is_a_split_that_leaves_as_it_came(format, splits, root, tmp
     assert rows_of(again) == found
 
 
+def test_splits_in_a_bucket_are_those_of_the_folder(splits, root, aws):
+    place, store = splits("mds"), open_store("s3://bucket/splits")
+    for key, data in stored(place).items():
+        store.put(key, data)
+    version = register(root, "mds", store.url, "there").version
+    assert rows_of(version) == rows_of(register(root, "mds", place, "here").version)
+    export(version, "mds", open_store("s3://bucket/splits-out"))
+    found = stored("s3://bucket/splits-out")
+    assert {key: data for key, data in found.items() if key[0] != "."} == stored(place)
+
+
+def test_objects_without_samples_leave_too(mds, root, tmp_path):
+    for split in ("train", "val"):
+        shards = [], [{"text": b"a"}], []
+        mds.fill(tmp_path / "place" / split, {"text": "bytes"}, *shards)
+    mds.fill(tmp_path / "place/test", {"text": "bytes"})
+    version = register(root, "mds", tmp_path / "place", "r").version
+    export(version, "mds", open_store(tmp_path / "out"))
+    found = {key: data for key, data in stored(tmp_path / "out").items() if key[0] != "."}
+    assert (found, len(found)) == (stored(tmp_path / "place"), 9)
+
+
 @FORMATS
 def test_a_split_that_comes_later_leaves_keys_as_they_were(format, splits, fill, root):
     place, name = splits(format), name_of(format)

@@ -1,10 +1,15 @@
 """Tar archives as WebDataset has them: members of a sample side by side, and its metadata as one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from loader.dataset.shards.shard import BLOCK_BYTES, member_header
 from loader.foreign.formats.exported import MEMBERS, metadata_member
+from loader.foreign.formats.tar_headers import members, plain_members
+from loader.foreign.formats.webdataset import named
+from loader.foreign.formats.window import Window
+from loader.storage import Span
 
 from ..exporter import Loss
 from ..outbox import Outbox
@@ -64,3 +69,25 @@ def put_archive(selection: Selection, unit: WorkUnit, outbox: Outbox, name: str)
             starts.append(file.nbytes)
         file.write(bytes(2 * BLOCK_BYTES))
     return starts
+
+
+def remaining(window: Window, keys: Collection[str]) -> Iterator[Span]:
+    """Yield the runs of an archive without the members of samples that have other keys. Raises: as `members`."""
+    start = at = 0
+    for member in members(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        end = member.offset + member.nbytes + -member.nbytes % BLOCK_BYTES
+        if (told := named(member.name)) is not None and told[0] not in keys:
+            stop = _behind_globals(window, at, member.header)
+            if stop > start:
+                yield Span(start, stop - start)
+            start = end
+        at = end
+    yield Span(start, window.nbytes - start)
+
+
+def _behind_globals(window: Window, at: int, header: int) -> int:
+    """Return the first byte behind the headers of pax that are of all members that follow, in front of a member's."""
+    while at < header and (block := window.read(at, BLOCK_BYTES))[156:157] == b"g":
+        nbytes = int(block[124:135], 8)
+        at += BLOCK_BYTES + nbytes + -nbytes % BLOCK_BYTES
+    return at

@@ -1,29 +1,32 @@
-"""Registered objects that leave as they came: a version that holds all of them, and no more, is their copy.
+"""Registered objects that leave as they came: those whose samples are all exported are copied, byte for byte.
 
 Objects are read as they were registered: one that was written since is `Changed`. An index beside them is copied too,
 and the copy is looked at as its format is: it has to tell of these objects.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
 from loader import Version
-from loader.dataset.columnar.choices import NO_OPTIONS
+from loader.dataset.columnar.choices import NO_OPTIONS, Options
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects
 from loader.errors import Changed, ObjectNotFound
-from loader.foreign import COMPANIONS, look_at
+from loader.foreign import COMPANIONS, TABLES, look_at
 from loader.foreign.formats.exported import NOTE
+from loader.foreign.formats.sample import Found
+from loader.foreign.formats.window import Window
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Span, Store
-from loader.storage.placed import FOREIGN, PlacedObject, PlacedStore
+from loader.storage.placed import FOREIGN, PlacedObject, PlacedStore, difference
 
 from ..export_journal import FOLDER
 from ..exporter import Loss
 from ..outbox import Outbox
-from ..selection import Selection, WorkUnit
+from ..selection import Int64s, Selection, WorkUnit
+from .archives import remaining
 
 READ_BYTES = 8 * 2**20
 """Bytes of an object that are read at once."""
@@ -31,24 +34,105 @@ OWN = "megatron"
 """Format whose exporter makes the same objects again, index and all."""
 
 
-def leaves_as_it_came(version: Version, format: str) -> bool:
-    """Return whether a version is all of the objects that were registered in this format, and nothing else."""
-    told, manifest = version.manifest["producer"].get("registered") or {}, version.manifest
-    return (
-        told.get("format") == format != OWN
-        and not told.get("without")
-        and manifest["n_live"] == manifest["n_rows"]
-        and {file["group"] for file in manifest["samples"]} <= {"keys", "metadata"}  # nobody annotated it
-        and pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
-        and not (format in COMPANIONS and _placed(version).is_adopted(_paths(version)[0]))
-    )
+class Leaving(NamedTuple):
+    """Objects that leave together, of one registered shard."""
+
+    objects: Sequence[PlacedObject]
+    """The objects."""
+    ordinals: Int64s
+    """Live ordinals of their samples that are exported, int64."""
+    keys: frozenset[str] | None = None
+    """Keys of the samples that stay in an archive; None where all do, and the object is copied."""
+
+
+def registered_objects(selection: Selection, format: str) -> "RegisteredObjects | None":
+    """Return the exporter of objects as they were registered; None where they are not what is exported.
+
+    selection: without a field or column left out. Objects of which every sample is exported are copied, and those of
+    which none is are left out. Of others archives alone are written anew, without the samples that are not exported.
+    """
+    version, manifest = selection.version, selection.version.manifest
+    objects, facts = foreign_objects(version.store, manifest.get("foreign", ()))
+    told = parse_json_object(facts.get("registered", "{}"))
+    tables = {file["group"] for file in manifest["samples"]}
+    if (
+        told.get("format") != format
+        or format == OWN
+        or told.get("without")
+        or not tables <= {"keys", "metadata"}  # somebody annotated it
+        or not pc.all(pc.starts_with(version.parts.shard_rows()["path"], FOREIGN)).as_py()
+    ):
+        return None
+    whole = manifest["n_live"] == manifest["n_rows"] == selection.n_samples
+    if format in COMPANIONS and (not whole or _placed(version).is_adopted(_paths(version)[0])):
+        return None  # the index tells of all, and a sample's number would be another one's
+    if not whole and "source_key" in selection.columns:
+        return None  # names that repeat, and would not without the others
+    leaving = _leaving(selection, format)
+    if leaving is None:
+        return None
+    if selection.n_samples == manifest["n_live"]:
+        options = Options.from_json(told) if format in TABLES else NO_OPTIONS
+        leaving += _without_samples(
+            version, objects, lambda store, infos: look_at(format, store, infos, options)[0]
+        )
+    return RegisteredObjects(format, leaving)
+
+
+def _leaving(selection: Selection, format: str) -> list[Leaving] | None:
+    """Return the objects that have samples to export; None where one has others too, and is no archive."""
+    version, members = selection.version, selection.members
+    placed, first, n_rows = _placed(version), version.parts.first_ordinal, version.parts.n_rows
+    positions, out = dict[str, list[int]](), list[Leaving]()
+    for position, path in enumerate(_paths(version)):
+        positions.setdefault(path, []).append(position)
+    for path, own in positions.items():
+        live = [np.flatnonzero(members[first[one] : first[one + 1]]) + first[one] for one in own]
+        ordinals, objects = np.concatenate(live), placed.objects(path)
+        if not len(ordinals):
+            continue
+        if len(ordinals) == sum(int(n_rows[one]) for one in own):
+            out.append(Leaving(objects, ordinals))
+        elif format == "files":  # an object is a sample
+            chosen = set(selection.frame["raw_key"].gather(ordinals))
+            out.append(Leaving([one for one in objects if _name(one) in chosen], ordinals))
+        elif format == "webdataset":
+            out.append(Leaving(objects, ordinals, frozenset(version.keys(ordinals))))
+        else:
+            return None
+    return out
+
+
+def _without_samples(
+    version: Version, objects: Sequence[ForeignObject], look: Callable[[Store, list[ObjectInfo]], Found]
+) -> list[Leaving]:
+    """Return the objects that hold no sample, and are as they were. Costs a listing of their place."""
+    placed, last = (
+        _placed(version),
+        {one.key: one.shard for one in objects},
+    )  # of one that was registered again
+    shards = sorted(set(last.values()) - set(_paths(version)))
+    some = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
+    rest = [one for one in some if one.modified_us is not None]  # none is left in a place that was adopted
+    out = list[PlacedObject]()
+    for store in {one.store for one in rest}:
+        infos = list(store.list())
+        there, found = {info.key: info for info in infos}, look(store, infos)
+        taken = {info.key for info in found.infos}
+        for one in rest:
+            info = there.get(one.key) if one.store is store and one.key in taken else None
+            if info is None or difference(info, one.nbytes, one.etag, one.modified_us):
+                continue
+            if next(iter(found.samples(info)), None) is None:
+                out.append(one)
+    return [Leaving(out, np.zeros(0, np.int64))] if out else []
 
 
 class RegisteredObjects:
-    """An exporter of such a version."""
+    """An exporter of objects as they were registered."""
 
-    def __init__(self, format: str) -> None:
-        self._format = format
+    def __init__(self, format: str, leaving: Sequence[Leaving]) -> None:
+        self._format, self._leaving = format, leaving
 
     def losses(self, selection: Selection) -> list[Loss]:
         """Return nothing: the bytes stay."""
@@ -56,24 +140,20 @@ class RegisteredObjects:
 
     def units(self, selection: Selection) -> list[WorkUnit]:
         """Return the samples of each registered shard, which is an object or a run of them."""
-        parts, out = selection.version.parts, list[WorkUnit]()
-        paths = _paths(selection.version)
-        first = [at for at, path in enumerate(paths) if at == 0 or path != paths[at - 1]]
-        for begin, end in pairwise([*first, len(paths)]):
-            ordinals = np.arange(parts.first_ordinal[begin], parts.first_ordinal[end])
-            out.append(WorkUnit(number=len(out), fields=(), ordinals=ordinals))
-        return out
+        return [
+            WorkUnit(number=number, fields=(), ordinals=one.ordinals)
+            for number, one in enumerate(self._leaving)
+        ]
 
     def write(self, selection: Selection, unit: WorkUnit, outbox: Outbox) -> dict[str, Any]:
         """Put the objects of a shard. Raises: Changed; StoreError."""
-        placed = _placed(selection.version)
-        position = int(np.searchsorted(selection.version.parts.first_ordinal, unit.ordinals[0], "right")) - 1
-        objects = placed.objects(_paths(selection.version)[position])
+        placed, (objects, _, keys) = _placed(selection.version), self._leaving[unit.number]
         for one in objects:
-            with outbox.file(one.key) as file:
-                for start in range(0, one.nbytes, READ_BYTES):
-                    file.write(placed.stored(one, Span(start, min(READ_BYTES, one.nbytes - start))))
-        return {"objects": [[one.key, one.nbytes] for one in objects]}
+            with outbox.file(_name(one)) as file:
+                for start, nbytes in [Span(0, one.nbytes)] if keys is None else _remaining(placed, one, keys):
+                    for at in range(start, start + nbytes, READ_BYTES):
+                        file.write(placed.stored(one, Span(at, min(READ_BYTES, start + nbytes - at))))
+        return {"objects": [[_name(one), one.nbytes] for one in objects]}
 
     def finish(self, selection: Selection, facts: Sequence[dict[str, Any]], outbox: Outbox) -> None:
         """Put the index of the objects, where the format has one. Raises: Changed where it tells of others."""
@@ -115,6 +195,21 @@ def _paths(version: Version) -> list[str]:
     rows = version.parts.shard_rows()
     found = dict(zip(rows["part"].to_pylist(), rows["path"].to_pylist(), strict=True))
     return [found[part] for part in version.parts.ids.to_pylist()]
+
+
+def _remaining(placed: PlacedStore, one: PlacedObject, keys: Collection[str]) -> list[Span]:
+    """Return the runs of an archive that hold these samples. Raises: as `remaining`; Changed."""
+    placed.stored(one, Span(0, min(1, one.nbytes)))  # it is as it was registered
+    window = Window(one.store, one.store.head(one.key))
+    try:
+        return list(remaining(window, keys))
+    finally:
+        window.close()
+
+
+def _name(one: PlacedObject) -> str:
+    """Return the key that an object has in its place."""
+    return one.key if one.modified_us is not None else one.key.split("/", 2)[2]  # adopted: foreign/<place>/
 
 
 def _objects(version: Version) -> Iterator[PlacedObject]:

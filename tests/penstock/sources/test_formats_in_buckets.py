@@ -12,9 +12,13 @@ from fuzz.places import PLACE_FORMATS, objects_of, write_places
 from loader.foreign import FORMATS, TABLES
 from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import open_store
+from penstock.sources import FORMATS as WRITTEN
 from penstock.sources.content_digest import content_digest
+from penstock.sources.run_export import export
 
 REGISTERED = sorted({*FORMATS, *TABLES, "lerobot"})
+LEAVE = {*FORMATS, *TABLES} & WRITTEN.keys()
+"""Formats whose registered objects leave as they came."""
 TIMES = {"files": ("modified_us",)}
 """Columns that tell of the objects themselves, which were written later in a bucket."""
 MOST = defaultdict(lambda: 2, dict.fromkeys(("csv", "rlds", "tfrecord"), 1))
@@ -85,6 +89,12 @@ def test_a_bucket_gives_what_the_folder_gives(verb, format, places, bucket, cli,
     sizes = {key: len(data) for key, data in objects_of(places[format]).items()}
     often = {key: read[key] / nbytes for key, nbytes in sizes.items() if read[key] > MOST[format] * nbytes}
     assert (often, any(read.values())) == ({}, bucket == "s3")
+    if verb == "register" and format in LEAVE:  # law 3, object by object
+        for version, out in ((there, f"{url}-out"), (here, tmp_path / "out")):
+            assert export(version, format, open_store(out)).failures == []
+            store = open_store(out)
+            found = {info.key: bytes(store.get(info.key).data) for info in store.list()}
+            assert {key: found[key] for key in found if ".penstock" not in key} == objects_of(places[format])
 
 
 def test_a_reader_that_goes_to_and_fro_reads_little_more_than_it_wants(s3, s3_answers):

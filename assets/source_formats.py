@@ -19,6 +19,8 @@ UNFIT = {
 """Format -> the reason why an object of it is no raw object."""
 JOINED = frozenset({"lerobot", "rosbag"})
 """Formats whose raw objects lie in several files: their importers have `look_at_complete`."""
+KEYED_BY_PLACE = frozenset({"lance"})
+"""Formats whose column of keys, where a source names one, is of the whole place: rows move between its objects."""
 
 
 def walked_formats() -> list[str]:

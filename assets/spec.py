@@ -17,6 +17,7 @@ from .featurizers import Featurizer, make
 from .featurizers.clashes import check_apart
 from .gate import GATE, Gate
 from .media.policy import CutPolicy
+from .source_formats import KEYED_BY_PLACE
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
 from .splits import split_of
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
@@ -201,6 +202,11 @@ class DatasetSpec:
     def in_place(self) -> bool:
         """True where samples stay in the bytes that landed."""
         return self.sources[0].keep == "in place"
+
+    @property
+    def keyed_by_place(self) -> bool:
+        """True where a key of a format names one sample in the whole place of its source."""
+        return self.format in KEYED_BY_PLACE and self.sources[0].key is not None
 
     def split_of(self, identity: str) -> str:
         """Return the split of everything with this raw object or subject: by its hash, so it never changes.

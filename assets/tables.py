@@ -54,6 +54,7 @@ UNITS = pa.schema(
         ("raw_sha256", pa.string()),
         ("start", pa.string()),  # ticks@numerator/denominator, empty for the whole object
         ("end", pa.string()),
+        ("content", pa.string()),  # hash of fields and metadata, of samples that are read; else empty or null
     ]
 )
 OBJECTS = pa.schema(

@@ -78,14 +78,21 @@ def units_stage(
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
-    reason, short, more = "", 0, dict[str, Any]()
+    reason, short, n_known, more = "", 0, 0, dict[str, Any]()
     if spec.format:
         told = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
             taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
         parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
-        jobs = taken.jobs
+        jobs, n_known = taken.jobs, taken.n_known
         more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
+        if taken.replaces is not None:
+            more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
+        if n_known or taken.replaces:
+            tell(
+                f"batch {partition}: {n_known} samples were left out, which the dataset has or had of the same raw "
+                f"objects; {len(taken.replaces or ())} take the place of earlier ones"
+            )
     else:
         with root.heartbeat(txn):
             wanted_rows, refusals = new_objects(audits, published_objects(root, spec.name))
@@ -123,6 +130,8 @@ def units_stage(
             "units": len(rows),
             "nbytes": _nbytes([part for _, part in parts]),
             "short_shots": short,
+            "published_before": n_known,
+            "replacing": len(more.get("replaces", {})),
         },
         body={
             "txn": txn,
@@ -181,11 +190,15 @@ def published_labels(root: "loader.Root", dataset: str) -> list[str]:
     return class_names(root.store, root.state.versions(dataset)) or []
 
 
-def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Sequence["loader.Part"]) -> str:
+def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part"]) -> str:
     """Return why waiting parts do not fit what was published since they were cut, or "".
 
-    Numbers mean another class now, the same raw bytes are published, or a group has other fields.
+    Numbers mean another class now, or a group has other fields. Or the same raw bytes, or other samples of the same raw
+    objects, are published.
+
+    record: of their units, or of their samples.
     """
+    dataset, labels = record.dataset, record.body["labels"]
     known = published_labels(root, dataset)
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
@@ -193,10 +206,14 @@ def clash(root: "loader.Root", dataset: str, labels: Sequence[str], parts: Seque
     if reason := _other_groups(root, dataset, parts):
         return reason
     published = published_objects(root, dataset)
-    for part in parts if published else ():
-        for row in part_rows(root.store, part):
-            if row["raw_sha256"] in published:
-                return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
+    rows = [row for part in parts for row in part_rows(root.store, part)] if published else []
+    for row in rows:
+        if row["raw_sha256"] in published:
+            return f"{row['raw_key']!r} has the same bytes as {published[row['raw_sha256']]}"
+    if "replaces" in record.body and (newest := root.state.newest(dataset)) is not None:
+        from .formats.earlier_samples import published_since
+
+        return published_since(root.open(newest.id), rows, record.body)
     return ""
 
 
@@ -232,9 +249,7 @@ def _still_good(root: "loader.Root", record: StageRecord) -> bool:
         return True
     status = root.state.txns[record.body["txn"]].status
     parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
-    return status == "committed" or (
-        status != "aborted" and not clash(root, record.dataset, record.body["labels"], parts)
-    )
+    return status == "committed" or (status != "aborted" and not clash(root, record, parts))
 
 
 def _nbytes(parts: Sequence["loader.Part"]) -> int:

@@ -196,7 +196,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
             f"[{record.dataset}, units], its features and samples again"
         )
     parts = [loader.Part.from_json(body) for body in record.body["parts"]]
-    if reason := clash(root, record.dataset, record.body["labels"], parts):
+    if reason := clash(root, record, parts):
         recuts.note(root.store, record.dataset, record.partition, record.body["txn"])
         return (
             f"batch {record.partition}: another batch was published since it was cut ({reason}); the discovery sensor "

@@ -1,6 +1,6 @@
 """Near-duplicates of a batch, among its own samples and against the newest version: found, settled, with reasons."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,11 +54,13 @@ def copies_among(
     samples: Sequence[Row],
     parts: Sequence[loader.Part],
     landed: Sequence[Row],
+    replaced: Collection[str] = (),
 ) -> Copies:
     """Settle the near-duplicates of a batch.
 
-    samples: rows with all columns, without those that are left out for another reason; landed: rows of raw_objects, in
-    whose order samples count as landed.
+    samples: rows with all columns, without those that are left out for another reason.
+    landed: rows of raw_objects, in whose order samples count as landed.
+    replaced: keys of published samples whose place some of these take.
 
     Costs: see `dedup.published` and `dedup.hamming`. Nothing grows with published samples times new ones but the matrix
     product of embeddings, where the policy has them.
@@ -73,7 +75,7 @@ def copies_among(
     if policy.embedding:
         embeddings = _embeddings(root.store, parts, table["key"].to_list(), policy.embedding.field)
     new = candidates_of(table, [row["raw_sha256"] for row in rows], embeddings)
-    published = published_samples(root, dataset, policy, but=[row["key"] for row in samples])
+    published = published_samples(root, dataset, policy, but=[*(row["key"] for row in samples), *replaced])
     settled = settle(new, published.candidates, near_published(new, published, policy), policy)
     supersede = {key: copy.reason for row, copy in settled.superseded.items() for key in published.keys(row)}
     return Copies(

@@ -77,10 +77,10 @@ def samples_stage(
         refusals=refusals,
         units=units,
         features=features,
-        find_copies=partial(_find_copies, root, spec.name, _policy(spec, features), raws),
+        find_copies=partial(_find_copies, root, units, _policy(spec, features), raws),
         left_out=bad,
     )
-    reason = audit(spec, assembled)
+    replaced, reason = _replaced(units, assembled), audit(spec, assembled)
     nothing_new = "" if committed else assembled.nothing_new()
     given_up = f"{CHECK}: {reason}" if reason else nothing_new
     if given_up and units.body["parts"]:
@@ -101,11 +101,15 @@ def samples_stage(
             ),
         },
         upstream=tuple(Upstream(stage=one.stage, partition=partition, r=one.r) for one in upstream),
-        counts=_counts(assembled),
+        counts=_counts(assembled) | {"replaced": len(replaced)},
         body={
             "txn": units.body["txn"],
             "labels": units.body["labels"],
-            **({"foreign": units.body["foreign"]} if units.body.get("foreign") else {}),
+            **{
+                name: units.body[name]
+                for name in ("foreign", "replaces", "keyed_by_place")
+                if name in units.body
+            },
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],
             "facts": facts_told(
                 [shard for part in assembled.parts for shard in part.shards],
@@ -114,12 +118,21 @@ def samples_stage(
                 *(record.body.get("facts", {}) for record in features),
             ),
             "exclude": dict(assembled.exclude),
-            "supersede": dict(assembled.copies.supersede),
+            "supersede": dict(assembled.copies.supersede) | replaced,
             "compared_with": assembled.copies.compared_with,
             "made_of": made_of(spec, units, features, assembled.objects),
         },
     )
     return append_record(store, record), list(assembled.objects)
+
+
+def _replaced(units: StageRecord, assembled: Assembled) -> dict[str, str]:
+    """Return key of a published sample -> why, of those whose place a sample takes that is not left out."""
+    return {
+        old: f"its raw object has {new} now"
+        for new, before in units.body.get("replaces", {}).items()
+        for old in (before if new not in assembled.exclude else ())
+    }
 
 
 def outdated(root: loader.Root, record: StageRecord) -> bool:
@@ -157,13 +170,16 @@ def _policy(spec: DatasetSpec, features: Sequence[StageRecord]) -> NearDuplicate
 
 def _find_copies(
     root: loader.Root,
-    dataset: str,
+    units: StageRecord,
     policy: NearDuplicates | None,
     landed: Sequence[Row],
     samples: Sequence[Row],
     parts: Sequence[loader.Part],
 ) -> Copies:
-    return NONE if policy is None else copies_among(root, dataset, policy, samples, parts, landed)
+    if policy is None:
+        return NONE
+    replaced = {old for before in units.body.get("replaces", {}).values() for old in before}
+    return copies_among(root, units.dataset, policy, samples, parts, landed, replaced)
 
 
 def lineage(assembled: Assembled, upstream: Sequence[StageRecord], wanted: str, run_id: str) -> list[Row]:

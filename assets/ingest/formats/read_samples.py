@@ -24,6 +24,8 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
+from .earlier_samples import earlier_samples
+from .known_samples import Beside, EarlierSamples, nothing_new
 from .read_work import READ, ReadParts, ReadTask
 from .sample_facts import Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
@@ -69,32 +71,50 @@ def write_read(
         taking=Taking.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
     )
-    batch = _Batch(compute, root, files, spec, provenance["partition"], refusals)
-    units = enumerate(_units([raws[info.key] for info in infos]))
-    made = batch.read([replace(task, name=f"{number:05d}", raws=some) for number, some in units])
+    batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id if newest else "")
+    fresh = [raws[info.key] for info in infos]
+    units = enumerate(_units(fresh, earlier_samples(root, spec, fresh)))
+    made = batch.read([replace(task, name=f"{n:05d}", raws=some, earlier=had) for n, (some, had) in units])
     names, made = batch.with_labels(made, labels)
     made = batch.in_groups(made, known)
+    beside = Beside.of_all(found.beside for _, found in made)
+    refusals += nothing_new(beside, raws)
     parts, rows = list[tuple[str, Part]](), list[Row]()
     for part in (Part.from_json(one) for _, found in made for one in found.parts):
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
-        rows += (unit_row(row["key"], kind, part.id, row) for row in part_rows(root.store, part))
-    facts = {name: told for _, found in made for name, told in found.facts.items()}
-    return Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs)
+        for row in part_rows(root.store, part):
+            rows.append(unit_row(row["key"], kind, part.id, row, beside.contents[row["key"]]))
+    return Taken(
+        parts=parts,
+        rows=rows,
+        refusals=refusals,
+        labels=names,
+        facts={name: told for _, found in made for name, told in found.facts.items()},
+        replaces=beside.replaces,
+        n_known=sum(beside.known.values()),
+        jobs=batch.jobs,
+    )
 
 
-def _units(raws: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield neighbours of a shard's bytes at most; a larger object is alone."""
+def _units(
+    raws: Sequence[Row], earlier: Mapping[str, EarlierSamples]
+) -> Iterator[tuple[list[Row], dict[str, EarlierSamples]]]:
+    """Yield neighbours of a shard's bytes at most, with what the dataset has of them; a larger object is alone."""
+
+    def unit() -> tuple[list[Row], dict[str, EarlierSamples]]:
+        return some, {raw["key"]: earlier[raw["key"]] for raw in some if raw["key"] in earlier}
+
     some, total = list[Row](), 0
     for raw in raws:
         nbytes = max(raw["nbytes"], _LEAST_BYTES)
         if some and total + nbytes > DEFAULT_SHARD_BYTES:
-            yield some
+            yield unit()
             some, total = [], 0
         some.append(raw)
         total += nbytes
     if some:
-        yield some
+        yield unit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +127,7 @@ class _Batch:
     spec: DatasetSpec
     partition: str
     refusals: list[Row]
+    newest: str
     jobs: list[Job[Any, Any]] = field(default_factory=list)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Made]:
@@ -118,7 +139,15 @@ class _Batch:
         """
         made, left = list[Made](), list(tasks)
         while left:
-            decides = [[one.name, one.groups, [raw["sha256"] for raw in one.raws]] for one in left]
+            decides = [
+                [
+                    one.name,
+                    one.groups,
+                    [raw["sha256"] for raw in one.raws],
+                    self.newest if one.earlier else "",
+                ]
+                for one in left
+            ]
             job = units_job(READ, self.root, self.files, self.spec, self.partition, left[0].txn, decides)
             self.jobs.append(job)
             halves = list[ReadTask]()
@@ -165,7 +194,7 @@ class _Batch:
             for names, key, of in found.kinds:
                 kinds.setdefault(tuple(names), Rows(tuple(names), [key], [of]))
         if not kinds:
-            return []
+            return [*made]
         try:
             group_of = groups_of([kinds[kind] for kind in sorted(kinds)], known)
         except FieldMismatch:

@@ -16,6 +16,7 @@ from penstock.sources.importing.unit_writer import UnitWriter
 
 from ...media.objects import refusal_row
 from ...media.unit import Unusable
+from .known_samples import Beside, EarlierSamples
 from .read_place import ReadPlace, read_place
 from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
 from .walked_objects import landed_info, refused_where_unreadable
@@ -38,6 +39,8 @@ class ReadTask:
     """Name of the first part in its transaction."""
     raws: list[Row] = field(default_factory=list)
     """Rows of the landed objects, by key."""
+    earlier: dict[str, EarlierSamples] = field(default_factory=dict)
+    """Key of an object -> samples that the dataset has of it, of those that it has some of."""
     groups: dict[str, list[str]]
     """Group -> its fields, of those that are known."""
     taking: Taking
@@ -60,6 +63,8 @@ class ReadParts:
     """Field -> facts of it that the format tells."""
     refusals: list[Row] = field(default_factory=list)
     """Rows of refused objects."""
+    beside: Beside = field(default_factory=Beside)
+    """The samples beside those that the dataset has."""
 
 
 def read_samples(task: ReadTask, node: Node) -> ReadParts:
@@ -74,8 +79,12 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
         with closing(Spilled()) as spilled:
             try:
                 for raw in raws:
+                    before = task.earlier.get(raw["key"], EarlierSamples())
+                    known = {**raw, "first_sha256": before.first_sha256}
                     for sample in _samples(place, raw, made):
-                        spilled.add(_taken(task.taking, raw, sample))
+                        own = bool(task.taking.own_split(sample.source))
+                        if new := made.beside.taken(_taken(task.taking, known, sample), before, own):
+                            spilled.add(new)
             except Unusable as unusable:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))

@@ -42,6 +42,10 @@ class Taken:
     """Table of objects that stay in place, plain JSON; None for none."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts of it that the format tells."""
+    replaces: Mapping[str, Sequence[str]] | None = None
+    """Key of a sample -> keys of the published ones whose place it takes; None where nobody looked for them."""
+    n_known: int = 0
+    """Samples that were left out: the dataset has them, or had them."""
     jobs: Sequence[Job[Any, Any]] = ()
     """The jobs that wrote, whose folders may go once the batch is on record."""
 
@@ -75,6 +79,10 @@ class Taking:
             provenance=dict(provenance),
         )
 
+    def own_split(self, told: Mapping[str, str]) -> str:
+        """Return the split that a format names for a sample, "" for none. told: what it tells of its provenance."""
+        return "" if "split" in self.choices["without"] else told.get("split", "")
+
     @property
     def options(self) -> Options:
         """Choices of the format's reader."""
@@ -100,11 +108,12 @@ def metadata_of(raw: Row, told: Mapping[str, Any], kind: str) -> dict[str, Any]:
 def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]) -> dict[str, str]:
     """Return the provenance of a sample, without its place in the object.
 
+    raw: row of its object, with `first_sha256` where it was published before with other bytes: it keeps its split.
     told: what its format tells. A split there is the sample's, unless the source leaves `split` out.
     """
-    own = "" if "split" in taking.choices["without"] else told.get("split", "")
+    own = taking.own_split(told)
     by_subject = taking.split_by == "subject"
-    identity = raw["label"] if by_subject else raw["sha256"]
+    identity = raw["label"] if by_subject else raw.get("first_sha256") or raw["sha256"]
     source = {
         "source_key": text_of(source_key),
         "unit_id": fingerprint(raw["sha256"], source_key),
@@ -120,8 +129,8 @@ def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]
     return source
 
 
-def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str]) -> Row:
-    """Return a sample's row of the `units` table."""
+def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str], content: str = "") -> Row:
+    """Return a sample's row of the `units` table. content: its hash, "" where nobody knows."""
     return {
         "key": key,
         "unit_id": source["unit_id"],
@@ -131,4 +140,5 @@ def unit_row(key: str, kind: str, part_id: str, source: Mapping[str, str]) -> Ro
         "raw_sha256": source["raw_sha256"],
         "start": source.get("raw_start", ""),
         "end": source.get("raw_end", ""),
+        "content": content,
     }

@@ -40,8 +40,8 @@ STRUCTURAL = frozenset(_WHERE | _MADE | _HOW | _WAYS)
 
 The only columns of this kind are `_WAYS`.
 """
-NAMED = frozenset({"exclude", "supersede"})
-"""Fields of records that are objects, name of a sample -> why."""
+NAMED = frozenset({"exclude", "replaces", "supersede"})
+"""Fields of records that are objects, name of a sample -> why, or the samples whose place it takes."""
 LABELS = "labels"
 """Class names, each at its number."""
 TOLD = ("reason", "by", "page")

@@ -131,8 +131,29 @@ def test_a_video_that_is_replaced_makes_another_object(
     batch = land(place)
     record = current_record(root.store, "demo", "samples", batch)
     assert record is not None
-    assert record.counts["used"] == 1
-    assert len(root.open("demo@2")) == 4
+    assert (record.counts["used"], record.counts["replaced"]) == (1, 1)
+    assert len(root.open("demo@2")) == 3
+
+
+def test_a_file_that_grows_brings_its_new_episodes_alone(
+    tmp_path: Path, root: loader.Root, land: Callable[[Path], str]
+) -> None:
+    old, place = v21(tmp_path / "old", cameras=[CAMERA]), tmp_path / "in"
+    land(v30(place, old, cameras=[CAMERA], lengths=LENGTHS[:2]))
+    first = root.open("demo@1").samples().collect()
+    batch = land(v30(place, old, cameras=[CAMERA]))
+    second = root.open("demo@2").samples().collect()
+    assert sorted(second["source_key"]) == [f"episode_{n:06d}" for n in range(3)]
+    assert set(first["key"]) < set(second["key"])
+    assert set(second["raw_key"]) == {"data/chunk-000/file-000.parquet"}
+    assert second["phash"].null_count() == 0
+    record = current_record(root.store, "demo", "units", batch)
+    assert record is not None
+    assert {name: record.counts[name] for name in ("units", "published_before", "replacing")} == {
+        "units": 1,
+        "published_before": 2,
+        "replacing": 0,
+    }
 
 
 def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name(

@@ -18,12 +18,14 @@ from rosbags.typesys import Stores, get_typestore
 
 import loader
 from assets.gate import Gate
+from assets.ingest import recuts
 from assets.source_formats import UNFIT, read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
-from penstock.stages import current_record
+from penstock.exclusions.publish import exclude
+from penstock.stages import StageRecord, current_record
 from penstock.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
 from tests.foreign import litdata_files, mds_files, tars
@@ -232,23 +234,65 @@ def test_a_split_that_a_format_names_is_the_samples(
     assert found == (dict.fromkeys(named, "train") if without else named)
 
 
-def test_an_object_that_lands_again_and_rows_with_other_fields_are_new_samples(
+def test_an_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    place, demo = tmp_path / "in", spec("jsonl", splits={"a": 0.5, "b": 0.5})
+    place.mkdir()
+
+    def land(*texts: str) -> StageRecord:
+        write_jsonl(place / "a.jsonl", [*texts])
+        (place / "copy.jsonl").write_bytes((place / "a.jsonl").read_bytes())  # of equal ones one is taken
+        batch = arrive(place)
+        assert run("ingest", demo, batch, place).success
+        assert run("release", demo, place=place).success
+        record = current_record(root.store, "demo", "units", batch)
+        assert record is not None
+        return record
+
+    def live() -> dict[str, str]:
+        rows = root.open("demo@latest").samples().select("key", "split").collect()
+        assert rows["split"].n_unique() == 1
+        found = stored(root.open("demo@latest"), "text.txt")
+        return {data.decode(): key for (_, key), data in found.items()}
+
+    land("one", "two")
+    keys = set(root.open("demo@1").samples().collect()["key"])
+    record = land("one", "TWO", "three")
+    assert (record.counts["units"], record.counts["published_before"], record.counts["replacing"]) == (
+        2,
+        1,
+        1,
+    )
+    assert sorted(live()) == ["TWO", "one", "three"]
+    rows = root.open("demo@2").samples().collect()
+    assert len(keys & set(rows["key"])) == 1
+    (three,) = rows.filter(pl.col("source_key") == live()["three"])["key"]
+    exclude(root, "demo@2", [three], reason="no", by="ann")
+    land("one", "TWO", "three", "four")
+    assert sorted(live()) == ["TWO", "four", "one"]
+    record = land("one")
+    assert (record.counts["units"], record.counts["published_before"], record.counts["dropped"]) == (0, 1, 1)
+    assert len(live()) == 3
+
+
+def test_a_batch_that_waits_beside_another_of_the_same_object_is_cut_again(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place, demo = tmp_path / "in", spec("jsonl")
     place.mkdir()
-    write_jsonl(place / "a.jsonl", ["one", "two"])
-    assert run("ingest", demo, arrive(place), place).success
+    batches = []
+    for texts in (["one"], ["ONE", "two"]):
+        write_jsonl(place / "a.jsonl", texts)
+        batches.append(arrive(place))
+        assert run("ingest", demo, batches[-1], place).success
     assert run("release", demo, place=place).success
-    write_jsonl(place / "a.jsonl", ["one", "two", "three"])
-    (place / "copy.jsonl").write_bytes((place / "a.jsonl").read_bytes())
-    batch = arrive(place)
-    assert run("ingest", demo, batch, place).success
+    assert len(root.open("demo@latest")) == 1
+    assert [batch for batch, _ in recuts.noted(root.store, "demo")] == batches[1:]
+    assert run("ingest", demo, batches[1], place).success
     assert run("release", demo, place=place).success
-    record = current_record(root.store, "demo", "units", batch)
-    assert record is not None
-    assert record.counts["units"] == 3  # of one of the two, which have the same bytes
-    assert len(root.open("demo@latest")) == 5
+    found = stored(root.open("demo@latest"), "text.txt")
+    assert sorted(map(bytes.decode, found.values())) == ["ONE", "two"]
 
 
 def _labelled(path: Path, names: list[str]) -> None:

@@ -122,16 +122,16 @@ def v21(folder, cameras=(CAMERA, OTHER), fps=Fraction(30), b_frames=0, gop=3, ti
     return folder
 
 
-def v30(folder, old, cameras=(CAMERA, OTHER), fps=Fraction(30)):
-    """Write the same as the dataset `old`, with all episodes in one file."""
+def v30(folder, old, cameras=(CAMERA, OTHER), fps=Fraction(30), lengths=LENGTHS):
+    """Write the same as the dataset `old`, with all, or the first, episodes in one file."""
     put(folder / "meta/info.json", info("v3.0", cameras, fps,
         "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
         "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"))  # fmt: skip
     table(folder / "meta/tasks.parquet", pa.table({"task_index": [0, 1], "__index_level_0__": list(TASKS)}))
-    parts = [pq.read_table(old / f"data/chunk-000/episode_{n:06d}.parquet") for n in range(len(LENGTHS))]
+    parts = [pq.read_table(old / f"data/chunk-000/episode_{n:06d}.parquet") for n in range(len(lengths))]
     table(folder / "data/chunk-000/file-000.parquet", pa.concat_tables(parts))
     told = []
-    for n, length in enumerate(LENGTHS):
+    for n, length in enumerate(lengths):
         row = {
             "episode_index": n,
             "tasks": [TASKS[0]],
@@ -145,7 +145,7 @@ def v30(folder, old, cameras=(CAMERA, OTHER), fps=Fraction(30)):
         told.append(row)
     for camera in cameras:
         shared = str(folder / f"videos/{camera}/chunk-000/file-000.mp4")
-        files = [str(old / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4") for n in range(len(LENGTHS))]
+        files = [str(old / f"videos/chunk-000/{camera}/episode_{n:06d}.mp4") for n in range(len(lengths))]
         for row, (begin, end) in zip(told, joined(shared, files), strict=True):
             row |= {f"videos/{camera}/chunk_index": 0, f"videos/{camera}/file_index": 0}
             row |= {f"videos/{camera}/from_timestamp": begin, f"videos/{camera}/to_timestamp": end}

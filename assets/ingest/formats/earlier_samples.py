@@ -1,0 +1,106 @@
+"""Samples that the newest version of a dataset has of the raw objects of a batch (`known_samples`).
+
+Only a process that waits for a batch looks: nodes get what it found.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+import loader
+from loader.dataset.tables.parquet import TableFile, get_tables
+from penstock.stages import current_record
+
+from ...spec import DatasetSpec
+from ...stages import UNITS
+from ...tables import read_table
+from .known_samples import Earlier, EarlierSamples
+from .sample_facts import Row
+
+_COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split", "partition"]
+
+
+def earlier_samples(root: loader.Root, spec: DatasetSpec, raws: Sequence[Row]) -> dict[str, EarlierSamples]:
+    """Return key of a raw object -> what the newest version has of it, of those that it has something of.
+
+    raws: rows of landed objects.
+
+    Costs the column `raw_uri` of the newest version. Of objects that are in it: the tables of keys that name them, and
+    the tables of units of their batches; in memory 1 kB for each of their samples.
+
+    Raises: Corrupt; StoreError.
+    """
+    newest = root.state.newest(spec.name)
+    scopes = {raw["key"]: _scope(raw["uri"], raw["key"], spec.keyed_by_place) for raw in raws}
+    if newest is None or not scopes:
+        return {}
+    found = _rows(root.open(newest.id), frozenset(scopes.values()), spec.keyed_by_place)
+    rows = sorted(found, key=itemgetter("partition"))
+    contents = _contents(root, spec.name, {row["partition"] for row in rows})
+    by_scope, first = dict[str, dict[str, Earlier]](), dict[str, str]()
+    for row in rows:
+        first.setdefault(row["raw_uri"], row["raw_sha256"])
+        there = by_scope.setdefault(row["scope"], {})
+        there.setdefault(row["source_key"], Earlier()).add(row, contents.get(row["key"], ""))
+    return {
+        raw["key"]: EarlierSamples(first.get(raw["uri"], ""), by_scope[scopes[raw["key"]]])
+        for raw in raws
+        if scopes[raw["key"]] in by_scope
+    }
+
+
+def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
+    """Return why waiting samples do not stand beside this version as they were cut, or "".
+
+    Samples of their source keys were published or left out since. rows: provenance of the samples. body: of the record
+    of their units.
+
+    Costs as `earlier_samples`, without contents. Raises: Corrupt; StoreError.
+    """
+    by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()
+    scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}
+    for one in _rows(version, frozenset(scopes.values()), by_place):
+        if one["live"]:
+            live.setdefault((one["scope"], one["source_key"]), set()).add(one["key"])
+    for row in rows:
+        there = live.get((scopes[row["raw_uri"]], row["source_key"]), set())
+        if there != set(body["replaces"].get(row["key"], ())):
+            has = f"has {min(there)!r} of it" if there else "has none of it"
+            return f"{version.name} {has}: sample {row['source_key']!r} of {row['raw_key']!r}"
+    return ""
+
+
+def _scope(uri: str, key: str, by_place: bool) -> str:
+    """Return the address in which a source key is of one sample: that of the raw object, or of its place."""
+    return uri.removesuffix(key) if by_place else uri
+
+
+def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> Iterator[Row]:
+    """Yield the rows of the version's tables of keys in these scopes, with `scope` and `live`."""
+    import pyarrow.compute as pc
+
+    files = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
+    for file, column in zip(files, get_tables(version.store, files, ["raw_uri", "raw_key"]), strict=True):
+        named = column.group_by(["raw_uri", "raw_key"]).aggregate([]).drop_null().to_pylist()
+        scope_of = {one["raw_uri"]: _scope(one["raw_uri"], one["raw_key"], by_place) for one in named}
+        mine = {uri: scope for uri, scope in scope_of.items() if scope in scopes}
+        if not mine:
+            continue
+        (table,) = get_tables(version.store, [file], _COLUMNS)
+        table = table.filter(pc.is_in(table["raw_uri"], value_set=pa.array(mine, pa.string())))
+        positions = version.parts.positions(table["part"]).tolist()
+        live = {at: version.parts.live_members(at) for at in set(positions)}
+        for at, row in zip(positions, table.to_pylist(), strict=True):
+            yield row | {"scope": mine[row["raw_uri"]], "live": bool(live[at][row["row"]])}
+
+
+def _contents(root: loader.Root, dataset: str, batches: Iterable[str]) -> dict[str, str]:
+    """Return key -> hash of the content of the samples of these batches."""
+    found = dict[str, str]()
+    for batch in sorted(batches):
+        record = current_record(root.store, dataset, UNITS, batch)
+        for row in read_table(root.store, record.files[UNITS]) if record else ():
+            found[row["key"]] = row.get("content") or ""
+    return found

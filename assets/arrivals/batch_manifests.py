@@ -59,6 +59,14 @@ class RawObject:
     arrived_us: int = field(default=0, compare=False)
     """Time of the last write by the store's clock, in microseconds since 1970; 0 where nothing told. It is no part
     of the object's identity."""
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """Keys of its further files, where it lies in several: a takedown may name one. The change token tells of them."""
+
+    @property
+    def names(self) -> list[str]:
+        """Keys and URIs of all of its files, by which a takedown may name it."""
+        place = self.uri.removesuffix(self.key)
+        return [name for key in (self.key, *self.files) for name in (key, f"{place}{key}")]
 
     @property
     def identity(self) -> Identity:
@@ -73,9 +81,10 @@ class RawObject:
         """Return the facts that a batch's key is made of."""
         return {"key": self.key, "uri": self.uri, "nbytes": self.nbytes, "etag": self.etag}
 
-    def to_json(self) -> dict[str, str | int]:
+    def to_json(self) -> dict[str, str | int | list[str]]:
         """Return the object's entry in a manifest."""
-        return self.identified() | ({"arrived_us": self.arrived_us} if self.arrived_us else {})
+        told = {"arrived_us": self.arrived_us or None, "files": [*self.files]}
+        return self.identified() | {name: value for name, value in told.items() if value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,9 +300,9 @@ def _read(store: Store, dataset: str, number: int) -> Manifest | None:
 
 def _object(item: Mapping[str, Any]) -> RawObject:
     """Return the object of a manifest's entry. Raises: TypeError for other fields, and for values of other types."""
-    found = RawObject(**item)
-    if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag)):
-        raise TypeError(f"key, uri and etag are text, got {item!r:.200}")
+    found = RawObject(**{**item, "files": tuple(item.get("files", ()))})
+    if not all(isinstance(value, str) for value in (found.key, found.uri, found.etag, *found.files)):
+        raise TypeError(f"key, uri, etag and files are text, got {item!r:.200}")
     if not all(type(value) is int for value in (found.nbytes, found.arrived_us)):
         raise TypeError(f"nbytes and arrived_us are integers, got {item!r:.200}")
     return found
@@ -302,8 +311,8 @@ def _object(item: Mapping[str, Any]) -> RawObject:
 class DeniedObjects:
     """The takedowns that a dataset's arrivals are held against.
 
-    They name an object's key or URI, or its folder where each folder is a subject (`DatasetSpec.split_by`). Costs a few
-    hashes per object and takedown's salt.
+    They name the key or URI of one of an object's files, or its folder where each folder is a subject
+    (`DatasetSpec.split_by`). Costs a few hashes per file and takedown's salt.
     """
 
     def __init__(self, denies: Sequence[Deny], dataset: str, *, by_subject: bool = False) -> None:
@@ -313,4 +322,4 @@ class DeniedObjects:
         """Return whether a takedown names the object."""
         if self._by_subject and self._denied.entry_of("subject", item.folder):
             return True
-        return any(self._denied.entry_of("raw", name) for name in (item.key, item.uri))
+        return any(self._denied.entry_of("raw", name) for name in item.names)

@@ -19,6 +19,7 @@ from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
 from penstock.stages import partitions
 
+from ..joined_objects import JoinedObjects
 from ..sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source
 from .batch_manifests import (
     Book,
@@ -114,8 +115,14 @@ def begun_batches(store: Store, dataset: str, stage: str) -> list[str]:
 def raw_object(landing: Store, info: ObjectInfo) -> RawObject:
     """Return an object of a listing, with its full address."""
     uri = f"{landing.url.rstrip('/')}/{info.key}"
+    files = landing.files(info.key) if isinstance(landing, JoinedObjects) else ()
     return RawObject(
-        key=info.key, uri=uri, nbytes=info.nbytes, etag=info.etag, arrived_us=info.modified_us or 0
+        key=info.key,
+        uri=uri,
+        nbytes=info.nbytes,
+        etag=info.etag,
+        arrived_us=info.modified_us or 0,
+        files=files,
     )
 
 

@@ -43,6 +43,7 @@ _SCHEMA = pa.schema(
         ("nbytes", pa.int64()),
         ("etag", pa.string()),
         ("arrived_us", pa.int64()),  # since 1970: last written, by the store's clock
+        ("files", pa.list_(pa.string())),
     ]
 )
 _log = logging.getLogger(__name__)
@@ -109,7 +110,8 @@ def read_progress(store: Store, dataset: str, source: str) -> Progress:
         facts = _typed(parse_json_object(table_facts(table)["progress"]))
         waiting = {}
         for row in table.select(_SCHEMA.names).cast(_SCHEMA).to_pylist():
-            waiting[row["uri"]] = Waiting(item=RawObject(**row), arrived_us=row["arrived_us"])
+            item = RawObject(**{**row, "files": tuple(row["files"])})
+            waiting[row["uri"]] = Waiting(item=item, arrived_us=row["arrived_us"])
         return Progress(**facts, waiting=waiting)
     except ObjectNotFound:
         return Progress()

@@ -5,11 +5,15 @@ Which they are, the metadata of their dataset say. Those of LeRobot stay: its ow
 
 from collections.abc import Collection, Iterator, Mapping
 
-from loader.errors import Corrupt, InvalidSample, InvalidStore, MissingDependency
+from loader import Root
+from loader.dataset.log.denies import DenyList
+from loader.dataset.log.state import Deny
+from loader.errors import Corrupt, InvalidRuntime, InvalidSample, InvalidStore, MissingDependency
 from loader.storage import Store, is_there, open_store
 
 from ..sources.lerobot.dataset_layout import INFO, read_layout
-from .finding.sources import plain_uri
+from .finding.find import all_datasets
+from .finding.sources import joined_objects, plain_uri
 
 _ROWS = ".parquet"
 _OF_BAGS = "metadata.yaml"
@@ -44,6 +48,36 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
         except _UNREADABLE as error:
             refused |= dict.fromkeys(rows.values(), f"nobody knows its videos: {error}")
     return found
+
+
+def objects_named(root: Root, names: Collection[str], dataset: str = "") -> list[str]:
+    """Return the URIs of the raw objects of which a further file has one of these names, keys or URIs, sorted.
+
+    dataset: of whose pipeline; "" for all. Reads the manifests of its batches. Raises: Corrupt; StoreError.
+    """
+    asked = set(names)
+    return sorted(
+        one.uri
+        for of in ([dataset] if dataset else all_datasets(root))
+        for one in joined_objects(root.store, of)
+        if not asked.isdisjoint(one.names)
+    )
+
+
+def check_whole(root: Root, deny: Deny) -> None:
+    """Raise InvalidRuntime where a takedown names a further file of a raw object that no takedown names itself.
+
+    Such an object was discovered when the takedown was not known yet. Costs as `objects_named`.
+    """
+    for dataset in all_datasets(root):
+        mine, all_ = DenyList([deny], dataset), DenyList(root.state.denies, dataset)
+        for one in joined_objects(root.store, dataset):
+            is_whole = any(all_.entry_of("raw", name) for name in (one.key, one.uri))
+            if not is_whole and any(mine.entry_of("raw", name) for name in one.names):
+                raise InvalidRuntime(
+                    f"takedown {deny.n} names a file of the raw object {one.uri}, whose samples none takes down: "
+                    f"penstock takedown request --raw {one.uri}, then run both"
+                )
 
 
 def _above(uri: str, places: Collection[str]) -> Iterator[str]:

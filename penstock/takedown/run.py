@@ -23,7 +23,7 @@ from .finding.find import all_datasets, find
 from .finding.keys_tables import KeysTables
 from .finding.sources import landings, why_not
 from .outcome import Ran
-from .raw_files import files_beside
+from .raw_files import check_whole, files_beside
 from .raw_objects import Uris, deleted_raw, raw_places, used_by_others
 from .record import add_to_record, read_record
 from .removing.steps import Steps
@@ -70,10 +70,11 @@ def run_takedown(
     raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
     cluster: whose machines read the tables of keys; None: this process.
 
-    Raises: VersionNotFound for a takedown that was not requested; Corrupt; StoreError; Fenced; with a cluster as
-    `outcomes_anew`.
+    Raises: VersionNotFound for a takedown that was not requested; InvalidRuntime as `check_whole`; Corrupt; StoreError;
+    Fenced; with a cluster as `outcomes_anew`.
     """
     deny = deny_entry(root, n)
+    check_whole(root, deny)
     tables = keys_tables(root, deny, cluster)
     known = read_record(root.store, n).marks
     found = [
@@ -123,8 +124,14 @@ def _files(root: Root, uris: Uris, ran: Ran, raw_below: Collection[str]) -> dict
     told = {uri: why_not(uri, places[uri], root.url) for uri in ran.uris}
     ran.refused = {uri: why for uri, why in told.items() if why}
     beside = files_beside({uri: places[uri] for uri in ran.uris if uri not in ran.refused}, ran.refused)
+    needed = used_by_others(
+        root, {of: {one for uri in some for one in beside.get(uri, ())} for of, some in uris.items()}
+    )
     for uri, files in beside.items():
         whys = [f"its file {one}: {why}" for one in files if (why := why_not(one, places[uri], root.url))]
+        whys += [
+            f"its file {one}: something else was cut of it, or is to be" for one in files if one in needed
+        ]
         if whys:
             ran.refused[uri] = whys[0]
     return {uri: [*beside.get(uri, ()), uri] for uri in ran.uris if uri not in ran.refused}

@@ -17,7 +17,12 @@ def _request_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--subject", action="append", default=[], help="whom samples show; may be given again"
     )
-    parser.add_argument("--raw", action="append", default=[], help="key, URI or SHA-256 of a raw object")
+    parser.add_argument(
+        "--raw",
+        action="append",
+        default=[],
+        help="key, URI or SHA-256 of a raw object; key or URI of a further file",
+    )
     parser.add_argument("--sample", action="append", default=[], help="key of a sample; needs --dataset")
     parser.add_argument("--dataset", default="", help="of one dataset only")
     parser.add_argument("--reason", required=True, help="a ticket, say: no names, the log is for ever")
@@ -25,10 +30,14 @@ def _request_arguments(parser: ArgumentParser) -> None:
 
 
 def request(arguments: Namespace) -> Answer:
-    """Deny what is named: from now on no commit keeps it. Nothing is rewritten yet. Raises: VersionNotFound."""
+    """Deny what is named: from now on no commit keeps it. Nothing is rewritten yet.
+
+    A further file of a raw object that lies in several names that object, whole. Raises: VersionNotFound; Corrupt.
+    """
     from loader.dataset.log.denies import Target
 
     from ..takedown.finding.find import all_datasets
+    from ..takedown.raw_files import objects_named
 
     targets = [
         Target(kind=kind, value=value, dataset=arguments.dataset)
@@ -42,9 +51,13 @@ def request(arguments: Namespace) -> Answer:
             f"{', '.join(there) or 'none'}: name one of these, or leave --dataset out to mean all",
             dataset="",
         )
+    whole = objects_named(root, arguments.raw, arguments.dataset) if arguments.raw else []
+    targets += [Target(kind="raw", value=uri, dataset=arguments.dataset) for uri in whole]
     deny = root.log.deny(targets, arguments.reason, arguments.by)
     body = {"takedown": deny.n, "scope": deny.scope, "hashes": list(deny.hashes), "salt": deny.salt}
-    return body, f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of", 0
+    text = f"takedown {deny.n} is in the log; penstock takedown run {deny.n} shows what it is of"
+    told = [f"{uri} has a file of that name, and is taken down whole" for uri in whole]
+    return body | {"whole": whole}, "\n".join([*told, text]), 0
 
 
 def ls(arguments: Namespace) -> Answer:

@@ -8,6 +8,7 @@ address could be read as another's, or that lies in a root.
 import os
 import re
 from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 from loader.errors import InvalidStore
 from loader.storage import Store
@@ -20,13 +21,37 @@ _ROOT_MARKER = "penstock.json"
 
 def landings(store: Store, dataset: str) -> frozenset[str]:
     """Return the landing places of a dataset's batches, by their manifests, each of which is read. Raises: Corrupt."""
+    told = (body.get("landing") for body in _manifests(store, dataset))
+    return frozenset(landing for landing in told if isinstance(landing, str))
+
+
+class Joined(NamedTuple):
+    """A raw object that lies in several files."""
+
+    key: str
+    """Key of the object, which is that of its first file."""
+    uri: str
+    """Its URI."""
+    names: list[str]
+    """Keys and URIs of the other files."""
+
+
+def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
+    """Yield the raw objects of a dataset's batches that lie in several files. Reads each manifest. Raises: Corrupt."""
+    for body in _manifests(store, dataset):
+        for one in body.get("objects", ()):
+            if files := one.get("files"):
+                place = one["uri"].removesuffix(one["key"])
+                yield Joined(
+                    one["key"], one["uri"], [name for key in files for name in (key, f"{place}{key}")]
+                )
+
+
+def _manifests(store: Store, dataset: str) -> Iterator[dict[str, Any]]:
     place = f"tables/{dataset}/manifests/"
-    found = set()
     for info in store.list(place):
         if _BATCH.fullmatch(info.key.removeprefix(place)):
-            landing = json_object(store.get(info.key).data, info.key, store.url).get("landing")
-            found |= {landing} if isinstance(landing, str) else set()
-    return frozenset(found)
+            yield json_object(store.get(info.key).data, info.key, store.url)
 
 
 def plain_uri(uri: str) -> str:

@@ -119,7 +119,8 @@ def _batch(body: Json, marks: Marks) -> Json:
     for one in body.get("objects", ()):
         if any(isinstance(one.get(name), str) and marks.takes("raw", one[name]) for name in ("key", "uri")):
             named = hashlib.sha256(f"{marks.salt} {one['key']}".encode()).hexdigest()[:32]
-            one = {**one, "key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
+            one = {name: value for name, value in one.items() if name != "files"}
+            one |= {"key": f"taken-down/{named}", "uri": f"taken-down:{named}", "etag": ""}
         objects.append(one)
     if objects == body.get("objects", []):
         return body

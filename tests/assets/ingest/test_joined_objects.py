@@ -1,8 +1,10 @@
 """Raw objects of several files: rows of LeRobot with the videos of their episodes, and bags of ROS 2."""
 
 import io
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from assets.arrivals.batch_manifests import read_manifest
 from assets.arrivals.make_batches import discover
-from assets.arrivals.progress import Dataset
+from assets.arrivals.progress import Dataset, read_progress
 from assets.arrivals.reconcile import reconcile
+from assets.arrivals.tick import tick
 from assets.gate import Gate
 from assets.joined_objects import raw_objects_in
 from assets.sources import BatchLimits, Feed, Source
@@ -23,11 +26,12 @@ from assets.spec import DatasetSpec, Feature
 from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
-from loader.errors import Changed, InvalidStore, ObjectNotFound
+from loader.errors import Changed, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.storage import Store, open_store
 from penstock.stages import current_record
 from penstock.takedown.raw_objects import delete_object
 from penstock.takedown.run import run_takedown
+from penstock.verbs.takedown import request
 from tests.assets.conftest import Run
 from tests.penstock.sources.lerobot_files import CAMERA, LENGTHS, v21, v30, video
 
@@ -246,12 +250,48 @@ def test_a_takedown_of_an_object_reaches_its_videos(
 ) -> None:
     store = upload(place, bucket)
     land(bucket)
-    n = root.log.deny([Target(kind="raw", value=data(1))], "ticket 4", "ann").n
+    n = requested(root, f"{bucket}/{film(1)}", [f"{bucket}/{data(1)}"])
     ran = run_takedown(root, n, apply=True, delete_raw=delete_object)
     assert set(root.open("demo@latest").samples().collect()["raw_key"]) == {data(0), data(2)}
     assert [uri.removeprefix(f"{bucket}/") for uri in ran.deleted] == [data(1)]
     there = {info.key for info in store.list()}
     assert {key for key in there if "meta/" not in key} == {data(0), data(2), film(0), film(2)}
+
+
+def requested(root: loader.Root, name: str, whole: list[str]) -> int:
+    """The number of a takedown that names a file of a raw object, which is taken down whole."""
+    asked = {"root": root.url, "raw": [name], "subject": [], "sample": [], "dataset": ""}
+    body, text, _ = request(Namespace(**asked, reason="ticket 4", by="ann"))
+    assert isinstance(body, dict)
+    assert (body["whole"], all(uri in str(text) for uri in whole)) == (whole, True)
+    return int(body["takedown"])
+
+
+def text_of(root: loader.Root, batch: str) -> str:
+    """The manifest of a batch."""
+    return bytes(root.store.get(f"tables/demo/manifests/{batch[:6]}.json").data).decode()
+
+
+def test_a_takedown_of_a_further_file_that_nobody_knew_names_the_object_to_ask_for(
+    place: Path, root: loader.Root
+) -> None:
+    """It was requested when its object was not discovered yet, or as it was."""
+    dataset = Dataset(store=root.store, name="demo", limits=BatchLimits())
+    (step,) = tick(dataset, [SOURCE], lambda source: nullcontext(seen(place)))
+    assert step.waiting == 3
+    waiting = read_progress(root.store, "demo", SOURCE.name).waiting.values()
+    assert {one.item.key: one.item.files for one in waiting} == {data(n): (film(n),) for n in range(3)}
+    n = root.log.deny([Target(kind="raw", value=film(2))], "ticket 4", "ann").n
+    (batch,) = discover(root.store, seen(place), "demo", source=SOURCE, denies=root.state.denies)
+    assert [item.key for item in read_manifest(root.store, "demo", batch).objects] == [data(0), data(1)]
+    (late,) = discover(root.store, seen(place), "demo", source=SOURCE)
+    with pytest.raises(InvalidRuntime, match=f"request --raw {place}/{data(2)}"):
+        run_takedown(root, n, apply=False)
+    other = requested(root, data(2), [])
+    for number in (other, n):
+        run_takedown(root, number, apply=True)
+    assert film(2) not in text_of(root, late)
+    assert film(1) in text_of(root, batch)
 
 
 def bag(folder: Path, text: str, plugin: StoragePlugin) -> None:
@@ -284,8 +324,9 @@ def test_a_bag_of_ros_2_is_one_raw_object(tmp_path: Path, root: loader.Root, run
         "five": "five/metadata.yaml",
         "six": "six/metadata.yaml",
     }
-    n = root.log.deny([Target(kind="raw", value="six/metadata.yaml")], "ticket 4", "ann").n
+    n = requested(root, "six/six.mcap", [f"{bucket}/six/metadata.yaml"])
     run_takedown(root, n, apply=True, delete_raw=delete_object)
+    assert "six.mcap" not in text_of(root, batch)
     assert list(files.list("six/")) == []
     files.put("five/five.db3", database + bytes(4096))
     (batch,) = discover(root.store, seen(bucket, source), "demo", source=source)

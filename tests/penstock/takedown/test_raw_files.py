@@ -5,7 +5,9 @@ from fractions import Fraction
 import pyarrow as pa
 import pytest
 
+from loader.dataset.log.denies import Target
 from penstock.takedown.raw_files import files_beside
+from penstock.takedown.run import run_takedown
 
 CAMERA = "observation.images.high"
 DATA, FILM = "data/chunk-000/file-{:03d}.parquet", f"videos/{CAMERA}/chunk-000/file-{{:03d}}.mp4"
@@ -64,3 +66,17 @@ def test_an_object_stays_whose_dataset_cannot_be_read(place):
     assert files_beside({uri: [str(place)], f"{place}.parquet": [str(place)]}, refused) == {}
     assert list(refused) == [uri]
     assert "meta/info.json" in refused[uri]
+
+
+def test_an_object_stays_of_whose_file_something_else_was_cut(root, tmp_path):
+    bag, deleted = tmp_path / "bag", []
+    bag.mkdir()
+    (bag / "metadata.yaml").write_text("rosbag2_bagfile_information: {relative_file_paths: [a.mcap]}")
+    for dataset, name in (("bags", "metadata.yaml"), ("logs", "a.mcap")):
+        with root.write(dataset) as writer:
+            for key, uri in (("k1", f"{bag}/{name}"), ("k2", "other")):
+                writer.add(key, {"txt": key}, source={"raw_uri": uri})
+    n = root.log.deny([Target(kind="raw", value=f"{bag}/metadata.yaml")], "ticket 4", "ann").n
+    ran = run_takedown(root, n, apply=True, delete_raw=deleted.append, raw_below=[str(tmp_path)])
+    assert (deleted, ran.samples) == ([], {"bags": 1})
+    assert "a.mcap: something else was cut of it" in ran.refused[f"{bag}/metadata.yaml"]

@@ -31,7 +31,7 @@ SMALL_MEMBERS = 4
 
 
 class Neighbours:
-    """What walks over the archives of one bucket tell each other; thread-safe."""
+    """Notes that walks over the archives of one bucket leave each other; thread-safe."""
 
     are_small = False
     """True where the newest answer had small members: the next walk begins with a request of the largest size."""

@@ -13,7 +13,7 @@ from .errors import disk_error
 DIRECT_BYTES = 2 * 2**20
 """Bytes that go past the page cache, at least: copying them there takes a processor as long as a fast disk."""
 DIRECT_ALIGNMENT = 4096
-"""Of such bytes, in memory and in the file: what the blocks of all disks divide."""
+"""Multiple, in bytes, of their places in memory and in the file, and of their number: blocks of all disks divide it."""
 _DIRECT = getattr(os, "O_DIRECT", 0)  # of Linux
 
 

@@ -1,13 +1,17 @@
 """The machinery of `python -m benchmarks.exchange`. No speed is asserted."""
 
+import sys
 import tarfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from benchmarks.data import Data, make
-from benchmarks.exchange import rows, tables, tars
+from benchmarks.exchange import formats, places, rows, tables, tars
 from benchmarks.exchange.__main__ import page_of
+from loader.foreign import FORMATS
+from penstock.sources import IMPORTERS
 
 
 def test_archives_of_numpy_are_those_of_tarfile(tmp_path: Path) -> None:
@@ -37,3 +41,21 @@ def test_registration_is_measured_end_to_end(tmp_path: Path) -> None:
     assert "Made by `python -m benchmarks.exchange` on a machine. Busy." in text
     assert text.count("\n| register 1,000 samples x 3 members, 1 tars") == 1
     assert "\n| register 300 documents of Megatron" in text
+
+
+def test_every_format_that_can_be_imported_has_a_place() -> None:
+    assert set(places.MAKERS) == {*FORMATS, *IMPORTERS}
+
+
+def test_a_format_without_its_library_has_a_row_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = {name: places.MAKERS[name] for name in ("webdataset", "lance")}
+    monkeypatch.setattr(places, "MAKERS", some)
+    monkeypatch.setitem(sys.modules, "lance", None)
+    found = list(formats.formats(tmp_path, rows.Sizes(photos=3, rounds=1)))
+    told = [str(row).split(" |")[0].split(",")[0] for row in found]
+    assert [told[0], told[2]] == ["| import webdataset", "| at 20 ms: import webdataset"]
+    assert told[1] == "| import lance: import of lance halted; None in sys.modules"
+    assert str(found[1]).endswith(" | not measured |  |")
+    assert [len(row.values) for row in found] == [1, 0, 1]

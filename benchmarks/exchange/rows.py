@@ -111,7 +111,7 @@ def small_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
     shutil.rmtree(folder / "roots", ignore_errors=True)  # roots of an earlier run: not on the clock
     with latency_store(folder / "bucket") as server:
         url, ratio, nbytes = f"s3://{BUCKET}/{name}", [], []
-        with _environment(server.options["endpoint_url"]):
+        with environment(server.options["endpoint_url"]):
             store = open_store(url)
             size = sum(info.nbytes for info in store.list())
             for number in range(sizes.rounds):
@@ -132,7 +132,7 @@ def large_members(folder: Path, sizes: Sizes) -> Iterator[Row]:
     """A bucket of 20 ms, whose members are jumped over."""
     n = 200
     tars.make(folder / "bucket" / "large", n, 20, LARGE)
-    with latency_store(folder / "bucket") as server, _environment(server.options["endpoint_url"]):
+    with latency_store(folder / "bucket") as server, environment(server.options["endpoint_url"]):
         server.served()
         seconds = _seconds(lambda: _registered(folder, f"s3://{BUCKET}/large", "large"))
         requests, nbytes = server.served()
@@ -183,12 +183,12 @@ def imports(folder: Path, sizes: Sizes) -> Iterator[Row]:
     for shuffle, goal in ((False, 0.9), (True, 0.45)):
         ratio, rate, busy = [], [], []
         for number in range(sizes.rounds):
-            copied = _synced(out, lambda: subprocess.run(["cp", "-r", str(place), str(out)], check=True))
+            copied = synced(out, lambda: subprocess.run(["cp", "-r", str(place), str(out)], check=True))
             before = time.process_time()
-            mine = _synced(out, partial(_imported, out, place, shuffle))
+            mine = synced(out, partial(_imported, out, place, shuffle))
             busy.append(time.process_time() - before)
             ratio.append(copied / mine)
-            rate.append(_nbytes(place) / mine / 1e6)
+            rate.append(nbytes_of(place) / mine / 1e6)
             say(f"import, shuffle={shuffle}: round {number + 1} of {sizes.rounds}")
         option = "--shuffle" if shuffle else "--keep-order"
         yield Row(
@@ -217,8 +217,8 @@ def exports(folder: Path, sizes: Sizes) -> Iterator[Row]:
         rate = []
         for _ in range(sizes.rounds):
             out.mkdir(exist_ok=True)
-            taken = _synced(out, partial(export, version, format, open_store(str(out))), fresh=False)
-            rate.append(_nbytes(place) / taken / 1e6)
+            taken = synced(out, partial(export, version, format, open_store(str(out))), fresh=False)
+            rate.append(nbytes_of(place) / taken / 1e6)
         yield Row(
             what=f"export {format}, {sizes.photos:,} samples of 30 KB", values=rate, unit="MB/s", digits=0
         )
@@ -255,7 +255,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _synced(out: Path, work: Callable[[], object], fresh: bool = True) -> float:
+def synced(out: Path, work: Callable[[], object], fresh: bool = True) -> float:
     """Seconds until what was written is on the disk; it is deleted behind that."""
     if fresh:
         shutil.rmtree(out, ignore_errors=True)
@@ -268,7 +268,7 @@ def _synced(out: Path, work: Callable[[], object], fresh: bool = True) -> float:
     return taken
 
 
-def _nbytes(place: Path) -> int:
+def nbytes_of(place: Path) -> int:
     return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
 
 
@@ -277,7 +277,7 @@ def _peak_mib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-class _environment:
+class environment:
     """Credentials of the server, as a bucket's reader takes them."""
 
     def __init__(self, endpoint: str) -> None:

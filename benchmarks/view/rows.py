@@ -38,7 +38,10 @@ LOOKED_S = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of the table. goal: a number of `unit` that `values` are held against; None for a fact beside."""
+    """A row of the table. goal: a number of `unit` that `values` are held against; None for a fact beside.
+
+    values: none where it could not be measured, which `what` explains.
+    """
 
     what: str
     values: list[float]
@@ -53,7 +56,8 @@ class Row:
         else:
             reached = "yes" if self._reached(median(self.values)) else "**no**"
             goal = f"{'at least' if self.more_is_better else 'at most'} {self.goal:g}"
-        return f"| {self.what} | {goal} | {shown(self.values, self.digits)} {self.unit} | {reached} |"
+        figure = f"{shown(self.values, self.digits)} {self.unit}" if self.values else "not measured"
+        return f"| {self.what} | {goal} | {figure} | {reached} |"
 
     def _reached(self, value: float) -> bool:
         assert self.goal is not None

@@ -100,8 +100,9 @@ class JoinedObjects:
             _log.warning(why, self.url, len(found.waiting), key, file)
         for info in infos:
             is_behind = start_after is None or info.key > start_after
-            if is_behind and info.key.startswith(prefix) and info.key not in found.waiting:
-                yield joined(found.files.get(info.key, [info]))
+            wanted = is_behind and info.key.startswith(prefix) and info.key not in found.waiting
+            if wanted and (files := found.files.get(info.key, [info])):
+                yield joined(files)
 
     list_from = list
 

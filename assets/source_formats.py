@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
 
-UNFIT = {
-    "lance": "a row that is deleted makes another object, whose other rows would come again",
-}
-"""Format -> the reason why an object of it is no raw object."""
-JOINED = frozenset({"lerobot", "rosbag"})
+JOINED = frozenset({"lance", "lerobot", "rosbag"})
 """Formats whose raw objects lie in several files: their importers have `look_at_complete`."""
 KEYED_BY_PLACE = frozenset({"lance"})
 """Formats whose column of keys, where a source names one, is of the whole place: rows move between its objects."""
@@ -34,7 +30,7 @@ def read_formats() -> list[str]:
     """Return the formats whose samples are copied."""
     from penstock.sources import IMPORTERS
 
-    return sorted(IMPORTERS.keys() - UNFIT.keys())
+    return sorted(IMPORTERS)
 
 
 def companions(format: str) -> re.Pattern[str] | None:
@@ -51,8 +47,6 @@ def check_format(whose: str, format: str, in_place: bool, options: "Options") ->
 
     whose: the source's name. options: key, fields and names that are left out.
     """
-    if format in UNFIT:
-        raise ValueError(f"{whose}: format={format!r}: {UNFIT[format]}; use penstock import {format}")
     from penstock.sources import importer_named
     from penstock.sources.importing.importer import check_options
 

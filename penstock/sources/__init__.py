@@ -53,6 +53,7 @@ IMPORTERS = {
 COMPANIONS = {
     **OF_REGISTERED,
     "hf": re.compile(r"\.(json|md)$"),
+    "lance": re.compile(r"^(?!data/.*\.lance$)"),
     "lerobot": re.compile(r"^meta/|(?<!\.parquet)$"),
     "litdata-compressed": OF_REGISTERED["litdata"],
     "mds-compressed": OF_REGISTERED["mds"],

@@ -16,7 +16,7 @@ from .finding.find import all_datasets
 from .finding.sources import joined_objects, plain_uri
 
 _ROWS = ".parquet"
-_OF_BAGS = "metadata.yaml"
+_OF_BAGS, _FRAGMENT = "metadata.yaml", ".lance"
 _UNREADABLE = (Corrupt, InvalidSample, InvalidStore, MissingDependency)
 
 
@@ -24,7 +24,7 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
     """Return the URIs of the files that these raw objects alone need, each with the last object that does.
 
     alone: URI of each raw object that is to be deleted -> the places that it may lie below.
-    refused: gets the objects whose dataset has metadata that cannot be read, with the reason.
+    refused: gets the objects whose metadata cannot be read, or whose dataset cannot without them, with the reason.
 
     Costs a listing of each dataset, and its metadata. Raises: StoreError.
     """
@@ -36,6 +36,11 @@ def files_beside(alone: Mapping[str, Collection[str]], refused: dict[str, str]) 
                 found[uri] = [f"{folder}/{one}" for one in _messages(open_store(folder, None))]
             except _UNREADABLE as error:
                 refused[uri] = f"nobody knows its files: {error}"
+        if name.endswith(_FRAGMENT) and any(open_store(folder.rpartition("/")[0], None).list("_versions/")):
+            refused[uri] = (
+                "its dataset of Lance cannot be read without it: delete its rows with Lance, compact, and clean old "
+                "versions up"
+            )
         for folder in _above(plain_uri(uri), places) if uri.endswith(_ROWS) else ():
             mine.setdefault(folder, {})[plain_uri(uri).removeprefix(f"{folder}/")] = uri
     for folder, rows in sorted(mine.items()):

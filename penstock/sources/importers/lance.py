@@ -3,7 +3,7 @@
 The place is the folder above `_versions`. Lance opens it by its URL, with the credentials of the environment.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import Options, Readable, ReadSample, Run, joined
+from ..importing.importer import Options, Readable, ReadSample, Run, files_of, joined
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
@@ -25,6 +25,11 @@ _BLOBS = "all_binary"
 _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
 _URLS = ("/", "s3://", "gs://", "az://")
+_VERSIONS, _DATA = "_versions/", "data/"
+_MOST_PLACES = 64
+_NAMES: dict[str, tuple[tuple[tuple[str, str], ...], list[list[str]]]] = {}
+"""Place -> keys and change tokens of its versions, the files of the newest one's fragments: each tick of a source asks
+again."""
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -33,25 +38,56 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     Raises: MissingDependency without Lance; InvalidStore for a store that it does not open, or files that lie
     elsewhere; Corrupt; StoreError.
     """
+    return _readable(store, infos, options, whole=True)
+
+
+def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
+    """Return as `look`, without the fragments of which a file is not there. Raises: as `look`."""
+    return _readable(store, infos, options, whole=False)
+
+
+def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
+    """Return key of a fragment's first file -> keys of its files; other files of data, as of old versions, have none.
+
+    Costs an opening of the dataset where it has another version. Raises: as `look`.
+    """
+    versions = tuple((one.key, one.etag) for one in infos if one.key.startswith(_VERSIONS))
+    known = _NAMES.get(store.url)
+    if known is None or known[0] != versions or not all(etag for _, etag in versions):
+        known = versions, [_files(one) for one in _opened(store).get_fragments()] if versions else []
+        if len(_NAMES) >= _MOST_PLACES:
+            _NAMES.clear()
+        _NAMES[store.url] = known
+    nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
+    return nothing | {files[0]: files for files in known[1]}
+
+
+def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
     here = {info.key: info for info in infos}
-    if not any(key.startswith("_versions/") for key in here):
+    if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))
+    dataset = _opened(store)
+    with _told(store.url):
+        schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
+        names = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
+    files, waiting = files_of({keys[0]: keys for keys in names.values()}, here)
+    if whole and waiting:
+        raise InvalidStore(
+            f"{store.url}: its newest version has the file {min(waiting.values())}, which does not lie there"
+        )
+    found = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
+    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in found}, options)
+    return Readable([one.info for one in found], reader.runs, reader.samples)
+
+
+def _opened(store: Store) -> Any:
+    """Return the newest version of the dataset of a place. Raises: as `look`."""
     if not store.url.startswith(_URLS):
         raise InvalidStore(
             f"{store.url}: Lance opens folders, s3://, gs:// and az:// alone; copy it to one of these"
         )
     with _told(store.url):
-        dataset = _lance().dataset(store.url, storage_options=_server(store.url))
-        schema = dataset.scanner(blob_handling=_BLOBS).projected_schema
-        fragments = {one.fragment_id: _files(one) for one in dataset.get_fragments()}
-    for key in (key for keys in fragments.values() for key in keys):
-        if key not in here:
-            raise InvalidStore(
-                f"{store.url}: its newest version has the file {key}, which does not lie there"
-            )
-    found = [_Fragment(number, [here[key] for key in keys]) for number, keys in fragments.items()]
-    reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in found}, options)
-    return Readable([one.info for one in found], reader.runs, reader.samples)
+        return _lance().dataset(store.url, storage_options=_server(store.url))
 
 
 class _Fragment(NamedTuple):
@@ -81,7 +117,7 @@ def _server(url: str) -> dict[str, str]:
 def _files(fragment: Any) -> list[str]:
     """Return the keys of a fragment's files."""
     deleted = fragment.deletion_file()
-    return [f"data/{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
+    return [f"{_DATA}{one.path}" for one in fragment.data_files()] + ([deleted] if deleted else [])
 
 
 class _Reader:

@@ -75,6 +75,8 @@ class JoiningImporter(Importer, Protocol):
     ) -> Mapping[str, Sequence[str]]:
         """Return key of an object -> keys of its files, that of the object first; objects of one file may be left out.
 
+        A file without any is no object.
+
         Costs a read of the metadata that this process has not read yet. Raises: InvalidStore; StoreError.
         """
 

@@ -19,7 +19,7 @@ from rosbags.typesys import Stores, get_typestore
 import loader
 from assets.gate import Gate
 from assets.ingest import recuts
-from assets.source_formats import UNFIT, read_formats
+from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
 from loader.dataset.log.denies import Target
@@ -323,12 +323,6 @@ def test_class_names_of_the_first_object_are_the_datasets(
     record = current_record(root.store, "demo", "units", batch)
     assert record is not None
     assert record.counts["rejected"] == 1
-
-
-@pytest.mark.parametrize("format", sorted(UNFIT))
-def test_formats_whose_samples_lie_in_several_objects_name_the_way(format: str) -> None:
-    with pytest.raises(ValueError, match=f"use penstock import {format}"):
-        Source(format=format)
 
 
 def test_choices_are_checked_where_a_source_is_made() -> None:

@@ -10,6 +10,7 @@ from ...errors import InvalidSample
 
 FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 """Extensions of flat little-endian values."""
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def encoded(value: Any, word: str, column: str, where: str) -> bytes:
@@ -21,7 +22,7 @@ def encoded(value: Any, word: str, column: str, where: str) -> bytes:
     if word in FLAT_WORDS or word == "npy":
         return array_bytes(value, word, column, where)
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return _JSON.encode(value).encode()
     except (ValueError, TypeError) as error:
         raise InvalidSample(
             f"{where}: column {column!r} is not what JSON holds ({error}); leave it out (--without {column})"

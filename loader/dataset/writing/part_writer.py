@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import EmptyVersion, FieldMismatch, InvalidField, InvalidSample
 from ...modalities import encode
+from ...native import IN_MEMORY, UNKNOWN_CRC, OpenFile, gather
 from ...storage import Store
 from ...storage.disk.scratch import OnScratch
 from ...storage.store import new_in_place
@@ -98,6 +99,30 @@ class SampleBlock:
     def nbytes(self) -> int:
         """Bytes of the fields."""
         return int(self.sizes.sum())
+
+
+def block_of(samples: Sequence[Sample]) -> SampleBlock:
+    """Return samples with the same fields as a block. Their buffers must not change until it is written."""
+    fields = sorted(samples[0].fields)
+    sizes = np.array([[len(one.fields[name]) for name in fields] for one in samples], np.int64)
+
+    def fill(columns: Sequence[int], memory: Uint8s, at: Int64s) -> Int64s:
+        names = [fields[number] for number in columns]
+        data: list[OpenFile] = [(IN_MEMORY, one.fields[name]) for one in samples for name in names]
+        which, begin = np.arange(len(data)), np.zeros(len(data), np.int64)
+        crcs, status = np.full(len(data), UNKNOWN_CRC), np.empty(len(data), np.uint8)
+        nbytes = np.ascontiguousarray(sizes[:, columns]).reshape(-1)
+        gather(data, which, begin, nbytes, b"", memory, np.ascontiguousarray(at).reshape(-1), crcs, status)
+        return crcs.reshape(at.shape)
+
+    return SampleBlock(
+        keys=[one.key for one in samples],
+        fields=fields,
+        sizes=sizes,
+        metadata=[one.metadata for one in samples],
+        sources=[one.source for one in samples],
+        fill=fill,
+    )
 
 
 class PartWriter:

@@ -35,7 +35,7 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
-        values = json.loads(line.decode(), object_pairs_hook=_object)
+        values = _DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidSample(f"{where} is not JSON: {error}; repair the line") from error
     if not isinstance(values, dict):
@@ -48,3 +48,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         raise ValueError("an object has one name twice")
     return made
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)

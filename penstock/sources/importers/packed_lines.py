@@ -17,9 +17,9 @@ _READ_BYTES = 2**20
 def chunks(file: ObjectFile) -> Iterator[bytes]:
     """Yield the bytes of an object, decompressed where its name ends as `COMPRESSED` says. Raises: ArrowException."""
     codec = next((codec for ending, codec in COMPRESSED.items() if file.path.endswith(ending)), None)
-    source: Any = pa.PythonFile(file, "r")
+    source: Any = file
     if codec:
-        source = pa.CompressedInputStream(source, codec)
+        source = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
     while data := source.read(_READ_BYTES):
         yield data
 

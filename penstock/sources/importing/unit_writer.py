@@ -9,13 +9,15 @@ from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.shards.part import Part
-from loader.dataset.writing.part_writer import PartWriter, SampleBlock
+from loader.dataset.writing.part_writer import PartWriter, SampleBlock, block_of
 from loader.dataset.writing.spill import Sample
 from loader.errors import InvalidSample, ObjectNotFound
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
 
 FOLDER = "imported"
+BLOCK_BYTES = 2**20
+"""Bytes of samples that are written at once; a larger one is written by itself."""
 MOST_OPEN = 32
 """Parts of samples with other fields that a unit has open at once."""
 
@@ -106,6 +108,7 @@ class _OpenPart:
         self._root, self._note = root, f"data/{txn}/{folder}/{name}.part.json"
         self._part: Part | None = None
         self.nbytes = 0
+        self._waiting, self._n_waiting = list[Sample](), 0
         with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
             self._part = Part.from_json(parse_json_object(root.get(self._note).data))
         self.was_there = self._part is not None
@@ -117,11 +120,23 @@ class _OpenPart:
             return
         if isinstance(one, SampleBlock):
             self._writer.add_block(one)
-        else:
-            self._writer.add(one)
+            return
+        if self._n_waiting + one.nbytes > BLOCK_BYTES:
+            self._write()
+        self._waiting.append(one)
+        self._n_waiting += one.nbytes
+
+    def _write(self) -> None:
+        """Write the samples that wait: many at once, which copies them all; one piece by piece."""
+        if len(self._waiting) > 1:
+            self._writer.add_block(block_of(self._waiting))
+        elif self._waiting:
+            self._writer.add(self._waiting[0])
+        self._waiting, self._n_waiting = [], 0
 
     def finish(self, noted: bool = False) -> Part:
         if self._part is None:
+            self._write()
             self._part = self._writer.finish()
             if noted:
                 self._root.put(self._note, canonical_json(self._part.to_json()))

@@ -10,6 +10,7 @@ import numpy as np
 
 _EXACT = 2**53
 """Whole numbers up to it are float64 too."""
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def leaves(message: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
@@ -36,7 +37,7 @@ class Column:
         if self._texts is None and self._takes(value):
             self._shapes += [None] * (row - len(self._shapes))
             self._shapes.append(value.shape)
-            self._data += value.astype(self._dtype).tobytes()
+            self._data += (value if value.dtype == self._dtype else value.astype(self._dtype)).tobytes()
             return 8 + len(self._data) - before
         if self._texts is None:
             self._texts = list(self._as_texts())
@@ -99,7 +100,7 @@ def npy_of(values: Any) -> bytes:
 
 def json_of(value: Any) -> bytes:
     """Return values as JSON; numbers that JSON lacks are the texts "nan", "inf", "-inf"."""
-    return json.dumps(_plain(value), ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+    return _JSON.encode(_plain(value)).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,10 @@
 A struct is a mapping, an array of numbers a numpy array, any other array a list, a number a numpy scalar.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -144,15 +145,15 @@ class _Reader:
 
     def __init__(self, data: bytes, order: str, *, cdr: bool) -> None:
         self.data, self.at = data, 0
-        self._order, self._cdr = order, cdr
+        self._swapped, self._cdr = order != _NATIVE, cdr
+        self._of_count: Literal["little", "big"] = "little" if order == "<" else "big"
 
     def value(self, node: _Node) -> Any:
         """Return the next value. Raises: Corrupt."""
         if node.kind == "number":
             return self._numbers(node, 1)[0]
         if node.kind == "string":
-            nbytes = int(self._numbers(_LENGTH, 1)[0])
-            text = self._taken(nbytes)
+            text = self._taken(self._count())
             if self._cdr and text[-1:] == b"\0":
                 text = text[:-1]
             return text.decode(errors="backslashreplace")
@@ -160,7 +161,7 @@ class _Reader:
             read = {name: self.value(member) for name, member in node.of.items()}
             read.pop(_EMPTY, None)
             return read
-        length = node.length if node.kind == "array" else int(self._numbers(_LENGTH, 1)[0])
+        length = node.length if node.kind == "array" else self._count()
         if length * node.of.least > len(self.data) - self.at:
             raise Corrupt(
                 f"an array at byte {self.at:,} has {length:,} values, more than the message has bytes"
@@ -169,14 +170,21 @@ class _Reader:
             return self._numbers(node.of, length)
         return [self.value(node.of) for _ in range(length)]
 
+    def _count(self) -> int:
+        """Return the bytes of a text, or the values of an array."""
+        if self._cdr:
+            self.at += -self.at % 4
+        return int.from_bytes(self._taken(4), self._of_count)
+
     def _numbers(self, node: _Node, length: int) -> Any:
         size = node.dtype.itemsize
         if self._cdr and length:
             self.at += -self.at % size
-        values = np.frombuffer(self._taken(length * size), node.dtype.newbyteorder(self._order))
-        if node.dtype.kind == "b":
+        dtype = node.dtype.newbyteorder() if self._swapped else node.dtype
+        values = np.frombuffer(self._taken(length * size), dtype)
+        if dtype.kind == "b":
             return values.view(np.uint8) != 0
-        return values.astype(node.dtype, copy=False)
+        return values.astype(node.dtype) if self._swapped else values
 
     def _taken(self, nbytes: int) -> bytes:
         data = self.data[self.at : self.at + nbytes]
@@ -186,4 +194,4 @@ class _Reader:
         return data
 
 
-_LENGTH = _number("uint32")
+_NATIVE = "<" if sys.byteorder == "little" else ">"

@@ -19,11 +19,11 @@ class ByteStream:
 
     def __init__(self, file: ObjectFile, codec: str | None, nbytes: int) -> None:
         """Begin at the first byte. codec: Arrow's name of the compression, or xz. nbytes: of the object."""
-        source: Any = pa.PythonFile(file, "r")
+        source: Any = file
         if codec == "xz":
             source = _Xz(file)
         elif codec:
-            source = pa.CompressedInputStream(source, codec)
+            source = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
         self._source, self._nbytes = source, nbytes
         self.most = max(BOMB_BYTES, BOMB_TIMES * nbytes) if codec else nbytes
         self.name, self.at = file.path, 0

@@ -171,6 +171,8 @@ def _fields(data: bytes, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    if at < stop and data[at] < 128:  # as nearly all tags are
+        return data[at], at + 1
     value = 0
     for n in range(10):
         if at + n >= stop:

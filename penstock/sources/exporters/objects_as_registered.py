@@ -166,7 +166,7 @@ class RegisteredObjects:
                 _copy(source, info, outbox)
         listed = [info for info in outbox.store.list() if not info.key.startswith(FOLDER)]
         found, _ = look_at(self._format, outbox.store, listed, NO_OPTIONS)
-        if {info.key: info.nbytes for info in found.infos} != objects:
+        if found.lacking or {info.key: info.nbytes for info in found.infos} != objects:
             raise Changed(
                 f"the index of {source.url} tells of other objects than the {len(objects)} that were registered: "
                 "register the place again"

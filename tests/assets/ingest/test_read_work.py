@@ -2,7 +2,9 @@
 
 import errno
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -20,9 +22,12 @@ from assets.spec import DatasetSpec
 from loader.errors import FieldMismatch
 from loader.storage import open_store
 from loader.storage.disk.scratch import on_scratch
+from penstock.compute.cluster import Cluster
+from penstock.compute.cluster_compute import ClusterCompute
+from penstock.compute.job import job_ids
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.compute.work import Fault
-from penstock.stages import StageRecord
+from penstock.stages import StageRecord, partitions
 from tests.foreign import tars
 
 DEADLY = """
@@ -44,15 +49,26 @@ h5py.File = deadly
 
 def units_of(root: loader.Root, place: Path, format: str, compute: Compute) -> tuple[StageRecord, list[str]]:
     """The record of a batch that `compute` has read, and the keys of refused objects, each with the code."""
-    store, here = open_store(str(place)), InlineCompute()
-    spec = DatasetSpec(name="demo", sources=(Source(format=format),), max_reject_rate=0.5)
     root.create()
+    store = open_store(str(place))
     (batch,) = discover(root.store, store, "demo")
-    given = {"partition": batch, "run_id": "r"}
-    land(root.store, store, dataset="demo", **given)
-    media_stage(root, store, here, spec, **given)
-    record, _, refused = units_stage(root, store, compute, spec, **given)
+    land(root.store, store, dataset="demo", partition=batch, run_id="r")
+    media_stage(root, store, InlineCompute(), spec_of(format), partition=batch, run_id="r")
+    return units_again(root, place, format, compute)
+
+
+def units_again(
+    root: loader.Root, place: Path, format: str, compute: Compute
+) -> tuple[StageRecord, list[str]]:
+    """The same, of a batch that was audited."""
+    (batch,) = partitions(root.store, "demo", "raw_objects")
+    given = (root, open_store(str(place)), compute, spec_of(format))
+    record, _, refused = units_stage(*given, partition=batch, run_id="r")
     return record, [f"{row['key']} {row['code']}" for row in refused]
+
+
+def spec_of(format: str) -> DatasetSpec:
+    return DatasetSpec(name="demo", sources=(Source(format=format),), max_reject_rate=0.5)
 
 
 def laid_out(record: StageRecord) -> list[object]:
@@ -114,11 +130,45 @@ def test_parts_have_the_same_bytes_whoever_reads_and_the_groups_of_the_whole_bat
     assert found["here"] == found["there"] != found["one unit"]
 
 
+class Killed(BaseException):
+    """The end of the process that waits."""
+
+
+def test_a_batch_that_was_killed_is_finished_by_whoever_does_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the second reading of a unit, whose fields lie in other groups than it knew."""
+    place, outcomes_of = tmp_path / "in", read_samples.outcomes_of
+    for name, fields in (("a", ["txt"]), ("b", ["txt", "json"])):
+        tar_of(place, name, *fields)
+    monkeypatch.setattr(read_samples, "DEFAULT_SHARD_BYTES", 1)
+    nodes = ClusterCompute(Cluster(engine="inline"), InlineCompute(), lambda line: None)
+    seen = []
+
+    def dies(*given: Any) -> Iterator[Any]:
+        for one in outcomes_of(*given):
+            seen.append(one)
+            if len(seen) == 3:
+                raise Killed
+            yield one
+
+    root = loader.Root(tmp_path / "root")
+    monkeypatch.setattr(read_samples, "outcomes_of", dies)
+    with pytest.raises(Killed):
+        units_of(root, place, "webdataset-compressed", nodes)
+    assert len(list(job_ids(root.store))) == 2
+    found = [laid_out(units_again(root, place, "webdataset-compressed", nodes)[0])]
+    assert not list(job_ids(root.store))
+    other = loader.Root(tmp_path / "other")
+    found.append(laid_out(units_of(other, place, "webdataset-compressed", InlineCompute())[0]))
+    assert found[0] == found[1]
+
+
 def test_samples_without_a_field_that_all_of_the_dataset_have_are_an_error(tmp_path: Path) -> None:
     root, place = loader.Root(tmp_path / "root"), tmp_path / "in"
     root.create()
     with root.write("demo") as writer:
-        source = {"raw_key": "earlier", "raw_sha256": "0" * 64}
+        source = {"raw_key": "earlier", "raw_uri": "s3://earlier", "raw_sha256": "0" * 64}
         writer.add("earlier", {"txt": b"", "json": b"{}"}, source=source)
     tar_of(place, "b", "txt")
     with pytest.raises(FieldMismatch, match=r"b.tar.gz, sample '.*/b' has no field 'json'"):

@@ -18,6 +18,7 @@ from penstock.migrate.run import migrate
 from penstock.registered.adoption import adopt
 from penstock.registered.sealing import seal
 from penstock.sources.content_digest import content_digest
+from penstock.sources.run_export import export
 from penstock.verify.root import verify_root
 from penstock.verify.version import verify
 
@@ -46,7 +47,11 @@ def test_the_version_reads_from_the_root_alone(root, three, sealed):
     before, content = digests(sealed), content_digest(sealed).digest
     done = adopt(root, "photos")
     assert (done.places, done.objects, done.skipped, done.failures) == (1, 3, 0, [])
+    lay = {path.name: path.read_bytes() for path in three.iterdir()}
     shutil.rmtree(three)
+    out = three.with_name("out")
+    assert export(root.open("photos"), "webdataset", open_store(out)).failures == []
+    assert {path.name: path.read_bytes() for path in out.glob("*.tar")} == lay
     again = loader.Root(root.url).open("photos")
     assert (again.id, digests(again), content_digest(again).digest) == (sealed.id, before, content)
     assert verify(root, "photos", full=True).problems == []

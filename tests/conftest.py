@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
     "false"  # else gcsfs looks for a kind of bucket first, up to 60 s each
@@ -22,6 +22,9 @@ os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = (
 FAST_S = 0.05
 """What a function of tests takes that tests/slow.txt does not list, about."""
 
+# A busy machine is as slow as it likes.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 settings.register_profile("fast", max_examples=25)
 settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
 

@@ -66,6 +66,9 @@ def test_fragments_bring_new_rows_and_changed_ones_and_no_row_twice(
     assert land() == {"units": 1, "published_before": 1, "replacing": 0, "dropped": 1}
     dataset.optimize.compact_files()
     dataset.update({"text": "'new'"}, where="n = 2")
+    seen = raw_objects_in(open_store(str(place)), SOURCE).list()
+    fragments = {f"data/{one.data_files()[0].path}" for one in lance.dataset(str(place)).get_fragments()}
+    assert {info.key for info in seen if not SOURCE.sieve()(info)} == fragments  # not files of older versions
     assert land() == {"units": 1, "published_before": 3, "replacing": 1, "dropped": 1}
     assert texts(root) == {"n0": "t0", "n1": "t1", "n2": "new", "n3": "t3", "n4": "t4"}
 

@@ -40,8 +40,8 @@ from .importing.spilled import SpilledUnit, spilled
 from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
 from .unit_threads import in_threads
 
-WORKERS = 4
-"""Units that are copied at once, unless told otherwise."""
+WORKERS = 8
+"""Units that are copied at once, unless told otherwise: half of them wait for the disk."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,7 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="leave a field out, of tables a column too; may be repeated",
     )
     table_arguments(parser)
-    parser.add_argument("--workers", type=int, default=4, metavar="N", help="threads (default: 4)")
+    parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
 
 
 def run(arguments: Namespace) -> Answer:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from loader import errors
+from loader.cores import n_cores
 from loader.errors import Corrupt, PenstockError
 from loader.storage import ObjectInfo, Store
 
@@ -40,8 +41,8 @@ def in_workers(
 ) -> Iterator[Readable]:
     """Give a reader whose runs and samples come from worker processes, which end with the block.
 
-    workers: processes, at most. The samples of a run are in memory, 4 GiB at most. A worker finds the store's
-    credentials in the environment.
+    workers: processes, at most, and no more than cores. The samples of a run are in memory, 4 GiB at most. A worker
+    finds the store's credentials in the environment.
     """
     function = partial(_read, store, look, options.to_json())
     variables = store_variables(store)
@@ -65,7 +66,7 @@ def in_workers(
         for one in asked(run.info, run):
             yield ReadSample(*one)
 
-    with closing(LocalCompute(workers)) as compute:
+    with closing(LocalCompute(min(workers, n_cores()))) as compute:
         yield readable._replace(runs=runs, samples=samples)
 
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 import loader
 from loader.storage import open_store
-from penstock.sources.importers.streamed.tfrecord import masked_crc32c
 from penstock.sources.run_export import export
+from tests.penstock.sources.records import example, record
 
 from . import tars
 from .rows import PHOTO
@@ -145,7 +145,7 @@ def _records(place: Path, n: int) -> None:
     for number, photos in _photos(n):
         rows = ({"image": [photo], "label": [at]} for at, photo in enumerate(photos))
         name = f"d-train.tfrecord-{number:05d}-of-{files:05d}"
-        (place / name).write_bytes(b"".join(_record(_example(row)) for row in rows))
+        (place / name).write_bytes(b"".join(record(example(row)) for row in rows))
 
 
 def _exported(format: str, dataset: str, place: Path, n: int) -> None:
@@ -248,7 +248,7 @@ def _rlds(place: Path, n: int) -> None:
     for number in range(files):
         one = {"steps/action": rng.normal(size=7 * STEPS).tolist(), "steps/image": pictures}
         path = place / f"d-train.tfrecord-{number:05d}-of-{files:05d}"
-        path.write_bytes(_record(_example(one)))
+        path.write_bytes(record(example(one)))
 
 
 def _hdf5(place: Path, n: int) -> None:
@@ -321,41 +321,6 @@ def _bags(place: Path, n: int) -> None:
                 if topic not in connections:
                     connections[topic] = writer.add_connection(topic, kind, typestore=types)
                 writer.write(connections[topic], now, data)
-
-
-def _record(data: bytes) -> bytes:
-    """A record of TFRecord."""
-    head = len(data).to_bytes(8, "little")
-    return b"".join((head, masked_crc32c(head), data, masked_crc32c(data)))
-
-
-def _example(features: dict[str, list[Any]]) -> bytes:
-    """A `tf.train.Example` of lists of bytes, floats or integers."""
-    entries = (
-        _message(1, _message(1, name.encode()) + _message(2, _feature(values)))
-        for name, values in features.items()
-    )
-    return _message(1, b"".join(entries))
-
-
-def _feature(values: list[Any]) -> bytes:
-    if isinstance(values[0], bytes):
-        return _message(1, b"".join(_message(1, one) for one in values))
-    if isinstance(values[0], float):
-        return _message(2, _message(1, np.array(values, "<f4").tobytes()))
-    return _message(3, _message(1, b"".join(map(_varint, values))))
-
-
-def _message(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n > 127:
-        out.append(n & 127 | 128)
-        n >>= 7
-    return bytes([*out, n])
 
 
 MAKERS: dict[str, Callable[[Path, int], None]] = {

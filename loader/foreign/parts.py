@@ -162,8 +162,7 @@ def _samples(rows: Rows, part: str, own: Sequence[str], keys: pa.Array) -> pa.Ta
     if isinstance(sources, Repeated):
         known = {name: pa.repeat(value, n) for name, value in sources.value.items()}
     else:
-        told = {name for source in sources for name in source}
-        known = {name: pa.array([one.get(name) for one in sources], pa.string()) for name in told}
+        known = columns.source_arrays(sources)
     if own != rows.source_keys:
         known["source_key"] = _source_keys(rows, own)
     known |= {

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import loader
 from loader.dataset.tables.parquet import TableFile, get_tables
+from loader.storage import Store
 from penstock.stages import current_record
 
 from ...spec import DatasetSpec
@@ -22,23 +23,24 @@ from .sample_facts import Row
 _COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split", "partition"]
 
 
-def earlier_samples(root: loader.Root, spec: DatasetSpec, raws: Sequence[Row]) -> dict[str, EarlierSamples]:
+def earlier_samples(
+    root: loader.Root, newest: loader.Version | None, spec: DatasetSpec, raws: Sequence[Row]
+) -> dict[str, EarlierSamples]:
     """Return key of a raw object -> what the newest version has of it, of those that it has something of.
 
-    raws: rows of landed objects.
+    newest: version of the dataset; None where it has none. raws: rows of landed objects.
 
-    Costs the column `raw_uri` of the newest version. Of objects that are in it: the tables of keys that name them, and
+    Costs the column `raw_uri` of the version. Of objects that are in it: the tables of keys that name them, and
     the tables of units of their batches; in memory 1 kB for each of their samples.
 
     Raises: Corrupt; StoreError.
     """
-    newest = root.state.newest(spec.name)
     scopes = {raw["key"]: _scope(raw["uri"], raw["key"], spec.keyed_by_place) for raw in raws}
     if newest is None or not scopes:
         return {}
-    found = _rows(root.open(newest.id), frozenset(scopes.values()), spec.keyed_by_place)
+    found = _rows(newest, frozenset(scopes.values()), spec.keyed_by_place)
     rows = sorted(found, key=itemgetter("partition"))
-    contents = _contents(root, spec.name, {row["partition"] for row in rows})
+    contents = _contents(root.store, spec.name, {row["partition"] for row in rows})
     by_scope, first = dict[str, dict[str, Earlier]](), dict[str, str]()
     for row in rows:
         first.setdefault(row["raw_uri"], row["raw_sha256"])
@@ -96,11 +98,11 @@ def _rows(version: loader.Version, scopes: frozenset[str], by_place: bool) -> It
             yield row | {"scope": mine[row["raw_uri"]], "live": bool(live[at][row["row"]])}
 
 
-def _contents(root: loader.Root, dataset: str, batches: Iterable[str]) -> dict[str, str]:
+def _contents(store: Store, dataset: str, batches: Iterable[str]) -> dict[str, str]:
     """Return key -> hash of the content of the samples of these batches."""
     found = dict[str, str]()
     for batch in sorted(batches):
-        record = current_record(root.store, dataset, UNITS, batch)
-        for row in read_table(root.store, record.files[UNITS]) if record else ():
+        record = current_record(store, dataset, UNITS, batch)
+        for row in read_table(store, record.files[UNITS]) if record else ():
             found[row["key"]] = row.get("content") or ""
     return found

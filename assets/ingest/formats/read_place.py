@@ -15,7 +15,7 @@ from penstock.sources.importing.read_units import ReadUnit, UnitReader
 
 from ...joined_objects import JoinedObjects
 from ...source_formats import JOINED, companions
-from .walked_objects import not_of
+from .walked_objects import not_of, once_a_batch
 
 
 class ReadPlace:
@@ -66,16 +66,4 @@ class ReadPlace:
             yield sample
 
 
-_places: dict[str, ReadPlace] = {}
-"""Batch -> its place: of one batch, in each worker."""
-
-
-def read_place(batch: str, files: Store, format: str, options: Options) -> ReadPlace:
-    """Return the place of a batch, which a process looks at once. batch: text that no other batch has.
-
-    Raises: StoreError.
-    """
-    if batch not in _places:
-        _places.clear()
-        _places[batch] = ReadPlace(files, format, options)
-    return _places[batch]
+read_place = once_a_batch(ReadPlace)

@@ -62,7 +62,8 @@ def write_read(
     infos, refusals = fresh_objects(landing, audits, raws, published)
     files = landing.place if isinstance(landing, JoinedObjects) else landing  # a worker joins them again
     newest = root.state.newest(spec.name)
-    known = root.open(newest.id).manifest["groups"] if newest else {}
+    version = root.open(newest.id) if newest else None
+    known = version.manifest["groups"] if version else {}
     task = ReadTask(
         landing=store_url(files),
         root=store_url(root.store),
@@ -71,9 +72,11 @@ def write_read(
         taking=Taking.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
     )
-    batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id if newest else "")
+    batch = _Batch(
+        compute, root, files, spec, provenance["partition"], refusals, version.id if version else ""
+    )
     fresh = [raws[info.key] for info in infos]
-    units = enumerate(_units(fresh, earlier_samples(root, spec, fresh)))
+    units = enumerate(_units(fresh, earlier_samples(root, version, spec, fresh)))
     made = batch.read([replace(task, name=f"{n:05d}", raws=some, earlier=had) for n, (some, had) in units])
     names, made = batch.with_labels(made, labels)
     made = batch.in_groups(made, known)

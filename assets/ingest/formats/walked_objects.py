@@ -1,9 +1,9 @@
 """Raw objects of walked formats where they landed, and what is known of their samples."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from loader.dataset.columnar.choices import Options
 from loader.errors import Changed, ObjectNotFound, PenstockError, StoreError, Throttled, Transient
@@ -19,6 +19,8 @@ from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, rejected
 from ...source_formats import companions
 from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
+
+Place = TypeVar("Place")
 
 
 def landed_info(landing: Store, row: Mapping[str, Any]) -> ObjectInfo:
@@ -118,19 +120,23 @@ class WalkedPlace:
         return rows_of(shard, [self.found(one).samples(one) for one in shard.infos], self._options.without)
 
 
-_places: dict[str, WalkedPlace] = {}
-"""Batch -> its place: of one batch, in each worker."""
+def once_a_batch(look: Callable[[Store, str, Options], Place]) -> Callable[[str, Store, str, Options], Place]:
+    """Return a function of a batch as well, text that no other batch has: a process looks once at the place of each.
 
-
-def walked_place(batch: str, landing: Store, format: str, options: Options) -> WalkedPlace:
-    """Return the place of a batch, which a process looks at once. Raises: StoreError.
-
-    batch: text that no other batch has.
+    look: (files, format, options) -> the place. One place is held.
     """
-    if batch not in _places:
-        _places.clear()
-        _places[batch] = WalkedPlace(landing, format, options)
-    return _places[batch]
+    held: dict[str, Place] = {}
+
+    def place_of(batch: str, files: Store, format: str, options: Options) -> Place:
+        if batch not in held:
+            held.clear()
+            held[batch] = look(files, format, options)
+        return held[batch]
+
+    return place_of
+
+
+walked_place = once_a_batch(WalkedPlace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,14 +165,22 @@ def column_of(name: str, values: list[Any], keys: Sequence[str]) -> pa.Array:
     return array
 
 
-def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
-    """Return the `keys` column group of one part; provenance columns that no sample has are null."""
-    columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)}
-    distinct = {id(source): source for source in sources}  # many share a mapping
+def source_arrays(sources: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
+    """Return the provenance columns that a sample has, null where another has none. Many samples share a mapping."""
+    distinct = {id(source): source for source in sources}
     numbers = dict(zip(distinct, range(len(distinct)), strict=True))
     which = pa.array([*map(numbers.__getitem__, map(id, sources))], pa.int64())
-    for name in set[str]().union(*distinct.values()):
-        columns[name] = pa.array([one.get(name) for one in distinct.values()], pa.string()).take(which)
+    return {
+        name: pa.array([one.get(name) for one in distinct.values()], pa.string()).take(which)
+        for name in set[str]().union(*distinct.values())
+    }
+
+
+def keys_table(keys: Sequence[str], sources: Sequence[Mapping[str, str]], part: str) -> pa.Table:
+    """Return the `keys` column group of one part; provenance columns that no sample has are null."""
+    columns = {"part": [part] * len(keys), "row": range(len(keys)), "key": list(keys)} | source_arrays(
+        sources
+    )
     arrays = [
         pa.array(columns[field.name], field.type)
         if field.name in columns

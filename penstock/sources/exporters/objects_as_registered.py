@@ -107,10 +107,8 @@ def _without_samples(
     version: Version, objects: Sequence[ForeignObject], look: Callable[[Store, list[ObjectInfo]], Found]
 ) -> list[Leaving]:
     """Return the objects that hold no sample, and are as they were. Costs a listing of their place."""
-    placed, last = (
-        _placed(version),
-        {one.key: one.shard for one in objects},
-    )  # of one that was registered again
+    placed = _placed(version)
+    last = {one.key: one.shard for one in objects}  # of one that was registered again
     shards = sorted(set(last.values()) - set(_paths(version)))
     some = [one for shard in shards for one in placed.objects(shard) if last[_name(one)] == shard]
     rest = [one for one in some if one.modified_us is not None]  # none is left in a place that was adopted

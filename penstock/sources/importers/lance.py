@@ -14,7 +14,7 @@ from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
-from ..importing.importer import Options, Readable, ReadSample, Run, files_of, joined
+from ..importing.importer import KnownNames, Options, Readable, ReadSample, Run, files_of, joined
 
 OPTIONS = frozenset({"key", "fields"})
 BATCH_BYTES = 8 * 2**20
@@ -26,10 +26,7 @@ _ADDRESS = "_rowaddr"
 _ROW_BITS = 32
 _URLS = ("/", "s3://", "gs://", "az://")
 _VERSIONS, _DATA = "_versions/", "data/"
-_MOST_PLACES = 64
-_NAMES: dict[str, tuple[tuple[tuple[str, str], ...], list[list[str]]]] = {}
-"""Place -> keys and change tokens of its versions, the files of the newest one's fragments: each tick of a source asks
-again."""
+_NAMES = KnownNames[list[list[str]]]()
 
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
@@ -51,15 +48,14 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
     Costs an opening of the dataset where it has another version. Raises: as `look`.
     """
-    versions = tuple((one.key, one.etag) for one in infos if one.key.startswith(_VERSIONS))
-    known = _NAMES.get(store.url)
-    if known is None or known[0] != versions or not all(etag for _, etag in versions):
-        known = versions, [_files(one) for one in _opened(store).get_fragments()] if versions else []
-        if len(_NAMES) >= _MOST_PLACES:
-            _NAMES.clear()
-        _NAMES[store.url] = known
+    versions = [one for one in infos if one.key.startswith(_VERSIONS)]
+    fragments = _NAMES.of(
+        store.url,
+        versions,
+        lambda: [_files(one) for one in _opened(store).get_fragments()] if versions else [],
+    )
     nothing = {one.key: list[str]() for one in infos if one.key.startswith(_DATA)}
-    return nothing | {files[0]: files for files in known[1]}
+    return nothing | {files[0]: files for files in fragments}
 
 
 def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:

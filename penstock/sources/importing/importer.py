@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.errors import Changed, Corrupt, InvalidRuntime
@@ -15,6 +15,7 @@ __all__ = [
     "NO_OPTIONS",
     "Importer",
     "JoiningImporter",
+    "KnownNames",
     "Options",
     "ReadSample",
     "Readable",
@@ -25,6 +26,8 @@ __all__ = [
     "of_first_sound",
 ]
 T = TypeVar("T")
+MOST_PLACES = 64
+"""Places whose names are known, at most."""
 
 
 class Run(NamedTuple):
@@ -118,6 +121,24 @@ def files_of(
         else:
             files[key] = [there[one] for one in wanted]
     return files, waiting
+
+
+class KnownNames(Generic[T]):
+    """Names that metadata of places told when this process read them last: each tick of a source asks again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[tuple[tuple[str, str], ...], T]] = {}
+
+    def of(self, place: Hashable, metadata: Iterable[ObjectInfo], read: Callable[[], T]) -> T:
+        """Return what `read` gave while these metadata were as they are. It is asked always where one has no token."""
+        now = tuple((one.key, one.etag) for one in metadata)
+        known = self._known.get(place)
+        if known is None or known[0] != now or not all(etag for _, etag in now):
+            known = now, read()
+            if len(self._known) >= MOST_PLACES:
+                self._known.clear()
+            self._known[place] = known
+        return known[1]
 
 
 def joined(files: Sequence[ObjectInfo]) -> ObjectInfo:

@@ -15,7 +15,7 @@ from loader.foreign.formats.object_file import opened as opened_object
 from loader.modalities.video.packet_table import SUFFIX, index_packets
 from loader.storage import ObjectInfo, Store
 
-from ...importing.importer import Options, Readable, ReadSample, Run, files_of, joined
+from ...importing.importer import KnownNames, Options, Readable, ReadSample, Run, files_of, joined
 from ...lerobot.dataset_layout import Episode, Layout, read_layout
 from ...lerobot.packets import Span, mp4_of, opened, read_span
 from ...lerobot.rows import Rows, check_times, read_rows
@@ -23,10 +23,7 @@ from ...lerobot.statistics import statistics
 
 OPTIONS: frozenset[str] = frozenset()
 EPISODE = "episode.json"
-_MOST_PLACES = 64
-_NAMES: dict[tuple[str, frozenset[str]], tuple[tuple[tuple[str, str], ...], Mapping[str, Sequence[str]]]] = {}
-"""Place, and what is left out -> keys and change tokens of `meta`, the names of its objects' files: each tick of a
-source asks again."""
+_NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 _LEAST_TICK_S = 1e-6
 """Seconds by which timestamps may differ where no video has a clock."""
 
@@ -46,15 +43,12 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> Map
 
     Costs a read of `meta`, unless it is as this process read it last. Raises: InvalidStore; StoreError.
     """
-    meta = tuple((one.key, one.etag) for one in infos if one.key.startswith("meta/"))
-    place = store.url, frozenset(options.without)
-    known = _NAMES.get(place)
-    if known is None or known[0] != meta or not all(etag for _, etag in meta):
-        known = meta, _names(dataset_in(store, [*infos], options, whole=False))
-        if len(_NAMES) >= _MOST_PLACES:
-            _NAMES.clear()
-        _NAMES[place] = known
-    return known[1]
+    meta = [one for one in infos if one.key.startswith("meta/")]
+    return _NAMES.of(
+        (store.url, frozenset(options.without)),
+        meta,
+        lambda: _names(dataset_in(store, [*infos], options, whole=False)),
+    )
 
 
 def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:

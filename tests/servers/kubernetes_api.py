@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path.endswith("/log"):
                 pod = self.cluster.pods.get(path.split("/")[-2])
                 text = pod.log.read_bytes() if pod is not None and pod.log is not None else None
-                self._raw(404 if text is None else 200, text or b"{}")
+                self._raw(*((404, b"{}") if text is None else (200, text)))
             elif "/jobs/" in path:
                 job = self.cluster.jobs.get(path.rpartition("/")[2])
                 self._answer(200 if job else 404, job or {"message": "not found"})

@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-ceph mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
 	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle'
 	$(BIN)/python tests/times.py .test-times
+
+test-full: $(READY) servers ## the tests that run small in CI (marked at_scale), at their full size
+	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) -m 'at_scale and not ceph and not mutants and not oracle'
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
@@ -96,7 +99,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 
-nightly: test-python mutants prove prove-clusters campaign fuzz soak bench ## what takes hours: the tests without C, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
+nightly: test-python test-full mutants prove prove-clusters campaign fuzz soak bench ## what takes hours: the tests without C, those of two sizes in full, all planted bugs, prove, 5,000 worlds, fuzz, soak, benchmarks
 
 prove: $(READY) ## the long check: the log's model, interleavings, kills, 400 worlds; the C extension sanitized, and on ARM (16 minutes of two cores)
 	scripts/install-arm.sh

@@ -39,12 +39,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Marks the slow tests, leaves of the planted bugs the sample of the day, and puts long files first."""
+    """Marks the slow tests and those of two sizes, leaves of the planted bugs the sample of the day, and puts long files
+    first."""
     lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()  # written by times.py
     seconds = {test: float(took) for took, test in (line.split(" ", 1) for line in lines)}
     for item in items:
         if item.nodeid.partition("[")[0] in seconds:
             item.add_marker("slow")
+        if "at_scale" in getattr(item, "fixturenames", ()):
+            item.add_marker("at_scale")
     n = config.getoption("--planted-sample")
     planted = [item for item in items if item.get_closest_marker("mutants")]
     if n and planted:
@@ -75,6 +78,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             "PENSTOCK_MEDIA is not set: tests of the corpus of real media had no file to look at", yellow=True
         )
+
+
+@pytest.fixture(scope="session")
+def at_scale():
+    """at_scale(in_ci, in_nightly) -> the second when PENSTOCK_FULL is set, as `make test-full` sets it: for what grows
+    with a size (batches, objects, databases), where the smaller one meets the same code."""
+    full = bool(os.environ.get("PENSTOCK_FULL"))
+    return lambda in_ci, in_nightly: in_nightly if full else in_ci
 
 
 @pytest.fixture(scope="session")

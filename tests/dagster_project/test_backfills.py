@@ -1,9 +1,9 @@
-"""A backfill of 120 partitions as the pages start it: failures in the middle, the daemon killed, nothing twice."""
+"""A backfill of many partitions as the pages start it: failures in the middle, the daemon killed, nothing twice."""
 
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -21,12 +21,11 @@ from tests.dagster_project.notes_location import SPEC
 from tests.servers.deployment import REPOSITORY, RUNS_IN_THE_DAEMON, Deployment, deployment
 
 STAGE = "feature_lengths"
-N, BAD = 120, range(60, 65)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory, where there is room: most of 120 runs would be fsync, and processes are killed here, not machines."""
+    """In memory, where there is room: most of the runs would be fsync, and processes are killed here, not machines."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or shutil.disk_usage(memory).free < 2**29:
         yield tmp_path
@@ -36,16 +35,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 class Place:
-    """A root with the batches."""
+    """A root with n batches."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, n: int) -> None:
         self.environment = {
             "PENSTOCK_ROOT": str(folder / "root"),
             "PENSTOCK_LANDING": str(folder / "landing"),
         }
         self.root, self.landing = loader.Root(folder / "root"), open_store(str(folder / "landing"))
         self.root.create()
-        for number in range(N):
+        for number in range(n):
             self.landing.put(f"{number:03d}.txt", b"text number %d" % number)
         self.batches = self.discovered(BatchLimits(max_objects=1, max_wait_s=0))
 
@@ -88,9 +87,12 @@ def standing(servers: Deployment) -> dict[str, str]:
 
 
 @pytest.mark.server
-def test_120_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: Path) -> None:
-    place = Place(folder)
-    bad = {place.batches[number] for number in BAD}
+def test_failures_in_the_middle_and_a_killed_daemon(
+    folder: Path, at_scale: Callable[[int, int], int]
+) -> None:
+    n = at_scale(30, 120)
+    place = Place(folder, n)
+    bad = set(place.batches[n // 2 : n // 2 + at_scale(2, 5)])
     place.cut([batch for batch in place.batches if batch not in bad])
     definitions = REPOSITORY / "tests" / "dagster_project" / "notes_location.py"
     with (
@@ -109,9 +111,9 @@ def test_120_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: 
 
         instance.add_dynamic_partitions("notes_raw_batch", place.batches)
         first = servers.backfill([["notes", STAGE]], place.batches)
-        servers.wait_for("forty batches are done", lambda: len(place.done()) >= 40, 900)
+        servers.wait_for("a quarter is done", lambda: len(place.done()) >= n // 4, 900)
         servers.kill("daemon")
-        assert 40 <= len(place.done()) < N - len(bad)
+        assert n // 4 <= len(place.done()) < n - len(bad)
         killed = runs(dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING)
         queued = runs(dg.DagsterRunStatus.QUEUED)
         may_miss = bad | {run.tags["dagster/partition"] for run in killed.values()}
@@ -147,6 +149,6 @@ def test_120_partitions_with_failures_in_the_middle_and_a_killed_daemon(folder: 
             if info.key.endswith(f"{STAGE[8:]}-text_00000_0.tar")
         ]
         # One that was killed between its shard and its record left a shard that nobody names.
-        assert 0 <= len(shards) - (N + 1) <= len(missing - bad)
+        assert 0 <= len(shards) - (n + 1) <= len(missing - bad)
         shown = standing(servers)
         assert {shown[batch] for batch in place.batches} == {"FRESH"}

@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Marks the slow tests and those of two sizes, leaves of the planted bugs the sample of the day, and puts long files
+    """Marks tests that are slow or of two sizes, keeps the sample of the day of planted bugs, and puts long files
     first."""
     lines = (Path(__file__).parent / "slow.txt").read_text().splitlines()  # written by times.py
     seconds = {test: float(took) for took, test in (line.split(" ", 1) for line in lines)}

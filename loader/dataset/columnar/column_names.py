@@ -9,6 +9,7 @@ from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
 """A longer text is no metadata."""
+_PART = re.compile(r"-\d+-of-\d+")
 _NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 _SIGNATURES = (
     (0, b"\xff\xd8\xff", "jpg"),
@@ -48,9 +49,17 @@ def metadata_name(column: str) -> str:
 
 
 def row_key(object_key: str, row: int) -> str:
-    """Return the key of a row of an object that has no column of keys."""
+    """Return the key of a row of an object that has no column of keys.
+
+    It begins with the object's name up to the first dot, and the part's number behind that: a-00001-of-00005 of
+    a.tfrecord-00001-of-00005.
+    """
     folder, slash, name = object_key.rpartition("/")
-    return f"{folder}{slash}{name.partition('.')[0] or name}/{row:09d}"
+    part = _PART.search(name)
+    stem = name.partition(".")[0]
+    if stem and part and part.start() > len(stem):
+        stem += part[0]
+    return f"{folder}{slash}{stem or name}/{row:09d}"
 
 
 def key_of_value(value: Any, column: str, where: str) -> str:

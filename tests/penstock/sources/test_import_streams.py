@@ -190,6 +190,23 @@ def test_records_are_samples(name, packed, tmp_path, records, contents):
     assert "label" not in found["two"][1]
 
 
+def test_records_of_parts_have_keys_of_their_own(tmp_path, records, contents):
+    data = records.record(records.example({"text": [b"a"], "label": [1]}))
+    keys = []
+    for name, stem in (
+        ("a.tfrecord-00000-of-00002", "a-00000-of-00002"),
+        ("a.tfrecord-00001-of-00002", "a-00001-of-00002"),
+        ("b/a-3-of-4.x.tfrecord", "b/a-3-of-4"),
+        ("c.gz.tfrecord-0-of-1", "c-0-of-1"),
+    ):
+        put(tmp_path / "in" / name, data)
+        keys.append(f"{stem}/000000000")
+    done = imported("tfrecord", tmp_path / "in", tmp_path / "root", fields={"text": "txt"})
+    assert (done.failures, done.samples) == ([], 4)
+    with loader.Root(tmp_path / "root") as root:
+        assert sorted(contents(root.open("d"))) == keys  # with the whole name in front, had they repeated
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -114,7 +114,7 @@ def test_each_episode_is_a_sample_with_its_features(write, tmp_path, contents):
     assert (done.failures, done.samples) == ([], 2)
     version = loader.Root(tmp_path / "root").open("d")
     found = contents(version)
-    assert list(found) == ["d-train/000000000", "d-train/000000001"]
+    assert list(found) == ["d-train-00000-of-00001/000000000", "d-train-00000-of-00001/000000001"]
     for number, (steps, (fields, columns)) in enumerate(zip(STEPS, found.values(), strict=True)):
         arrays = {name: np.load(io.BytesIO(data)) for name, data in fields.items() if name.endswith(".npy")}
         assert (arrays["action.npy"] == np.arange(7 * steps, dtype=np.float32).reshape(steps, 7)).all()

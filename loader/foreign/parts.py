@@ -12,6 +12,7 @@ from ..dataset.columnar.parquet_chunks import Chunks
 from ..dataset.shards.address import UNKNOWN_CRC
 from ..dataset.shards.index import IndexPlace, index_bytes
 from ..dataset.shards.part import Part, ShardFile
+from ..dataset.shards.seal import put_seal, seal_path
 from ..dataset.tables import columns
 from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
 from ..storage import Store
@@ -32,10 +33,13 @@ def put_parts(
     walked: Sequence[tuple[Shard, Rows]],
     keys: Sequence[Sequence[str]],
     group_of: Mapping[str, str],
+    *,
+    seals: bool,
 ) -> list[Part]:
     """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows of each part, and their shard; their places are given up. keys: of each part's rows.
+    walked: rows of each part, and their shard; their places and checksums are given up. keys: of each part's rows.
+    seals: checksums go to seals, not to the indexes.
 
     Raises: StoreError.
     """
@@ -56,10 +60,11 @@ def put_parts(
                 shard.nbytes,
                 own,
                 {name: _places(rows, name) for name in names},
+                seals=seals and len(rows.crcs) > 0,
             )
             for group, names in sorted(groups.items())
         ]
-        rows.places = None  # they are in the indexes
+        rows.places = rows.crcs = None  # they are in the indexes and seals
         return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-register") as pool:
@@ -136,14 +141,22 @@ def put_index(
     nbytes: int,
     keys: pa.Array,
     fields: dict[str, Int64s],
+    *,
+    seals: bool = False,
 ) -> ShardFile:
     """Put the index of a group of a registered shard, and return its row of the shards table.
 
-    path, nbytes: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C.
+    path, nbytes: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: the
+    checksums go to a seal, not to the index.
     """
+    crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
+    for name in crcs:
+        fields[name][:, 2] = UNKNOWN_CRC
     index = index_bytes(keys, fields)
     at = IndexPlace.measure(f"{stem}.index.parquet", index)
     store.put_if_absent(at.path, index)
+    if seals:
+        put_seal(store, seal_path(path, at.footer_sha256), crcs)
     return ShardFile(
         part=part,
         group=group,

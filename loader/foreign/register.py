@@ -48,6 +48,8 @@ class Registered:
     """Objects that are as they were."""
     others: int
     """Objects of the place that are not of the format."""
+    sealed: int = 0
+    """New shards whose checksums are sealed, since all their bytes were read; see `penstock seal`."""
 
 
 def register(
@@ -93,9 +95,9 @@ def register(
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
     since = difference(parent, chosen, store, infos)
     place = place_id(store, infos, chosen if format in TABLES else None)
-    version = parent
+    version, sealed = parent, 0
     if since.fresh:
-        version = _publish(root, dataset, found, each, store, parent, since, place, chosen)
+        version, sealed = _publish(root, dataset, found, each, store, parent, since, place, chosen)
     elif since.gone and parent is not None:
         keys = [key for rows in (since.live or {}).values() for key, of in rows.values() if of in since.gone]
         version = publish_exclusions(root, parent.name, keys, "registered again: the object is gone", None)
@@ -109,6 +111,7 @@ def register(
         gone=len(since.gone),
         same=since.same,
         others=len(listed) - len(infos),
+        sealed=sealed,
     )
 
 
@@ -122,7 +125,8 @@ def _publish(
     since: Difference,
     place: str,
     chosen: Mapping[str, Any],
-) -> Version:
+) -> tuple[Version, int]:
+    """Publish the samples of fresh objects; return the version, and how many of its new shards are sealed."""
     shards = shards_of(since.fresh, each)
     walked = _walk(found, shards, chosen["without"])
     if found.chunks:
@@ -142,11 +146,12 @@ def _publish(
         )
     txn = transaction(root, dataset, place, chosen, parent)
     prefix = f"data/{txn}/registered"
+    sealed = len({shard.name for shard, one in walked if len(one.crcs)}) if found.seals else 0
     put_place(root.store, place, store.url)
     producer = {"registered": dict(chosen), "place": place}
     with root.heartbeat(txn):
-        parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of)
-        return publish_registered(
+        parts = put_parts(root.store, txn, prefix, place, walked, keys, group_of, seals=found.seals)
+        version = publish_registered(
             root,
             dataset,
             txn,
@@ -161,6 +166,7 @@ def _publish(
             producer=producer | ({"labels": list(found.labels)} if found.labels is not None else {}),
             created_us=max(info.modified_us or 0 for info in since.fresh),
         )
+    return version, sealed
 
 
 def _chunk_rows(found: Found, rows: Sequence[Rows]) -> int:

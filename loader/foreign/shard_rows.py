@@ -142,6 +142,8 @@ def _add_table(
     rows.metadata += [NO_METADATA] * n
     rows.sources += [NO_METADATA] * n
     rows.places += places.reshape(-1).tolist()
+    if table.crcs:
+        rows.crcs += np.array(table.crcs, np.int64).reshape(n, -1)[:, columns].reshape(-1).tolist()
 
 
 def _run(run: ForeignRun, info: ObjectInfo, start: int, without: Container[str]) -> list[Rows]:

@@ -33,4 +33,4 @@ PagedSha256: type[python.PagedSha256] = getattr(
     _verbs, "PagedSha256", python.PagedSha256
 )  # hashlib where the processor has no instructions
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
-tar_members = getattr(_verbs, "tar_members", python.tar_members)
+tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)

@@ -452,16 +452,18 @@ no_into:
     Py_RETURN_NONE;
 }
 
-static PyObject *tar_members(PyObject *self, PyObject *args)
+static PyObject *tar_contents(PyObject *self, PyObject *args)
 {
     PyObject *given, *answer = NULL;
     long long at, nbytes;
+    int sums;
     File file = {0};
     TarMembers found = {0};
     (void)self;
-    if (!PyArg_ParseTuple(args, "O!LL:tar_members", &PyTuple_Type, &given, &at, &nbytes) || !file_of(given, &file))
+    if (!PyArg_ParseTuple(args, "O!LLp:tar_contents", &PyTuple_Type, &given, &at, &nbytes, &sums) ||
+        !file_of(given, &file))
         return NULL;
-    Tar tar = {.descriptor = file.descriptor};
+    Tar tar = {.descriptor = file.descriptor, .sums = sums};
     if (file.descriptor < 0)
         tar.data = file.data, tar.end = file.nbytes;
     else
@@ -475,7 +477,7 @@ static PyObject *tar_members(PyObject *self, PyObject *args)
     }
     if (walked == 0)
         answer = Py_BuildValue("y#y#L", found.n ? found.names : "", (Py_ssize_t)found.n_names,
-                               found.n ? (char *)found.places : "", (Py_ssize_t)(16 * found.n), (long long)end);
+                               found.n ? (char *)found.places : "", (Py_ssize_t)(24 * found.n), (long long)end);
     else
         PyErr_NoMemory();
     free(tar.scratch);
@@ -595,7 +597,7 @@ static PyMethodDef methods[] = {
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
-    {"tar_members", tar_members, METH_VARARGS, "tar_members(file, at, nbytes)"},
+    {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

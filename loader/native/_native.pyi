@@ -3,4 +3,4 @@ from .python import crc32c as crc32c
 from .python import gather as gather
 from .python import hash_texts as hash_texts
 from .python import instructions as instructions
-from .python import tar_members as tar_members
+from .python import tar_contents as tar_contents

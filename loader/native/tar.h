@@ -19,14 +19,26 @@ typedef struct {
     const uint8_t *data;
     int64_t begin, end;
     uint8_t *scratch; /* of a file: TAR_MANY bytes */
+    int sums;         /* whether contents are summed: of a file as long as none is jumped over */
 } Tar;
 
-/* Names, each with a NUL behind it, and places: first byte and number of bytes of each content. */
+/* Names, each with a NUL behind it, and places: first byte, number of bytes and CRC-32C or -1 of each content. */
 typedef struct {
     char *names;
     int64_t *places;
     size_t n, n_names, room, room_names;
 } TarMembers;
+
+/* Reads at most n bytes of a file from byte `at` on; how many come. */
+static int64_t tar_read(Tar *tar, int64_t at, size_t n)
+{
+    ssize_t got;
+    do
+        got = pread(tar->descriptor, tar->scratch, n, (off_t)at);
+    while (got < 0 && errno == EINTR);
+    tar->data = tar->scratch, tar->begin = at, tar->end = got > 0 ? at + got : at;
+    return got;
+}
 
 /* n bytes, or NULL where they are not there, or cannot be read. */
 static const uint8_t *tar_at(Tar *tar, int64_t at, int64_t n)
@@ -36,12 +48,24 @@ static const uint8_t *tar_at(Tar *tar, int64_t at, int64_t n)
     if (tar->descriptor < 0 || at < 0)
         return NULL;
     size_t some = tar->end > 0 && at - tar->end < TAR_NEAR ? TAR_MANY : TAR_SOME;
-    ssize_t got;
-    do
-        got = pread(tar->descriptor, tar->scratch, some, (off_t)at);
-    while (got < 0 && errno == EINTR);
-    tar->data = tar->scratch, tar->begin = at, tar->end = got > 0 ? at + got : at;
-    return got >= n ? tar->data : NULL;
+    return tar_read(tar, at, some) >= n ? tar->data : NULL;
+}
+
+/* The CRC-32C of a content behind its header, which is in memory; -1 where the rest of the content is not there, or is to
+   be jumped over. A rest that lies near is read with what follows it, in the place of what follows it alone. */
+static int64_t tar_sum(Tar *tar, int64_t at, int64_t n)
+{
+    uint32_t crc = 0;
+    while (n > tar->end - at) {
+        int64_t some = tar->end - at;
+        if (tar->descriptor < 0 || n - some >= TAR_NEAR)
+            return -1;
+        crc = extended(crc, tar->data + (at - tar->begin), (size_t)some);
+        at += some, n -= some;
+        if (tar_read(tar, at, TAR_MANY) <= 0)
+            return -1;
+    }
+    return extended(crc, tar->data + (at - tar->begin), (size_t)n);
 }
 
 /* The number in a field of octal digits alone, but for its last byte; -1 of other fields. */
@@ -96,7 +120,7 @@ static int tar_take(TarMembers *members, const uint8_t *block, int64_t offset, i
     size_t n_prefix = block[345] && !memcmp(header + 257, "ustar", 6) ? strnlen(header + 345, 155) : 0;
     if (members->n == members->room) {
         size_t room = 2 * members->room + 64;
-        int64_t *places = realloc(members->places, room * 2 * sizeof *places);
+        int64_t *places = realloc(members->places, room * 3 * sizeof *places);
         if (places == NULL)
             return -1;
         members->places = places, members->room = room;
@@ -116,8 +140,8 @@ static int tar_take(TarMembers *members, const uint8_t *block, int64_t offset, i
     memcpy(into + n_prefix, header, n_name);
     into[n_prefix + n_name] = 0;
     members->n_names += n_prefix + n_name + 1;
-    members->places[2 * members->n] = offset, members->places[2 * members->n + 1] = nbytes;
-    members->n++;
+    int64_t *place = members->places + 3 * members->n++;
+    place[0] = offset, place[1] = nbytes, place[2] = -1;
     return 0;
 }
 
@@ -140,6 +164,10 @@ static int tar_walk(Tar *tar, int64_t *at, int64_t nbytes, TarMembers *members)
         header += TAR_BLOCK;
         if (tar_take(members, block, header, size) < 0)
             return -1;
+        if (tar->sums) {
+            int64_t crc = members->places[3 * members->n - 1] = tar_sum(tar, header, size);
+            tar->sums = crc >= 0 || tar->descriptor < 0;
+        }
         *at = header + tar_padded(size);
     }
 }

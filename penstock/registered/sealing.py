@@ -13,10 +13,10 @@ import numpy as np
 from loader import Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.seal import SEALS, Crcs, seal_bytes
+from loader.dataset.shards.seal import SEALS, Crcs, put_seal
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.foreign_objects import is_foreign
-from loader.errors import AlreadyExists, Changed, InvalidRuntime, ObjectNotFound
+from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import Span
 from loader.storage.placed import PlacedStore
 
@@ -126,11 +126,7 @@ class _Work:
         left = [index for index in indexes if index.unknown.any()]
         nbytes = self._read(unit.path, left)
         for index in left:
-            data = seal_bytes(index.place.seal, index.crcs)
-            try:
-                self._version.store.put_if_absent(index.place.seal, data)
-            except AlreadyExists:
-                continue  # another process read the same bytes
+            put_seal(self._version.store, index.place.seal, index.crcs)
         return unit, nbytes
 
     def _read(self, path: str, indexes: Sequence["_Index"]) -> int:

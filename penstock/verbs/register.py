@@ -73,6 +73,9 @@ def run(arguments: Namespace) -> Answer:
         f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
         f"{done.others} others were left alone",
     ]
+    if done.sealed:
+        body["sealed"] = done.sealed
+        lines.append(f"{done.sealed} new shards were read through, and are sealed")
     if told := chunks_of(version):
         body |= told.to_json()
         lines.append(told.to_text())

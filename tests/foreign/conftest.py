@@ -20,8 +20,8 @@ def root(tmp_path):
 
 @pytest.fixture
 def three(tmp_path, tars):
-    """A folder of three archives with 40 samples each."""
-    tars.fill(tmp_path / "tars", {f"{k:03}.tar": tars.numbered(k, 40) for k in range(3)})
+    """A folder of three archives with 40 samples each, which a registration does not seal."""
+    tars.fill(tmp_path / "tars", {f"{k:03}.tar": [tars.JUMPED, *tars.numbered(k, 40)] for k in range(3)})
     return tmp_path / "tars"
 
 

@@ -13,6 +13,7 @@ import pytest
 import loader
 from loader.dataset.reading.sample_crcs import sample_crcs
 from loader.dataset.shards.index import IndexFile, IndexPlace
+from loader.dataset.shards.seal import SEALS
 from loader.dataset.tables import manifest
 from loader.errors import Changed, Conflict, FormatTooNew, InvalidRuntime, InvalidStore, ObjectNotFound
 from loader.foreign.register import register
@@ -49,7 +50,8 @@ def contents(folder):
         with tarfile.open(path) as archive:
             for member in archive:
                 key, _, field = member.name.partition(".")
-                samples.setdefault(key, {})[field] = archive.extractfile(member).read()
+                if field:
+                    samples.setdefault(key, {})[field] = archive.extractfile(member).read()
     return samples
 
 
@@ -175,9 +177,9 @@ def replaced(path, tars, members):
 def test_an_object_that_was_replaced_is_named(root, three, tars):
     version = register(root, "webdataset", three, "photos").version
     replaced(three / "001.tar", tars, tars.numbered(1, 60))
-    with pytest.raises(Changed, match=r"001.tar has 133,120 bytes, registered were 92,160: register again"):
+    with pytest.raises(Changed, match=r"001.tar has 133,120 bytes, registered were 153,600: register again"):
         steps(plan_of(version), 9)
-    replaced(three / "001.tar", tars, tars.numbered(1, 40))  # the same size, another time
+    replaced(three / "001.tar", tars, [tars.JUMPED, *tars.numbered(1, 40)])  # the same size, another time
     with pytest.raises(
         Changed, match=r"001.tar was written at \d+ us since 1970, registered was 1700000000000000"
     ):
@@ -287,7 +289,7 @@ def test_verify_asks_every_object_and_says_what_it_cannot_prove(root, three, tar
     for full in (False, True):
         told = [one.what for one in verify(root, "photos", full=full).problems]
         assert len(told) == 2
-        assert "001.tar has 133,120 bytes, registered were 92,160" in told[0]
+        assert "001.tar has 133,120 bytes, registered were 153,600" in told[0]
         assert "002.tar is gone" in told[1]
     report = verify_root(root, full=False)
     assert len(report.problems) == 2
@@ -328,8 +330,11 @@ def test_a_collector_leaves_the_place_alone(root, three):
     assert listing(three) == before
 
 
-def test_a_killed_registration_is_finished_by_doing_it_again(three, tmp_path, registering):
-    expected = register(loader.Root(tmp_path / "whole"), "webdataset", three, "photos").version.id
+def test_a_killed_registration_is_finished_by_doing_it_again(three, tmp_path, tars, registering):
+    tars.fill(three, {"001.tar": tars.numbered(1, 40)})  # this one is sealed on the way
+    whole = loader.Root(tmp_path / "whole")
+    expected = register(whole, "webdataset", three, "photos").version.id
+    (seal,) = whole.store.list(SEALS)
     jobs = [
         {"root": str(tmp_path / f"r{at}-{when}"), "place": str(three), "at": at, "when": when}
         for at in range(1, 20)
@@ -342,6 +347,8 @@ def test_a_killed_registration_is_finished_by_doing_it_again(three, tmp_path, re
     for job, status in zip(jobs, killed, strict=True):
         found = register(loader.Root(job["root"]), "webdataset", three, "photos").version
         assert (found.id, found.number) == (expected, 1), (job, status)
+        seals = [(one.key, found.store.get(one.key).data) for one in found.store.list(SEALS)]
+        assert seals == [(seal.key, whole.store.get(seal.key).data)], (job, status)
 
 
 def test_the_verb_registers_and_says_what_it_did(root, three, capsys):

@@ -150,8 +150,9 @@ def test_what_a_walk_costs_does_not_grow_with_the_payloads(root, place, tars, mo
         own = loader.Root(f"{root.url}-{name}")
         traffic = Traffic()
         with counted(traffic):
-            register(own, "webdataset", f"{url}/{name}", "photos")
+            sealed = register(own, "webdataset", f"{url}/{name}", "photos").sealed
         costs[name] = (len(read), sum(read) / store.head(f"{name}/a.tar").nbytes)
+        assert sealed == (name in ("small", "half"))
     assert costs["small"][0] <= 4
     assert costs["small"][1] <= 1.0
     assert costs["half"][0] <= 3

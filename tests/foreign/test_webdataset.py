@@ -71,23 +71,31 @@ def test_members_in_any_order_are_one_sample_by_their_key(root, tmp_path, tars):
     ),
     fields=st.lists(st.sampled_from(["jpg", "cls", "JPG", "seg.png", "b/c", "b__", ""]), max_size=3),
     more=st.sampled_from([[], ["a.jpg"], ["z.jpg"], ["README"]]),
+    summed=st.booleans(),
 )
 @settings(max_examples=50)
-@example(keys=["a", "b", "a"], fields=["jpg"], more=[])
-def test_samples_of_a_table_are_those_of_their_members(keys, fields, more):
+@example(keys=["a", "b", "a"], fields=["jpg"], more=[], summed=True)
+def test_samples_of_a_table_are_those_of_their_members(keys, fields, more, summed):
     names = [f"{key}.{field}" for key in keys for field in fields] + more
     places = [1000 * at + i for at in range(len(names)) for i in range(2)]
     walked = map(Member, names, places[::2], places[1::2])
-    table = format._table(names, places)
+    crcs = list(range(len(names))) if summed else ()
+    table = format._table(names, places, crcs)
     try:
-        alone = list(format._grouped(SimpleNamespace(name="x.tar"), walked, None, lower=True))
+        window = SimpleNamespace(name="x.tar", crcs=lambda: crcs)
+        alone = list(format._grouped(window, walked, None, lower=True))
     except InvalidSample:
         assert table is None
         return
     if table is not None:
-        spans = iter(map(Span, places[::2], places[1::2]))
+        spans, sums = iter(map(Span, places[::2], places[1::2])), iter(table.crcs)
         assert alone == [
-            ForeignSample(key, {name: next(spans) for name in table.fields}) for key in table.keys
+            ForeignSample(
+                key,
+                {name: next(spans) for name in table.fields},
+                crcs={name: next(sums) for name in table.fields if summed},
+            )
+            for key in table.keys
         ]
     elif not more and keys and fields:
         odd = {"./a", "__x", "__y__/z", "", "d/", "x\ny"}.intersection(keys) or {

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Corrupt, ObjectNotFound
+from ...errors import AlreadyExists, Corrupt, ObjectNotFound
 from ...storage import Store
 from ...storage.placed import FOREIGN
 from ...storage.shared.requests import retry_corrupt
@@ -39,6 +39,14 @@ def seal_bytes(path: str, crcs: Crcs) -> bytes:
     """Return the file of a seal. path: as `seal_path`."""
     table = pa.table({f"{field}{_CRC}": pa.array(crcs[field]) for field in sorted(crcs)})
     return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
+
+
+def put_seal(store: Store, path: str, crcs: Crcs) -> None:
+    """Create a seal; one that is there stays: it is of the same bytes. path: as `seal_path`."""
+    try:
+        store.put_if_absent(path, seal_bytes(path, crcs))
+    except AlreadyExists:
+        return
 
 
 def read_seal(store: Store, path: str, fields: list[str], n_rows: int) -> Crcs | None:

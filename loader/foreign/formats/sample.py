@@ -38,6 +38,8 @@ class ForeignTable(NamedTuple):
     """The fields."""
     places: list[int]
     """First byte and bytes of each field of each sample, one behind the other."""
+    crcs: Sequence[int] = ()
+    """CRC-32C of each field of each sample, where all were read."""
 
 
 class ForeignRun(NamedTuple):
@@ -70,3 +72,6 @@ class Found(NamedTuple):
     """Names of the classes that `cls` numbers; None where the format tells none."""
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
+    seals: bool = False
+    """Whether checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
+    that was."""

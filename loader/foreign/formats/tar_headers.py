@@ -5,14 +5,15 @@ error that names the object and the byte.
 """
 
 import re
-from array import array
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 from zlib import adler32
 
+import numpy as np
+
 from ...errors import Corrupt, InvalidSample
-from ...native import tar_members
+from ...native import UNKNOWN_CRC, tar_contents
 from .window import Window
 
 BLOCK_BYTES = 512
@@ -32,6 +33,8 @@ class Members(NamedTuple):
     """Path of each, as it is stored; bytes that are no UTF-8 are lone surrogates, as file names have them."""
     places: list[int]
     """First byte of the content of each, and its bytes, one behind the other."""
+    crcs: list[int]
+    """CRC-32C of the content of each; `UNKNOWN_CRC` where it was not read, or not by whoever found them."""
     end: int
     """First byte behind them."""
 
@@ -73,8 +76,13 @@ class Member(NamedTuple):
 
 def members(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Member]:
     """Yield the regular files of an archive one by one, as `runs` does. Raises: as `runs`."""
-    for names, places, _ in runs(read, nbytes, name, many):
-        yield from map(Member, names, places[::2], places[1::2])
+    for found in runs(read, nbytes, name, many):
+        yield from each_of(found.names, found.places)
+
+
+def each_of(names: Sequence[str], places: Sequence[int]) -> Iterator[Member]:
+    """Yield members one by one. places: as those of `Members`."""
+    return map(Member, names, places[::2], places[1::2])
 
 
 def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterator[Members]:
@@ -113,7 +121,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
         if kind == b"0" and not pax and not known and at + BLOCK_BYTES + size <= nbytes:  # nearly all are so
             place = [at + BLOCK_BYTES, size]
             at += BLOCK_BYTES + _padded(size)
-            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, at)
+            yield Members([_path(block).decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
             continue
         said = {**pax, **known}
         known = {}
@@ -132,7 +140,7 @@ def runs(read: Read, nbytes: int, name: str, many: Many | None = None) -> Iterat
             )
         place = [at, size]
         at += _padded(size)
-        yield Members([path.decode("utf-8", "surrogateescape")], place, at)
+        yield Members([path.decode("utf-8", "surrogateescape")], place, [UNKNOWN_CRC], at)
 
 
 def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, header: int) -> bool:
@@ -148,15 +156,23 @@ def _is_folder(path: bytes, kind: bytes, said: Mapping[str, bytes], name: str, h
     return is_folder
 
 
+def walk(window: Window) -> Iterator[Members]:
+    """Yield the regular files of a window's archive, as `runs` does, which are summed as far as they are read."""
+    for found in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        window.sum(found.places, found.crcs)
+        yield found
+
+
 def plain_members(window: Window, at: int) -> Members:
     """Return the members of a window's object from byte `at` on, as `Many`."""
     opened, start = window.at_hand()
-    names, told, end = tar_members(opened, at - start, window.nbytes - start)
-    places = array("q", told).tolist()
-    if start:
-        places[::2] = [offset + start for offset in places[::2]]
-    window.served(len(places) // 2)
-    return Members(names.decode("utf-8", "surrogateescape").split("\0")[:-1], places, end + start)
+    names, told, end = tar_contents(opened, at - start, window.nbytes - start, window.sums)
+    found = np.frombuffer(told, np.int64).reshape(-1, 3)
+    window.served(len(found))
+    places = found[:, :2].flatten()
+    places[::2] += start
+    told_names = names.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return Members(told_names, places.tolist(), found[:, 2].tolist(), end + start)
 
 
 def is_header(block: bytes, path: str, nbytes: int) -> bool:

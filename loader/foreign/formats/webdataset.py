@@ -5,14 +5,14 @@ fields are in lower case. Members of a sample may lie anywhere in their archive;
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
 from .exported import Exported, Told, exported_at, metadata_member
 from .sample import NO_METADATA, ForeignSample, ForeignTable, Found
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, members, plain_members, runs
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, each_of, walk
 from .window import Neighbours, Window
 
 OBJECTS_PER_SHARD = 1
@@ -35,6 +35,7 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     return Found(
         [info for info in infos if info.key.lower().endswith(".tar")],
         partial(samples, store, exported, Neighbours()),
+        seals=True,
     )
 
 
@@ -51,18 +52,18 @@ def samples(
             yield from samples_in(window, exported, lower=True)
             return
         names, places = list[str](), list[int]()
-        for found in runs(window.read, window.nbytes, window.name, partial(plain_members, window)):
+        for found in walk(window):
             names += found.names
             places += found.places
-        if (table := _table(names, places)) is not None:
+        if (table := _table(names, places, window.crcs())) is not None:
             yield table
         else:
-            yield from _grouped(window, map(Member, names, places[::2], places[1::2]), None, lower=True)
+            yield from _grouped(window, each_of(names, places), None, lower=True)
     finally:
         window.close()
 
 
-def _table(names: list[str], places: list[int]) -> ForeignTable | None:
+def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignTable | None:
     """Return the samples of an archive; None where some have other fields, or the same in another order."""
     told = named(names[0]) if names else None
     if told is None:
@@ -79,12 +80,12 @@ def _table(names: list[str], places: list[int]) -> ForeignTable | None:
         and _PLAIN.fullmatch(every := "\n".join([*keys, ""]))
         and every.count("\n") == len(keys)
     )
-    return ForeignTable(keys, tuple(field.lower() for field in fields), places) if alike else None
+    return ForeignTable(keys, tuple(field.lower() for field in fields), places, crcs) if alike else None
 
 
 def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Iterator[ForeignSample]:
     """Yield the samples of an archive by its headers. lower: fields are in lower case. Raises: as `samples`."""
-    walked = members(window.read, window.nbytes, window.name, partial(plain_members, window))
+    walked = (member for found in walk(window) for member in each_of(found.names, found.places))
     return _grouped(window, walked, exported, lower=lower)
 
 
@@ -94,8 +95,10 @@ def _grouped(
     """Yield the samples of members. Raises: as `samples`."""
     found: dict[str, dict[str, Span]] = {}
     told: dict[str, Told] = {}
+    starts = list[int]()
     member_of = metadata_member(exported.fields) if exported else None
     for member in walked:
+        starts.append(member.offset)
         if (told_name := named(member.name)) is None:
             continue
         key, field = told_name[0], told_name[1].lower() if lower else told_name[1]
@@ -110,10 +113,13 @@ def _grouped(
         fields[field] = Span(member.offset, member.nbytes)
         if exported and field == member_of:
             told[key] = metadata_at(window, exported, fields[field], key)
+    crc_at = dict(zip(starts, window.crcs(), strict=False))  # there is one for each, or none
     for key, fields in found.items():
         if exported and member_of:
             fields.pop(member_of, None)
-        yield ForeignSample(key, fields, *told.get(key, (NO_METADATA, NO_METADATA)))
+        crcs = {name: crc_at[at.offset] for name, at in fields.items()} if crc_at else NO_METADATA
+        metadata, source = told.get(key, (NO_METADATA, NO_METADATA))
+        yield ForeignSample(key, fields, metadata, source, crcs)
 
 
 def named(name: str) -> tuple[str, str] | None:

@@ -2,11 +2,13 @@
 
 import os
 from collections import deque
+from collections.abc import Sequence
 
 from ...errors import Changed
 from ...native import IN_MEMORY, OpenFile
 from ...storage import ObjectInfo, Store
 from ...storage.store import disk_of
+from .checksums import Checksums
 
 LOCAL_BYTES = 4 * 2**10
 """Read at once of a file, at first and after a jump: a header or two."""
@@ -58,6 +60,7 @@ class Window:
         self._start, self._data, self._size, self._served = 0, b"", 0, 0
         self._scattered, self._pieces = scattered, deque[tuple[int, bytes]](maxlen=SCATTERED_PIECES)
         self._neighbours = neighbours
+        self._checksums = Checksums() if neighbours else None
         self._file: int | None = None
         if (disk := disk_of(store)) is not None:
             self._file = disk.open_same(info.key, info.etag)
@@ -77,7 +80,7 @@ class Window:
         nbytes = max(0, min(nbytes, self.nbytes - offset))
         if not (low >= 0 and low + nbytes <= len(self._data)):
             self._fetch(offset, nbytes)
-            low = 0
+            low = offset - self._start
         return self._data[low : low + nbytes]
 
     def at_hand(self) -> tuple[OpenFile, int]:
@@ -87,6 +90,20 @@ class Window:
     def served(self, reads: int) -> None:
         """Count reads of what was at hand."""
         self._served += reads
+
+    @property
+    def sums(self) -> bool:
+        """Whether contents of the archive are summed: none was jumped over."""
+        return self._checksums is not None and self._checksums.go_on
+
+    def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:
+        """Take the contents that were found next in the archive that is walked. As `Checksums.take`."""
+        if self._checksums is not None:
+            self._checksums.take(places, crcs, self._start, self._data)
+
+    def crcs(self) -> Sequence[int]:
+        """Return the CRC-32C of each content of the archive that was walked; none where one was jumped over."""
+        return self._checksums.all() if self._checksums is not None else ()
 
     def close(self) -> None:
         """Close the file."""
@@ -120,6 +137,8 @@ class Window:
             self._size = min(2 * self._size, most)
         self._served = 0
         size = min(max(nbytes, self._size), self.nbytes - offset)
+        if self._checksums is not None and self._checksums.lack_bytes and 0 < gap < jump:
+            offset, size = offset - gap, size + gap  # the rest of a content, in the same request
         if size <= 0:
             data = b""  # behind the end of an object that is cut
         elif self._file is not None:
@@ -129,3 +148,5 @@ class Window:
             if self._scattered and self._data:
                 self._pieces.append((self._start, self._data))
         self._start, self._data = offset, data
+        if self._checksums is not None:
+            self._checksums.read(offset, data)

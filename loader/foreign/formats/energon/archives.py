@@ -35,7 +35,7 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     lacking = [
         f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
     ]
-    return Found(listed, dataset.samples, lacking=lacking)
+    return Found(listed, dataset.samples, lacking=lacking, seals=True)
 
 
 class _Dataset(NamedTuple):

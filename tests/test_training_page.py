@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,24 @@ import loader
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = dict(re.findall(r"```python (\w+)\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S))
-MODULUS = 2**64
+FRAMEWORKS = (
+    *("torch", "torch._dynamo", "torchdata.stateful_dataloader"),  # (optimizers import _dynamo on first use)
+    *("lightning.pytorch.callbacks", "accelerate", "jax", "penstock.checkpoints"),
+)
+
+
+@pytest.fixture(scope="module")
+def scripts(shared: Callable[[str], Any]) -> Any:
+    """run/scripts.py, which says what its processes do."""
+    return shared("run/scripts")
+
+
+@pytest.fixture(scope="module")
+def do(shared: Callable[[str], Any], scripts: Any) -> Iterator[Any]:
+    """do(script, *arguments) -> what became of it in a process of its own. Frameworks that are there are imported."""
+    there = [name for name in FRAMEWORKS if find_spec(name.partition(".")[0])]
+    with scripts.started(shared("dataset/forks"), *there) as do:
+        yield do
 
 
 @pytest.fixture
@@ -31,38 +51,30 @@ def expected(steps: range) -> list[tuple[int, int]]:
         return [(step, batches.batch_at(step).digest) for step in steps]
 
 
-def run(name: str, steps: int, *launcher: str) -> list[tuple[int, int]]:
-    """The script as a process of its own -> the (step, digest over its ranks) that it tells."""
-    Path("train.py").write_text(SCRIPTS[name])
-    command = [sys.executable, "-W", "ignore", *launcher, "train.py", str(steps)]
+def launched(*command: str) -> str:
+    """What a command of Python's prints."""
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=300
+        [sys.executable, "-W", *command],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    digests: dict[int, int] = {}
-    for step, digest in re.findall(r"took (\d+) (\d+)\n", done.stdout):  # a progress bar shares its line
-        digests[int(step)] = (digests.get(int(step), 0) + int(digest)) % MODULUS
-    return sorted(digests.items())
+    return done.stdout
 
 
 def test_every_script_is_tried() -> None:
     assert set(SCRIPTS) == {"data", "plain", "ddp", "stateful", "lightning", "accelerate", "jax", "packed"}
 
 
-def test_packed_documents(place: Path) -> None:
+def test_packed_documents(place: Path, do: Any) -> None:
     Path("train.py").write_text(SCRIPTS["packed"])
-    command = [sys.executable, "-W", "error", "train.py"]
-    for steps in ("1", "30"):  # it runs again where it ran before
-        done = subprocess.run(
-            [*command, steps],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr
-    assert "packed from 400 documents" in done.stdout
-    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.stdout)]
+    launched("error", "train.py", "1")
+    done = do(place / "train.py", 30, folder=place, warn="error")  # it runs again where it ran before
+    assert done.codes == [0], done.errors
+    assert "packed from 400 documents" in done.out
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", done.out)]
     assert len(losses) == 30
     assert losses[-1] < 0.8 * losses[0]
 
@@ -77,12 +89,16 @@ def test_packed_documents(place: Path) -> None:
         ),
     ],
 )
-def test_a_script_goes_on_where_it_stopped(place: Path, name: str) -> None:
-    assert run(name, 4) == expected(range(4))
-    assert run(name, 7) == expected(range(4, 7))
+def test_a_script_goes_on_where_it_stopped(place: Path, do: Any, name: str) -> None:
+    Path("train.py").write_text(SCRIPTS[name])
+    for steps in (range(4), range(4, 7)):
+        done = do(place / "train.py", steps.stop, folder=place)
+        assert (done.codes, done.took) == ([0], expected(steps)), done.errors
 
 
-def test_ranks_under_torchrun_may_change_in_number(place: Path) -> None:
+def test_ranks_under_torchrun_may_change_in_number(place: Path, do: Any, scripts: Any) -> None:
+    Path("train.py").write_text(SCRIPTS["ddp"])
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    assert run("ddp", 4, *torchrun, "2") == expected(range(4))
-    assert run("ddp", 7, *torchrun, "1") == expected(range(4, 7))
+    assert scripts.took(launched("ignore", *torchrun, "2", "train.py", "4")) == expected(range(4))
+    done = do(place / "train.py", 7, folder=place, world_size=3)
+    assert (done.codes, done.took) == ([0, 0, 0], expected(range(4, 7))), done.errors

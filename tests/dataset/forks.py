@@ -1,4 +1,4 @@
-"""Processes that all begin at once: `forks.py SCRIPT`, where SCRIPT's `run(**job)` does one job.
+"""Processes that all begin at once: `forks.py SCRIPT ...`, where SCRIPT's `run(**job)` does one job.
 
 Each line of the input is a JSON list of jobs. Each job is done by a process of its own, a fork of this one, which has
 imported everything and opened nothing; they wait until all of them are there. The answer is a line too: for each job
@@ -80,9 +80,9 @@ def at_once(run, jobs):
 
 
 @contextmanager
-def processes(script):
+def processes(script, *arguments):
     """A function of jobs that gives what `at_once` does of them, by the script's `run`."""
-    command = [sys.executable, __file__, script]
+    command = [sys.executable, __file__, script, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
 
         def do(*jobs):
@@ -95,8 +95,9 @@ def processes(script):
         assert running.wait() == 0
 
 
-def main(script):
+def main(script, *arguments):
     os.fsync = lambda descriptor: None  # a power cut needs it, SIGKILL does not: written is written
+    sys.argv = [script, *arguments]
     run = runpy.run_path(script)["run"]
     pa.array([0])  # looks for pandas, which takes longer than a job
     for line in sys.stdin:

@@ -127,26 +127,32 @@ def first_touches_are_level(shape, seed=7, limit=1.35):
     assert counts.max() / counts.mean() < limit, counts
 
 
-def positions_are_uniform(shape, position, epochs=3000, bins=20, seed=3):
-    """Over epochs, the ordinal at one position falls everywhere equally often."""
-    where = np.array([position], dtype=np.int64)
-    found = [int(lanes.locate(shape, seed, "photos", epoch, where)[0]) for epoch in range(epochs)]
-    counts = np.bincount(np.array(found) * bins // shape.n, minlength=bins)
+def over_epochs(shape, positions, epochs, seed):
+    """(epochs, positions) int64: the ordinals at these positions, in each of the epochs."""
+    where = np.array(positions, dtype=np.int64)
+    return np.stack([lanes.locate(shape, seed, "photos", epoch, where) for epoch in range(epochs)])
+
+
+def positions_are_uniform(shape, positions, epochs=3000, bins=20, seed=3):
+    """Over epochs, the ordinal at each of these positions falls everywhere equally often."""
     sizes = np.bincount(np.arange(shape.n) * bins // shape.n, minlength=bins)
-    z = z_score(counts, epochs * sizes / shape.n)
-    assert abs(z) < 4, (position, z)
+    for position, found in zip(positions, over_epochs(shape, positions, epochs, seed).T, strict=True):
+        counts = np.bincount(found * bins // shape.n, minlength=bins)
+        z = z_score(counts, epochs * sizes / shape.n)
+        assert abs(z) < 4, (position, z)
 
 
-def adjacent_pairs_are_uniform(shape, position, epochs=3000, bins=20, seed=4):
-    """Over epochs, the step from one position's ordinal to the next one's is uniform on 1..N-1 (mod N)."""
-    where = np.array([position, position + 1], dtype=np.int64)
-    found = [lanes.locate(shape, seed, "photos", epoch, where) for epoch in range(epochs)]
-    steps = np.array([(int(b) - int(a)) % shape.n for a, b in found]) - 1
-    assert steps.min() >= 0
-    counts = np.bincount(steps * bins // (shape.n - 1), minlength=bins)
+def adjacent_pairs_are_uniform(shape, positions, epochs=3000, bins=20, seed=4):
+    """Over epochs, the step from each of these positions' ordinal to the next one's is uniform on 1..N-1 (mod N)."""
+    both = [at for position in positions for at in (position, position + 1)]
+    found = over_epochs(shape, both, epochs, seed)
     sizes = np.bincount(np.arange(shape.n - 1) * bins // (shape.n - 1), minlength=bins)
-    z = z_score(counts, epochs * sizes / (shape.n - 1))
-    assert abs(z) < 4, (position, z)
+    for position, a, b in zip(positions, found[:, ::2].T, found[:, 1::2].T, strict=True):
+        steps = (b - a) % shape.n - 1
+        assert steps.min() >= 0
+        counts = np.bincount(steps * bins // (shape.n - 1), minlength=bins)
+        z = z_score(counts, epochs * sizes / (shape.n - 1))
+        assert abs(z) < 4, (position, z)
 
 
 def table_is_a_uniform_shuffle(n=16, epochs=4000, seed=11):

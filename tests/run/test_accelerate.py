@@ -1,10 +1,5 @@
 """Accelerate: what it leaves alone, what it saves and restores, and what it must not be given."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 import loader
@@ -62,46 +57,44 @@ def wanted(root, properties):
     return list(properties.uninterrupted(plan, STEPS).items())
 
 
+@pytest.fixture(scope="module")
+def do(shared):
+    names = ("torch._dynamo", "torchdata.stateful_dataloader", "accelerate")  # (optimizers import _dynamo)
+    with shared("run/scripts").started(shared("dataset/forks"), *names) as do:
+        yield do
+
+
 @pytest.fixture
-def train(root, tmp_path, properties):
-    """train(processes, way, first, stop) -> the run and its (step, digest over the processes)."""
+def train(root, tmp_path, do):
+    """train(processes, way, first, stop) -> what became of the processes."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 
     def trained(processes, way, first, stop):
-        arguments = [str(script), root.url, str(tmp_path / "saved"), way, str(first), str(stop)]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        command = [sys.executable, "-W", "ignore", *(launcher if processes > 1 else []), *arguments]
-        environ = os.environ | {"PYTHONPATH": str(Path(loader.__file__).parents[1])}
-        done = subprocess.run(command, capture_output=True, text=True, env=environ)
-        digests = {}
-        for line in done.stdout.splitlines():
-            if line.startswith("took "):
-                step, digest = map(int, line.split()[1:])
-                digests[step] = (digests.get(step, 0) + digest) % properties.MODULUS
-        return done, sorted(digests.items())
+        arguments = (root.url, tmp_path / "saved", way, first, stop)
+        return do(script, *arguments, folder=tmp_path, world_size=processes)
 
     return trained
 
 
 def test_a_registered_loader_is_saved_with_two_processes_and_resumed_with_one(train, wanted):
-    done, got = train(2, "loader", 0, SAVED)
-    assert (done.returncode, got) == (0, wanted[:SAVED]), done.stderr
-    done, got = train(1, "loader", SAVED, 0)
-    assert (done.returncode, got) == (0, wanted[SAVED:]), done.stderr
+    done = train(2, "loader", 0, SAVED)
+    assert (done.codes, done.took) == ([0, 0], wanted[:SAVED]), done.errors
+    done = train(1, "loader", SAVED, 0)
+    assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
 
 
 def test_a_prepared_dataloader_of_one_process(train, wanted):
-    done, got = train(1, "prepared", 0, SAVED)
-    assert (done.returncode, got) == (0, wanted[:SAVED]), done.stderr
-    done, got = train(1, "prepared", SAVED, 0)
-    assert (done.returncode, got) == (0, wanted[SAVED:]), done.stderr
+    done = train(1, "prepared", 0, SAVED)
+    assert (done.codes, done.took) == ([0], wanted[:SAVED]), done.errors
+    done = train(1, "prepared", SAVED, 0)
+    assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
 
 
 @pytest.mark.parametrize("way", ["prepared", "default"])
 def test_a_prepared_dataloader_of_two_processes_gives_no_batch(train, way):
     """It would be split among the processes a second time; the package fails before the first batch."""
-    done, got = train(2, way, 0, SAVED)
-    assert done.returncode != 0
-    assert "TypeError" in done.stderr
-    assert got == []
+    done = train(2, way, 0, SAVED)
+    assert 0 not in done.codes
+    assert "TypeError" in done.errors
+    assert done.took == []

@@ -56,9 +56,9 @@ def test_every_runtime_delivers_the_same_global_batches(data, runtime, versions,
     properties.delivers_the_plan(plan, truth, **runtime)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
-def test_each_world_size_with_each_thread_count(world_size, workers, versions, truth, properties):
+# (Any pair of them is drawn above.)
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 4), (1, 0), (2, 1), (3, 2), (5, 0), (8, 1), (8, 4)])
+def test_every_world_size_and_every_thread_count(world_size, workers, versions, truth, properties):
     plan = loader.plan(
         {"photos": loader.source(versions["photos"], weight=3), "web": versions["web"]},
         seed=7,

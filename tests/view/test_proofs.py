@@ -237,7 +237,7 @@ def test_each_run_of_a_plan_is_proved_with_the_substitutes_that_it_had(histories
             tensors = {proved(one)["tensors"] for one in records}
             assert False not in tensors
             slots = [row for one in records for row in one.slots]
-            if run != "again" or world_size != 2:  # which was tried again later, by one rank
+            if world_size == 1:  # of a slot by itself there is no world size
                 keys = [viewed.slot(step, row.slot)[1].key for row in slots]
                 assert keys == [row.key for row in slots]
             attempts |= {row.attempt for row in slots}

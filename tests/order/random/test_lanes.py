@@ -147,8 +147,7 @@ def test_chunks_are_begun_at_a_level_rate(properties):
 )
 def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
     shape = properties.shape_of(*fixed)
-    for position in positions:
-        properties.positions_are_uniform(shape, position)
+    properties.positions_are_uniform(shape, positions)
 
 
 # The last T - body2 < D*h positions of an epoch come from a few neighbouring chunks (docs/order.md).
@@ -157,8 +156,7 @@ def test_positions_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed,
 )
 def test_adjacent_pairs_over_epochs_are_those_of_a_uniform_shuffle(properties, fixed, positions):
     shape = properties.shape_of(*fixed)
-    for position in positions:
-        properties.adjacent_pairs_are_uniform(shape, position)
+    properties.adjacent_pairs_are_uniform(shape, positions)
 
 
 def test_a_small_full_shuffle_has_no_favourites(properties):

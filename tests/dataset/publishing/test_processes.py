@@ -1,4 +1,6 @@
-"""Real processes: killed at every step, and many that publish at once, on a disk and on S3."""
+"""Real processes: killed at any step, and many that publish at once, on a disk and on S3.
+
+`make test-full` kills at every step, as `make prove` does; here at some."""
 
 import itertools
 import os
@@ -81,25 +83,26 @@ def sweep(killer, what, roots, options, properties):
 
 @pytest.mark.parametrize("what", ["write", "publish", "group"])
 def test_a_process_killed_at_any_step_leaves_a_root_that_verifies(
-    tmp_path, properties, killer, what, monkeypatch
+    tmp_path, properties, killer, what, monkeypatch, at_scale
 ):
     """The disk is real, the kill is SIGKILL. Nothing is fsynced, which only a power cut would notice."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     begun(str(tmp_path / "begun"), {}, properties).close()
+    every = at_scale(4, 1)
 
     def roots():
-        for at in itertools.count(1):
+        for at in itertools.count(1, every):
             shutil.copytree(tmp_path / "begun", tmp_path / str(at))
             yield at, str(tmp_path / str(at))
 
-    assert len(sweep(killer, what, roots(), {}, properties)) > 20
+    assert len(sweep(killer, what, roots(), {}, properties)) > 20 // every
 
 
-def test_a_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, killer):
+def test_a_process_killed_on_s3_leaves_a_root_that_verifies(bucket, properties, killer, at_scale):
     url, options = bucket
 
     def roots():
-        for at in range(2, 60, 5):
+        for at in range(2, 80, at_scale(12, 5)):
             begun(f"{url}/killed-{at}", options, properties).close()
             yield at, f"{url}/killed-{at}"
 
@@ -133,10 +136,10 @@ def test_20_processes_publish_at_once_on_a_disk(tmp_path, properties, at_once):
     check_all_there(url, {}, 20, properties)
 
 
-def test_20_processes_publish_at_once_on_s3(bucket, properties, at_once):
-    url, options = bucket
-    assert publish_at_once(at_once, f"{url}/at-once", options, 20) == list(range(1, 21))
-    check_all_there(f"{url}/at-once", options, 20, properties)
+def test_processes_publish_at_once_on_s3(bucket, properties, at_once, at_scale):
+    (url, options), n = bucket, at_scale(8, 20)
+    assert publish_at_once(at_once, f"{url}/at-once", options, n) == list(range(1, n + 1))
+    check_all_there(f"{url}/at-once", options, n, properties)
 
 
 def test_two_processes_add_one_group_at_once(tmp_path, properties, at_once):

@@ -1,16 +1,16 @@
-"""The same with a model of 100 million parameters, and on S3."""
+"""The same with a model of 100 million parameters (of 9 million but in `make test-full`), and on S3."""
 
 import pytest
 
 pytestmark = pytest.mark.server
 
 
-def test_100_million_parameters_and_their_moments_at_two_one_and_three_ranks(ranks, tmp_path):
-    place = str(tmp_path / "root")
-    expected = ranks(2, "save", url=place, step=10, seed=1, size="100M", train=1)
+def test_many_parameters_and_their_moments_at_two_one_and_three_ranks(ranks, tmp_path, at_scale):
+    place, size = str(tmp_path / "root"), at_scale("9M", "100M")
+    expected = ranks(2, "save", url=place, step=10, seed=1, size=size, train=1)
     assert len(expected) > 500
     for world in (1, 3):
-        found = ranks(world, "load", url=place, seed=2, size="100M")
+        found = ranks(world, "load", url=place, seed=2, size=size)
         assert (found["step"], found["digests"]) == (10, expected)
 
 

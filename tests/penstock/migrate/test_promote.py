@@ -129,15 +129,15 @@ def test_a_run_that_was_begun_before_leaves_the_new_primary_one(places, verb, ki
     kills.moved(a, b)
 
 
-def test_killed_at_a_request(template, shared, kills):
+def test_killed_at_a_request(template, shared, kills, at_scale):
     """`make prove` kills at every request."""
-    place = shared("dataset/places").Disk(template)
-    assert kills.kill_everywhere(place, (range(1, 1000, 13), range(7, 1000, 13))) > 12
+    place, every = shared("dataset/places").Disk(template), at_scale(26, 13)
+    assert kills.kill_everywhere(place, (range(1, 1000, every), range(7, 1000, every))) > 156 // every
 
 
-def test_a_publisher_meanwhile_is_copied_or_refused(places, kills):
+def test_a_publisher_meanwhile_is_copied_or_refused(places, kills, at_scale):
     refused = copied = 0
-    for k in range(1, 1000, 8):
+    for k in range(1, 1000, at_scale(16, 8)):
         a, b = places()
         outcome = []
 
@@ -162,7 +162,7 @@ def test_a_publisher_meanwhile_is_copied_or_refused(places, kills):
             copied += 1
             assert outcome[0] in ids
     assert refused > 0
-    assert copied > 3
+    assert copied > at_scale(1, 3)
 
 
 def test_the_moment_of_the_fence_decides(places, shared, kills):

@@ -259,8 +259,8 @@ def test_any_root_any_takedown(kit):
 
 
 @pytest.mark.server
-def test_any_root_any_takedown_at_length(kit):
-    any_root(kit, 40)
+def test_any_root_any_takedown_at_length(kit, at_scale):
+    any_root(kit, at_scale(15, 40))
 
 
 def any_root(kit, examples):

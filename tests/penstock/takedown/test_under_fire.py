@@ -76,8 +76,8 @@ def test_killed_now_and_then(kit, tmp_path, in_a_process):
 
 
 @pytest.mark.server
-def test_killed_at_many_steps(kit, tmp_path, in_a_process):
-    assert killed_at(kit, tmp_path, in_a_process, itertools.count(1, 4)) == {2, 3}
+def test_killed_at_many_steps(kit, tmp_path, in_a_process, at_scale):
+    assert killed_at(kit, tmp_path, in_a_process, itertools.count(1, at_scale(16, 4))) == {2, 3}
 
 
 def test_killed_while_raw_objects_go(kit, tmp_path, in_a_process):

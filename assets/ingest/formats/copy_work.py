@@ -1,9 +1,12 @@
 """The copy of walked samples as a work: a node walks a shard of raw objects again, and writes a run of it as a part."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from loader.dataset.writing.part_writer import write_part
+from loader.dataset.writing.spill import Sample
 from loader.foreign.groups import COMMON
 from loader.foreign.shard_rows import shards_of
 from penstock.card.counting.classes import modality_of
@@ -11,6 +14,7 @@ from penstock.compute.work import Node, Work
 from penstock.sources.importing.span_blocks import read_fields
 from penstock.sources.importing.span_units import samples_in
 
+from .known_samples import Beside, EarlierSamples
 from .sample_facts import Row, Taking, unit_row
 from .walked_objects import landed_info, samples_of, walked_place
 
@@ -40,16 +44,20 @@ class CopyTask:
     """Rules by which the dataset takes them."""
     limit_s: float
     """Seconds that the copy may take."""
+    earlier: dict[str, EarlierSamples] = field(default_factory=dict)
+    """Key of an object -> samples that the dataset has of it, of those that it has some of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedPart:
     """Part of a run."""
 
-    part: dict[str, Any]
-    """The part as JSON."""
+    part: dict[str, Any] | None
+    """The part as JSON; None where every sample is left out."""
     rows: list[Row]
     """Rows of the `units` table."""
+    beside: Beside
+    """The samples beside those that the dataset has."""
 
 
 def copy_run(task: CopyTask, node: Node) -> CopiedPart:
@@ -61,14 +69,24 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     rows = place.rows(shard)[task.run]
     known = list(samples_of(taking, shard, rows, {raw["key"]: raw for raw in task.raws}))
     (run,) = samples_in([(shard, rows)], [[one.key for one in known]])
-    read = zip(read_fields(landing, run), known, strict=True)
-    given = ((one.key, fields, one.metadata, one.source) for fields, one in read)
-    name = f"{task.number:05d}"
-    part = write_part(node.open(task.root), task.txn, given, group=COMMON, groups=task.groups, name=name)
+    beside, taken = Beside(), dict[str, Any]()
+
+    def given() -> Iterator[tuple[Any, ...]]:
+        for fields, one in zip(read_fields(landing, run), known, strict=True):
+            sample = Sample(key=one.key, fields=fields, metadata=one.metadata, source=one.source)
+            before = task.earlier.get(one.source["raw_key"], EarlierSamples())
+            if new := beside.taken(sample, before, one.has_own_split):
+                taken[new.key] = new.source
+                yield new.key, new.fields, new.metadata, new.source
+
+    samples = given()
+    if (first := next(samples, None)) is None:
+        return CopiedPart(part=None, rows=[], beside=beside)
+    every, name = chain([first], samples), f"{task.number:05d}"
+    part = write_part(node.open(task.root), task.txn, every, group=COMMON, groups=task.groups, name=name)
     kind = modality_of(set(rows.fields))
-    return CopiedPart(
-        part=part.to_json(), rows=[unit_row(one.key, kind, part.id, one.source) for one in known]
-    )
+    units = [unit_row(key, kind, part.id, source, beside.contents[key]) for key, source in taken.items()]
+    return CopiedPart(part=part.to_json(), rows=units, beside=beside)
 
 
 def _limit_s(task: CopyTask) -> float:
@@ -81,7 +99,7 @@ def _cost_s(task: CopyTask) -> float:
 
 COPY = Work(
     name="copy",
-    version="1",
+    version="2",
     function=copy_run,
     unit=CopyTask,
     result=CopiedPart,

@@ -25,6 +25,8 @@ from penstock.compute.pool import Compute
 
 from ...spec import DatasetSpec
 from .copy_work import COPY, CopiedPart, CopyTask
+from .earlier_samples import earlier_samples
+from .known_samples import Beside, Earlier, EarlierSamples, nothing_new
 from .sample_facts import Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
@@ -51,22 +53,31 @@ def write_walked(
     infos, refusals = fresh_objects(landing, audits, raws, published)
     if not infos:
         return Taken(refusals=refusals)
+    newest = root.state.newest(spec.name)
+    version = root.open(newest.id) if newest else None
+    earlier = earlier_samples(root, version, spec, [raws[info.key] for info in infos])
+    raws = {**raws, **{key: {**raws[key], "first_sha256": had.first_sha256} for key, had in earlier.items()}}
     place = WalkedPlace(landing, spec.format, spec.sources[0].choices)
     shards = shards_of(infos, place.objects_per_shard)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         done = list(pool.map(place.rows, shards))
     walked = [(shard, rows) for shard, some in zip(shards, done, strict=True) for rows in some]
-    newest = root.state.newest(spec.name)
-    group_of = groups_of(
-        [rows for _, rows in walked], root.open(newest.id).manifest["groups"] if newest else {}
-    )
+    group_of = groups_of([rows for _, rows in walked], version.manifest["groups"] if version else {})
     taking = Taking.of(spec, provenance)
     if not spec.in_place:
         whole = [raws[one.key]["sha256"] for one in infos]
-        decides = txn, sorted(group_of.items()), whole
+        decides = txn, sorted(group_of.items()), whole, version.id if version and earlier else ""
         job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
-        parts, rows = _copied(compute, job, list(_tasks(job, txn, walked, group_of, raws, taking, spec)))
-        return Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job])
+        tasks = list(_tasks(job, txn, walked, group_of, raws, taking, spec, earlier))
+        parts, rows, beside = _copied(compute, job, tasks)
+        return Taken(
+            parts=parts,
+            rows=rows,
+            refusals=refusals + nothing_new(beside, raws),
+            replaces=beside.replaces,
+            n_known=sum(beside.known.values()),
+            jobs=[job],
+        )
     samples = [list(samples_of(taking, shard, rows, raws)) for shard, rows in walked]
     bare, foreign = _put_in_place(root, landing, txn, walked, samples, group_of, raws)
     kinds = [modality_of(set(rows.fields)) for _, rows in walked]
@@ -76,7 +87,19 @@ def write_walked(
         for one in some
     ]
     found = list(zip(kinds, bare, strict=True))
-    return Taken(parts=found, rows=units, refusals=refusals, foreign=foreign)
+    replaces = {
+        one.key: sorted(before.live)
+        for some in samples
+        for one in some
+        if (before := _before(one, earlier)) is not None and before.live
+    }
+    return Taken(parts=found, rows=units, refusals=refusals, foreign=foreign, replaces=replaces)
+
+
+def _before(sample: KnownSample, earlier: Mapping[str, EarlierSamples]) -> Earlier | None:
+    """Return what the dataset has under a sample's source key; None for nothing."""
+    had = earlier.get(sample.source["raw_key"])
+    return had.by_key.get(sample.source["source_key"]) if had else None
 
 
 def _tasks(
@@ -87,6 +110,7 @@ def _tasks(
     raws: Mapping[str, Row],
     taking: Taking,
     spec: DatasetSpec,
+    earlier: Mapping[str, EarlierSamples],
 ) -> Iterator[CopyTask]:
     """Yield the copies of all runs."""
     runs = Counter[str]()
@@ -102,22 +126,25 @@ def _tasks(
             groups={name: group_of[name] for name in rows.fields},
             taking=taking,
             limit_s=spec.max_work_timeout_s,
+            earlier={info.key: earlier[info.key] for info in shard.infos if info.key in earlier},
         )
         runs[shard.name] += 1
 
 
 def _copied(
     compute: Compute, job: Job[CopyTask, CopiedPart], tasks: Sequence[CopyTask]
-) -> tuple[list[tuple[str, loader.Part]], list[Row]]:
-    """Return (kind and part, rows of samples) of runs that workers, or nodes, have copied. Raises: StoreError."""
-    parts, rows = list[tuple[str, loader.Part]](), list[Row]()
+) -> tuple[list[tuple[str, loader.Part]], list[Row], Beside]:
+    """Return kinds and parts, rows, and samples beside earlier ones, of runs that were copied. Raises: StoreError."""
+    parts, rows, found = list[tuple[str, loader.Part]](), list[Row](), list[Beside]()
     for task, outcome in outcomes_of(compute, job, tasks):
         if outcome.value is None:
             raise not_written(compute, [job], task.raws[0]["key"], outcome)
-        part = loader.Part.from_json(outcome.value.part)
-        parts.append((outcome.value.rows[0]["kind"], part))
-        rows += outcome.value.rows
-    return parts, rows
+        found.append(outcome.value.beside)
+        if outcome.value.part is not None:
+            part = loader.Part.from_json(outcome.value.part)
+            parts.append((outcome.value.rows[0]["kind"], part))
+            rows += outcome.value.rows
+    return parts, rows, Beside.of_all(found)
 
 
 def _put_in_place(

@@ -9,7 +9,8 @@ A sample is known by the address of its raw object and its `source_key`. Where k
 - any other is new. It has the split that the object had when it was first published, unless its format names one.
 
 Content is fields and metadata. Its hashes stand in the tables of units. Of samples that an earlier release has
-published, or that stay in place, nobody has kept one: theirs counts as another content.
+published, or that stay in place, nobody has kept one: theirs counts as another content. Of an object in place all
+samples come in: each takes the place of those under its source key.
 """
 
 import hashlib
@@ -77,7 +78,8 @@ class Beside:
             made.contents.update(one.contents)
             made.replaces.update(one.replaces)
             made.objects.update(one.objects)
-            made.known.update(one.known)
+            for key, n_known in one.known.items():
+                made.known[key] = made.known.get(key, 0) + n_known
         return made
 
     def taken(self, sample: Sample, earlier: EarlierSamples, has_own_split: bool) -> Sample | None:

@@ -149,6 +149,8 @@ class KnownSample:
     """Metadata column -> value."""
     source: Mapping[str, str]
     """Provenance column -> value."""
+    has_own_split: bool
+    """Whether its format names the split."""
 
 
 def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]) -> Iterator[KnownSample]:
@@ -164,4 +166,4 @@ def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]
             source["raw_start"] = f"byte {int(spans[:, 0].min()) - starts[of]}"
             source["raw_end"] = f"byte {int(spans.sum(axis=1).max()) - starts[of]}"
         key = key_in_dataset(raw, source_key, longest)
-        yield KnownSample(key, metadata_of(raw, told, kind), source)
+        yield KnownSample(key, metadata_of(raw, told, kind), source, bool(taking.own_split(known)))

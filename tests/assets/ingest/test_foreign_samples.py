@@ -36,6 +36,7 @@ from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
 from penstock.compute.job import job_ids
 from penstock.compute.pool import InlineCompute
+from penstock.exclusions.publish import exclude
 from penstock.sources.importing.importer import NO_OPTIONS
 from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
@@ -254,6 +255,36 @@ def test_an_archive_that_lands_again_is_new_samples(
     assert record is not None
     assert (record.counts["units"], record.counts["dropped"]) == (1, 1)
     assert len(root.open("demo@latest")) == 7
+
+
+@KEEPS
+def test_an_archive_that_grows_brings_new_samples_and_changed_ones_take_their_place(
+    keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    """Nobody reads the bytes of samples in place: the new index stands for all that have a sample there by now."""
+    place, demo = tmp_path / "in", spec(keep, splits={"a": 0.5, "b": 0.5})
+
+    def land(**texts: str) -> tuple[int, ...]:
+        tar(place / "0.tar", {f"{name}.txt": text.encode() for name, text in texts.items()})
+        batch = arrive(place)
+        assert run("ingest", demo, batch, place).success
+        assert run("release", demo, place=place).success
+        record = current_record(root.store, "demo", "units", batch)
+        assert record is not None
+        return tuple(record.counts[name] for name in ("units", "published_before", "replacing"))
+
+    assert land(one="1", two="2") == (2, 0, 0)
+    assert land(one="1", two="TWO", three="3") == ((2, 1, 1) if keep == "copy" else (3, 0, 2))
+    version = root.open("demo@latest")
+    assert stored(version, "txt") == {"one": b"1", "two": b"TWO", "three": b"3"}
+    rows = version.samples().collect()
+    assert len(rows) == 3
+    assert rows["split"].n_unique() == 1
+    if keep == "copy":
+        (three,) = rows.filter(pl.col("source_key") == "three")["key"]
+        exclude(root, "demo@latest", [three], reason="no", by="ann")
+        assert land(two="TWO", three="3") == (0, 2, 0)
+        assert set(stored(root.open("demo@latest"), "txt")) == {"one", "two"}
 
 
 @KEEPS

@@ -21,8 +21,8 @@ from dagster_project.sensors.recovery import again
 from loader.storage import Store
 from resources.storage import LandingResource, RootResource
 
-STREAMING_INTERVAL_S = 5
-"""Seconds between two looks of a dataset that streams."""
+INTERVAL_S, STREAMING_INTERVAL_S = 30, 5
+"""Seconds between two looks, and between those of a dataset that streams."""
 _RUN_KEY = "dagster/run_key"
 _ASKED_AT_ONCE = 100
 _SET_ASIDE = 20  # notices told in a tick's log; all of them are in a table
@@ -40,7 +40,7 @@ def sensor(spec: DatasetSpec, batches: dg.DynamicPartitionsDefinition) -> dg.Sen
         sources=spec.sources,
         limits=spec.batch,
         by_subject=spec.split_by == "subject",
-        minimum_interval_s=STREAMING_INTERVAL_S if spec.streaming else 30,
+        minimum_interval_s=STREAMING_INTERVAL_S if spec.streaming else INTERVAL_S,
     )
 
 
@@ -53,7 +53,7 @@ def discovery_sensor(
     limits: BatchLimits = DEFAULT_LIMITS,
     by_subject: bool = False,
     budget: TickBudget = DEFAULT_BUDGET,
-    minimum_interval_s: int = 30,
+    minimum_interval_s: int = INTERVAL_S,
     max_runs: int = 25,
 ) -> dg.SensorDefinition:
     """Write manifests for what has landed, add their keys as partitions, and ask for one run of `job` each.

@@ -60,6 +60,7 @@ class Deployment:
         name = "production" if postgres_url else "one_machine"
         ours = yaml.safe_load((REPOSITORY / "deploy" / name / "dagster.yaml").read_text(encoding="utf-8"))
         ours["run_monitoring"] |= {"poll_interval_seconds": 3, "start_timeout_seconds": 180}
+        ours["run_queue"] |= {"dequeue_interval_seconds": 1, "user_code_failure_retry_delay": 5}
         ours |= settings or {}
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(ours), encoding="utf-8")
         server = {"host": "127.0.0.1", "port": self._ports["code-server"], "location_name": "penstock"}

@@ -97,6 +97,13 @@ class Slurm:
         """As a power cut."""
         self._kill("slurmctld")
 
+    def resume(self) -> None:
+        """Give drained nodes back, as an operator does. A head that was killed before it saved that a job began starts
+        it a second time, and drains the node where it still runs."""
+        drained = set(self.told("sinfo", "-h", "-N", "-t", "drain", "-o", "%N").split())
+        if drained:
+            self.told("scontrol", "update", f"nodename={','.join(sorted(drained))}", "state=resume")
+
     def kill_node(self, name: str) -> None:
         """As a power cut: the daemon, what watches its jobs, and the jobs."""
         self._kill(name)

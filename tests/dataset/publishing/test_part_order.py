@@ -31,12 +31,16 @@ def in_order(version):
     assert column_statistics(version)["no"]["n"] == version.manifest["n_rows"]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_keys_stay_in_the_order_of_the_parts(root, monkeypatch, seed):
+def test_keys_stay_in_the_order_of_the_parts(url, monkeypatch, at_scale):
     """Publishes of any size, with groups, labels, exclusions and better copies between them. Merges take the oldest of
     too many tables, so that those of the publish itself stay beside what it merged."""
     monkeypatch.setattr(compact, "SIZES", (14_000, 20_000))
     monkeypatch.setattr(compact, "MOST_BYTES", 40_000)
+    for seed in range(at_scale(1, 4)):
+        published_at_random(loader.Root(f"{url}-{seed}"), seed)
+
+
+def published_at_random(root, seed):
     rng = np.random.default_rng(seed)
     partial = 0
     for run in range(24):

@@ -68,10 +68,10 @@ def test_a_terminal_shows_tables(filled):
     assert slots == [f"{slot:>4}" for slot in range(12)], "numbers end below each other"
 
 
-@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_a_terminal_that_wants_plain_text(penstock, filled, env):
+def test_a_terminal_that_wants_plain_text(penstock, filled):
     root, _ = filled
-    for verb in (("ls",), ("show", "d@4"), ("order", "d@4", "--step", "3", "--batch", "6")):
+    verbs = (("ls",), ("show", "d@4"), ("order", "d@4", "--step", "3", "--batch", "6"))
+    for verb, env in zip(verbs, ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {"NO_COLOR": "1"}), strict=True):
         assert on_a_terminal(*verb, root=root, **env) == penstock(*verb, root=root).out
 
 

@@ -88,7 +88,10 @@ def test_a_damaged_byte_is_named_at_every_read(root, three):
 
 def test_registered_and_sealed_it_has_the_digest_of_an_import(root, three):
     version = register(root, "webdataset", three, "photos").version
-    assert "penstock seal photos@1" in content_digest(version).failures[0]
+    unsealed = content_digest(version)
+    assert unsealed.digest == ""
+    assert "penstock seal photos@1" in unsealed.failures[0]
+    assert "penstock digest photos@1 --full, which reads all bytes" in unsealed.failures[0]
     seal(version)
     copy = import_place(root, "webdataset", open_store(str(three)), "copies")
     assert content_digest(root.open("photos")).digest == content_digest(root.open(copy.name)).digest

@@ -5,11 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import pytest
 
 from tests.servers.ports import free_port
 
@@ -38,19 +36,21 @@ def pages(into: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_to_one_process_ends_everything(sent: signal.Signals, tmp_path: Path) -> None:
+def test_one_signal_to_one_process_ends_everything(
+    tmp_path: Path, at_scale: Callable[..., Sequence[signal.Signals]]
+) -> None:
     (tmp_path / "root").mkdir()
-    with pages(tmp_path, free_port()) as process:
-        assert process.stdout is not None
-        heard = []
-        for line in process.stdout:
-            heard.append(line)
-            if "Serving dagster-webserver" in line:
-                break
-        assert "Serving" in heard[-1], "".join(heard)
-        process.send_signal(sent)
-        process.communicate(timeout=300)  # its end: the last process that could write has gone
+    for sent in at_scale([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]):
+        with pages(tmp_path, free_port()) as process:
+            assert process.stdout is not None
+            heard = []
+            for line in process.stdout:
+                heard.append(line)
+                if "Serving dagster-webserver" in line:
+                    break
+            assert "Serving" in heard[-1], "".join(heard)
+            process.send_signal(sent)
+            process.communicate(timeout=300)  # its end: the last process that could write has gone
 
 
 def test_without_a_demo_there_is_nothing_to_show(tmp_path: Path) -> None:

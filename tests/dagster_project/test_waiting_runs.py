@@ -30,7 +30,7 @@ def until(true: Callable[[], object], what: str, process: "subprocess.Popen[byte
         if true():
             return
         assert process is None or process.poll() is None, f"{what}: it ended with {process.poll()}"
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError(what)
 
 
@@ -91,30 +91,42 @@ def world(tmp_path: Path) -> Iterator[World]:
         waiting_run.Elsewhere(tmp_path).cancel(name)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told"])
-def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
-    tmp_path: Path, world: World, end: signal.Signals
+def assert_ends_alone(
+    world: World, run_id: str, process: "subprocess.Popen[bytes]", folder: JobFolder, end: signal.Signals
 ) -> None:
-    first, process, folder = world.waiting()
-    tags = world.dagster_run(first).tags
+    """A run that waits for the job ends by the signal, and the job goes on."""
+    tags = world.dagster_run(run_id).tags
     assert (tags[WAITS], tags["dagster/max_runtime"]) == (folder.id, "0")
     process.send_signal(end)
     process.wait()
     assert not folder.stopped
+
+
+def test_a_run_whose_process_ends_leaves_its_job_and_the_next_run_finds_it(
+    tmp_path: Path, world: World
+) -> None:
+    """The first is told to end and the second is killed, while both wait for the same job; the third is left alone."""
+    first, process, folder = world.waiting()
+    assert_ends_alone(world, first, process, folder, signal.SIGTERM)
+    second, process = world.run()
+    with waiting_run.instance_of(tmp_path) as instance:
+        known = dg.RunsFilter(run_ids=[second], tags={WAITS: folder.id})
+        until(lambda: instance.get_runs(known), "the next run waits for the job", process)
+    assert_ends_alone(world, second, process, folder, signal.SIGKILL)
     (tmp_path / "go").touch()
     until(lambda: folder.done() == [0], "the job goes on without anybody who waits")
-    second, process = world.run()
-    assert process.wait() == 0, (tmp_path / f"{second}.log").read_text()[-3000:]
+    last, process = world.run()
+    assert process.wait() == 0, (tmp_path / f"{last}.log").read_text()[-3000:]
     assert len(world.submitted) == 3, "one attempt each: of hashes, audit and cut"
     assert world.submitted[0].startswith(f"pk-{folder.id[:12]}-")
     landed = current_record(world.store, "demo", "raw_objects", world.batch)
     assert landed is not None
-    assert landed.run_id == second
+    assert landed.run_id == last
     assert (
         f"job {folder.id} (demo/raw_objects/{world.batch}): 1 of 1 blocks"
-        in (tmp_path / f"{second}.log").read_text()
+        in (tmp_path / f"{last}.log").read_text()
     )
-    assert world.dagster_run(second).tags[WAITS] == ""
+    assert world.dagster_run(last).tags[WAITS] == ""
     with waiting_run.instance_of(tmp_path) as instance:
         shown = instance.get_latest_materialization_event(dg.AssetKey(["demo", "raw_objects"]))
     assert shown is not None

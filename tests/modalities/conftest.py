@@ -2,8 +2,9 @@
 
 import io
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -77,6 +78,15 @@ def sequential(data: bytes) -> Iterator[np.ndarray]:
             yield frame.to_ndarray(format="rgb24")
 
 
+def shown(data: bytes, wanted: Sequence[int]) -> list[np.ndarray]:
+    """What `sequential` gives of these frames, in their order; no other is turned into RGB, and none after the last is
+    decoded."""
+    with av.open(io.BytesIO(data)) as container:
+        frames = islice(container.decode(video=0), max(wanted) + 1)
+        found = {n: frame.to_ndarray(format="rgb24") for n, frame in enumerate(frames) if n in wanted}
+    return [found[n] for n in wanted]
+
+
 @pytest.fixture(scope="session")
 def media():
     """The helpers of this file, for test modules that cannot import one another."""
@@ -89,6 +99,7 @@ class MediaHelpers:
     number_in = staticmethod(number_in)
     encode_video = staticmethod(encode_video)
     sequential = staticmethod(sequential)
+    shown = staticmethod(shown)
 
 
 VIDEOS = {

@@ -59,7 +59,7 @@ test-full: $(READY) servers ## the tests that run small in CI (marked at_scale),
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
-	$(PYTEST) tests/storage tests/oracles tests/penstock/sources -m ceph
+	$(PYTEST) tests/storage tests/oracles tests/penstock/sources tests/assets/ingest -m ceph
 
 ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 

@@ -82,17 +82,10 @@ def register(
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
-    listed = list(store.list())
-    found, each = look_at(format, store, listed, columns)
+    found, each, n_listed = _found(store, format, columns)
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
     infos = found.infos
-    if found.lacking:
-        raise Corrupt(
-            f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
-        )
-    if not infos:
-        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
     since = difference(parent, chosen, store, infos)
     place = place_id(store, infos, chosen if format in TABLES else None)
     version, sealed = parent, 0
@@ -110,9 +103,25 @@ def register(
         replaced=len(since.replaced),
         gone=len(since.gone),
         same=since.same,
-        others=len(listed) - len(infos),
+        others=n_listed - len(infos),
         sealed=sealed,
     )
+
+
+def _found(store: Store, format: str, columns: Options) -> tuple[Found, int, int]:
+    """Return what a place has of a format, how many objects share a shard, and how many objects there are.
+
+    Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
+    """
+    listed = list(store.list())
+    found, each = look_at(format, store, listed, columns)
+    if found.lacking:
+        raise Corrupt(
+            f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
+        )
+    if not found.infos:
+        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
+    return found, each, len(listed)
 
 
 def _publish(

@@ -139,9 +139,9 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
     """Return names and places of a tar's members from byte `at` on, as long as headers are plain, and the byte behind.
 
     Each name has a NUL behind it; places are int64 [members, 3], the first byte, the bytes and the CRC-32C of each
-    content. The checksum is `UNKNOWN_CRC` of all without `sums`, of a content that does not lie in the memory as a
-    whole, and in a file from the first content on that is jumped over: large ones are. Headers that were not taken are
-    read by whoever calls. Python takes none.
+    content. The checksum is `UNKNOWN_CRC` of all without `sums`, and of a content that does not lie in the memory as a
+    whole. In a file it is so from the first content on that is jumped over: large ones are. Headers that were not taken
+    are read by whoever calls. Python takes none.
 
     file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
     """

@@ -150,7 +150,7 @@ class KnownSample:
     source: Mapping[str, str]
     """Provenance column -> value."""
     has_own_split: bool
-    """Whether its format names the split."""
+    """True where its format names the split."""
 
 
 def samples_of(taking: Taking, shard: Shard, rows: Rows, raws: Mapping[str, Row]) -> Iterator[KnownSample]:

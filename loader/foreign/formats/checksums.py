@@ -12,16 +12,16 @@ class Checksums:
     def __init__(self) -> None:
         self._crcs: array[int] | None = array("q")
         self._at, self._left = 0, 0
-        """Of the last content: its first byte that was not summed, and how many there are from it on."""
+        """First byte of the last content that was not summed, and how many there are from it on."""
 
     @property
     def go_on(self) -> bool:
-        """Whether no content was jumped over."""
+        """True as long as no content was jumped over."""
         return self._crcs is not None
 
     @property
     def lack_bytes(self) -> bool:
-        """Whether the last content was not read to its end."""
+        """True where the last content was not read to its end."""
         return self._left > 0
 
     def all(self) -> Sequence[int]:

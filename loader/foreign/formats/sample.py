@@ -73,5 +73,5 @@ class Found(NamedTuple):
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
     seals: bool = False
-    """Whether checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
+    """True where checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
     that was."""

@@ -93,7 +93,7 @@ class Window:
 
     @property
     def sums(self) -> bool:
-        """Whether contents of the archive are summed: none was jumped over."""
+        """True where contents of the archive are summed: none was jumped over."""
         return self._checksums is not None and self._checksums.go_on
 
     def sum(self, places: Sequence[int], crcs: Sequence[int]) -> None:

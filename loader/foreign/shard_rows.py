@@ -52,6 +52,19 @@ class Rows:
         places: Int64s = self.places
         return places if places.ndim == 3 else np.stack([places[:-1], np.diff(places)], 1)[:, None]
 
+    def some(self, numbers: Sequence[int]) -> "Rows":
+        """Return the rows with these numbers."""
+        metadata = self.each_metadata()
+        return Rows(
+            self.fields,
+            source_keys=[self.source_keys[number] for number in numbers],
+            objects=[self.objects[number] for number in numbers],
+            metadata=[metadata[number] for number in numbers],
+            sources=[self.sources[number] for number in numbers],
+            places=self.spans()[numbers],
+            crcs=self.crcs[numbers] if len(self.crcs) else self.crcs,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:

@@ -48,6 +48,7 @@ def texts(plan, n, **how):
         for _, batch in zip(range(n), batches, strict=False):
             keys = [key for _, key in (one for one in batch.ids if one)]
             out.append((batch.digest, dict(zip(keys, map(str, batch.fields["txt"]), strict=False))))
+        assert not batches.metrics()["refetched_total"]
     return out
 
 

@@ -66,9 +66,10 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
     for one in _rows(version, frozenset(scopes.values()), by_place):
         if one["live"]:
             live.setdefault((one["scope"], one["source_key"]), set()).add(one["key"])
+    every = {key for keys in live.values() for key in keys}
     for row in rows:
         there = live.get((scopes[row["raw_uri"]], row["source_key"]), set())
-        if there != set(body["replaces"].get(row["key"], ())):
+        if not there <= set(body["replaces"].get(row["key"], ())) <= every:
             has = f"has {min(there)!r} of it" if there else "has none of it"
             return f"{version.name} {has}: sample {row['source_key']!r} of {row['raw_key']!r}"
     return ""

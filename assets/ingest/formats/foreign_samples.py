@@ -26,7 +26,7 @@ from penstock.compute.pool import Compute
 from ...spec import DatasetSpec
 from .copy_work import COPY, CopiedPart, CopyTask
 from .earlier_samples import earlier_samples
-from .known_samples import Beside, Earlier, EarlierSamples, nothing_new
+from .known_samples import Beside, EarlierSamples, nothing_new
 from .sample_facts import Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
@@ -78,7 +78,24 @@ def write_walked(
             n_known=sum(beside.known.values()),
             jobs=[job],
         )
-    samples = [list(samples_of(taking, shard, rows, raws)) for shard, rows in walked]
+    taken = _taken_in_place(root, landing, txn, walked, group_of, raws, taking, earlier)
+    return replace(taken, refusals=refusals + taken.refusals)
+
+
+def _taken_in_place(
+    root: loader.Root,
+    landing: Store,
+    txn: str,
+    walked: Sequence[tuple[Shard, Rows]],
+    group_of: Mapping[str, str],
+    raws: Mapping[str, Row],
+    taking: Taking,
+    earlier: Mapping[str, EarlierSamples],
+) -> Taken:
+    """Write the indexes of samples in place, and return the samples that come in. Raises: StoreError."""
+    walked, samples, beside = _beside(walked, raws, taking, earlier)
+    if not walked:
+        return Taken(refusals=nothing_new(beside, raws))
     bare, foreign = _put_in_place(root, landing, txn, walked, samples, group_of, raws)
     kinds = [modality_of(set(rows.fields)) for _, rows in walked]
     units = [
@@ -86,20 +103,39 @@ def write_walked(
         for kind, part, some in zip(kinds, bare, samples, strict=True)
         for one in some
     ]
-    found = list(zip(kinds, bare, strict=True))
-    replaces = {
-        one.key: sorted(before.live)
-        for some in samples
-        for one in some
-        if (before := _before(one, earlier)) is not None and before.live
-    }
-    return Taken(parts=found, rows=units, refusals=refusals, foreign=foreign, replaces=replaces)
+    return Taken(
+        parts=list(zip(kinds, bare, strict=True)),
+        rows=units,
+        refusals=nothing_new(beside, raws),
+        foreign=foreign,
+        replaces=beside.replaces,
+        n_known=sum(beside.known.values()),
+    )
 
 
-def _before(sample: KnownSample, earlier: Mapping[str, EarlierSamples]) -> Earlier | None:
-    """Return what the dataset has under a sample's source key; None for nothing."""
-    had = earlier.get(sample.source["raw_key"])
-    return had.by_key.get(sample.source["source_key"]) if had else None
+def _beside(
+    walked: Sequence[tuple[Shard, Rows]],
+    raws: Mapping[str, Row],
+    taking: Taking,
+    earlier: Mapping[str, EarlierSamples],
+) -> tuple[list[tuple[Shard, Rows]], list[list[KnownSample]], Beside]:
+    """Return the rows that come in, their samples, and what these are beside earlier ones."""
+    stay, samples, beside = list[tuple[Shard, Rows]](), list[list[KnownSample]](), Beside()
+    for shard, rows in walked:
+        known = list(samples_of(taking, shard, rows, raws))
+        kept = [
+            number
+            for number, one in enumerate(known)
+            if beside.taken_in_place(
+                one.key, one.source, earlier.get(one.source["raw_key"], EarlierSamples())
+            )
+        ]
+        if kept:
+            stay.append((shard, rows.some(kept) if len(kept) < len(known) else rows))
+            samples.append([known[number] for number in kept])
+    last_first = (one for some in reversed(samples) for one in reversed(some))
+    beside.replace_lost({one.source["raw_key"]: one.key for one in last_first}, earlier)
+    return stay, samples, beside
 
 
 def _tasks(

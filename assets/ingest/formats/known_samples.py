@@ -9,8 +9,10 @@ A sample is known by the address of its raw object and its `source_key`. Where k
 - any other is new. It has the split that the object had when it was first published, unless its format names one.
 
 Content is fields and metadata. Its hashes stand in the tables of units. Of samples that an earlier release has
-published, or that stay in place, nobody has kept one: theirs counts as another content. Of an object in place all
-samples come in: each takes the place of those under its source key.
+published nobody has kept one: theirs counts as another content.
+
+Of samples in place nobody compares contents, since the earlier bytes are gone. All come in but those that were left out
+of the dataset since. Together they take the place of every live sample of the object, also of those that it lost.
 """
 
 import hashlib
@@ -97,6 +99,29 @@ class Beside:
             if not has_own_split:
                 sample = replace(sample, source={**sample.source, "split": found.split})
         return sample
+
+    def taken_in_place(self, key: str, source: Mapping[str, str], earlier: EarlierSamples) -> bool:
+        """Return whether a sample in place comes in. key: its key in the dataset. source: its provenance."""
+        of, found = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
+        if found.gone and not found.live:
+            self.known[of] = self.known.get(of, 0) + 1
+            return False
+        self.objects.add(of)
+        if found.live:
+            self.replaces[key] = sorted(found.live)
+        return True
+
+    def replace_lost(self, first_of: Mapping[str, str], earlier: Mapping[str, EarlierSamples]) -> None:
+        """Let the first sample of an object in place take the place of those that the object has no more.
+
+        first_of: key of an object -> key of its first sample that comes in. earlier: key of an object -> what the
+        dataset has of it alone.
+        """
+        taken = {key for keys in self.replaces.values() for key in keys}
+        for of, first in first_of.items():
+            had = earlier.get(of, EarlierSamples()).by_key.values()
+            if lost := {key for one in had for key in one.live} - taken:
+                self.replaces[first] = sorted({*self.replaces.get(first, ()), *lost})
 
 
 def content_of(fields: Mapping[str, Buffer], metadata: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -40,7 +41,7 @@ from pathlib import Path
 from penstock.compute.cluster import read_cluster
 from tests.compute.job_checks import done_by, job_in, numbers
 job = job_in(Path(sys.argv[1]), "killed")
-done_by(job, numbers(25, where=sys.argv[1], seconds=0.3), read_cluster(sys.argv[2]))
+done_by(job, numbers(25, where=sys.argv[1], seconds=0.8), read_cluster(sys.argv[2]))
 """
 
 
@@ -125,18 +126,21 @@ def test_a_job_is_looked_at_and_cancelled_to_its_last_process_by_commands(cluste
 
 def test_while_a_node_the_driver_runners_and_who_waits_are_killed(cluster, ray_cluster, tmp_path):
     here, there = job_in(tmp_path / "here", "killed"), job_in(tmp_path, "killed")
-    units = numbers(25, where=str(tmp_path), seconds=0.3)
+    units = numbers(25, where=str(tmp_path), seconds=0.8)
     done_by(here, numbers(25, where=str(tmp_path), seconds=0.0), INLINE)
     command = [sys.executable, "-c", WAITER, str(tmp_path), str(tmp_path / "cluster.toml")]
     waiter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     until(lambda: len(folder_of(there).done()) > 1)
+    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in _command(pid)]
+    for pid in drivers:
+        os.kill(pid, signal.SIGSTOP)  # no other block begins until all are killed
     waiter.kill()
     waiter.wait()
     runners = [pid for pid in ray_cluster.processes() if b"runner_process" in _command(pid)]
     end(runners[0])
     ray_cluster.kill_node()
-    drivers = [pid for pid in ray_cluster.processes() if b"ray_driver" in _command(pid)]
-    end(drivers[0])
+    for pid in drivers:
+        end(pid)
     assert told_of(done_by(there, units, cluster)) == [n**2 for n in range(25)]
     assert list(bytes_done(there).values()) == list(bytes_done(here).values())
 

@@ -181,8 +181,8 @@ def test_one_that_is_gone_or_replaced_after_it_was_discovered_is_dropped_by_name
     assert f"{film(2)} was written last" in reasons[data(2)]
 
 
-@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the server that tells its requests
 @pytest.mark.parametrize("format", ["lerobot", "rosbag"])
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the server that tells its requests
 def test_a_tick_reads_of_a_place_that_is_as_before_its_listing_alone(
     format: str, place: Path, tmp_path: Path, s3_answers: deque[tuple[str, str, int]], bucket: str
 ) -> None:

@@ -33,7 +33,6 @@ from penstock.compute.pool import LocalCompute
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # another file's test may have encoded AV1
     return tuple(map(str, write_seeds(tmp_path_factory.mktemp("seeds"))))
 
 

@@ -22,6 +22,7 @@ from rosbags.rosbag2 import Writer as Ros2Writer
 from rosbags.typesys import Stores, TypesysError, get_types_from_msg, get_typestore
 
 import loader
+from fuzz.priority import ordinary_priority
 from loader.errors import PenstockError
 from loader.modalities import decoder_for
 from loader.storage import open_store
@@ -370,11 +371,12 @@ def encoded(pictures, name):
         "av1": {"preset": "12", "svtav1-params": "lp=1:pred-struct=1"},
     }[name]
     packets = []
-    for i, one in enumerate(pictures):
-        frame = av.VideoFrame.from_ndarray(one).reformat(format="yuv420p")
-        frame.pts = i
-        packets += coder.encode(frame)
-    return [bytes(packet) for packet in [*packets, *coder.encode(None)]]
+    with ordinary_priority():
+        for i, one in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(one).reformat(format="yuv420p")
+            frame.pts = i
+            packets += coder.encode(frame)
+        return [bytes(packet) for packet in [*packets, *coder.encode(None)]]
 
 
 @pytest.mark.parametrize("name", ["h264", "h265", "av1", "jpeg", "png"])

@@ -198,9 +198,8 @@ def _put_in_place(
     place = place_id(landing, [info for shard in shards for info in shard.infos])
     put_place(store, place, landing.url)
     keys = [[one.key for one in some] for some in samples]
-    bare = put_parts(
-        store, txn, prefix, place, walked, keys, group_of, seals=False
-    )  # no other has these indexes
+    # No other transaction has these indexes: they hold the checksums themselves.
+    bare = put_parts(store, txn, prefix, place, walked, keys, group_of, seals=False)
     parts = []
     for part, own, some in zip(bare, keys, samples, strict=True):
         table = columns.keys_table(own, [one.source for one in some], part.id)

@@ -81,7 +81,7 @@ class Beside:
             made.replaces.update(one.replaces)
             made.objects.update(one.objects)
             for key, n_known in one.known.items():
-                made.known[key] = made.known.get(key, 0) + n_known
+                made._leave_out(key, n_known)
         return made
 
     def taken(self, sample: Sample, earlier: EarlierSamples, has_own_split: bool) -> Sample | None:
@@ -90,7 +90,7 @@ class Beside:
         found = earlier.by_key.get(sample.source["source_key"], Earlier())
         before = found.live.values() or found.gone
         if content in before or (not found.live and "" in before):
-            self.known[of] = self.known.get(of, 0) + 1
+            self._leave_out(of)
             return None
         self.contents[sample.key] = content
         self.objects.add(of)
@@ -104,7 +104,7 @@ class Beside:
         """Return whether a sample in place comes in. key: its key in the dataset. source: its provenance."""
         of, found = source["raw_key"], earlier.by_key.get(source["source_key"], Earlier())
         if found.gone and not found.live:
-            self.known[of] = self.known.get(of, 0) + 1
+            self._leave_out(of)
             return False
         self.objects.add(of)
         if found.live:
@@ -122,6 +122,9 @@ class Beside:
             had = earlier.get(of, EarlierSamples()).by_key.values()
             if lost := {key for one in had for key in one.live} - taken:
                 self.replaces[first] = sorted({*self.replaces.get(first, ()), *lost})
+
+    def _leave_out(self, of: str, n_known: int = 1) -> None:
+        self.known[of] = self.known.get(of, 0) + n_known
 
 
 def content_of(fields: Mapping[str, Buffer], metadata: Mapping[str, Any]) -> str:

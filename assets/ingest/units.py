@@ -86,12 +86,11 @@ def units_stage(
         parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
         jobs, n_known = taken.jobs, taken.n_known
         more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
-        if taken.replaces is not None:
-            more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
+        more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
         if n_known or taken.replaces:
             tell(
                 f"batch {partition}: {n_known} samples were left out, which the dataset has or had of the same raw "
-                f"objects; {len(taken.replaces or ())} take the place of earlier ones"
+                f"objects; {len(taken.replaces)} take the place of earlier ones"
             )
     else:
         with root.heartbeat(txn):

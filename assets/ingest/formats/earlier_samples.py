@@ -5,7 +5,7 @@ Only a process that waits for a batch looks: nodes get what it found.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -23,22 +23,31 @@ from .sample_facts import Row
 _COLUMNS = ["part", "row", "key", "source_key", "raw_uri", "raw_sha256", "split", "partition"]
 
 
-def earlier_samples(
-    root: loader.Root, newest: loader.Version | None, spec: DatasetSpec, raws: Sequence[Row]
-) -> dict[str, EarlierSamples]:
-    """Return key of a raw object -> what the newest version has of it, of those that it has something of.
+class NewestVersion(NamedTuple):
+    """The newest version of a dataset, as samples of a batch stand beside it."""
 
-    newest: version of the dataset; None where it has none. raws: rows of landed objects.
+    id: str = ""
+    """Its id; "" where the dataset has none."""
+    groups: Mapping[str, Mapping[str, Any]] = {}
+    """Its groups, as its manifest has them."""
+    earlier: Mapping[str, EarlierSamples] = {}
+    """Key of a raw object -> what it has of the object, of those that it has something of."""
+
+
+def newest_version(root: loader.Root, spec: DatasetSpec, raws: Sequence[Row]) -> NewestVersion:
+    """Return the newest version of a dataset beside raw objects of a batch. raws: rows of landed objects.
 
     Costs the column `raw_uri` of the version. Of objects that are in it: the tables of keys that name them, and
     the tables of units of their batches; in memory 1 kB for each of their samples.
 
     Raises: Corrupt; StoreError.
     """
+    record = root.state.newest(spec.name)
+    if record is None:
+        return NewestVersion()
+    version = root.open(record.id)
     scopes = {raw["key"]: _scope(raw["uri"], raw["key"], spec.keyed_by_place) for raw in raws}
-    if newest is None or not scopes:
-        return {}
-    found = _rows(newest, frozenset(scopes.values()), spec.keyed_by_place)
+    found = _rows(version, frozenset(scopes.values()), spec.keyed_by_place) if scopes else ()
     rows = sorted(found, key=itemgetter("partition"))
     contents = _contents(root.store, spec.name, {row["partition"] for row in rows})
     by_scope, first = dict[str, dict[str, Earlier]](), dict[str, str]()
@@ -46,11 +55,12 @@ def earlier_samples(
         first.setdefault(row["raw_uri"], row["raw_sha256"])
         there = by_scope.setdefault(row["scope"], {})
         there.setdefault(row["source_key"], Earlier()).add(row, contents.get(row["key"], ""))
-    return {
+    earlier = {
         raw["key"]: EarlierSamples(first.get(raw["uri"], ""), by_scope[scopes[raw["key"]]])
         for raw in raws
         if scopes[raw["key"]] in by_scope
     }
+    return NewestVersion(version.id, version.manifest["groups"], earlier)
 
 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:
@@ -59,7 +69,7 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
     Samples of their source keys were published or left out since. rows: provenance of the samples. body: of the record
     of their units.
 
-    Costs as `earlier_samples`, without contents. Raises: Corrupt; StoreError.
+    Costs as `newest_version`, without contents. Raises: Corrupt; StoreError.
     """
     by_place, live = body["keyed_by_place"], dict[tuple[str, str], set[str]]()
     scopes = {row["raw_uri"]: _scope(row["raw_uri"], row["raw_key"], by_place) for row in rows}

@@ -25,8 +25,8 @@ from penstock.compute.pool import Compute
 
 from ...spec import DatasetSpec
 from .copy_work import COPY, CopiedPart, CopyTask
-from .earlier_samples import earlier_samples
-from .known_samples import Beside, EarlierSamples, nothing_new
+from .earlier_samples import newest_version
+from .known_samples import Beside, EarlierSamples
 from .sample_facts import Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
 from .walked_objects import KnownSample, WalkedPlace, fresh_objects, samples_of
@@ -53,64 +53,33 @@ def write_walked(
     infos, refusals = fresh_objects(landing, audits, raws, published)
     if not infos:
         return Taken(refusals=refusals)
-    newest = root.state.newest(spec.name)
-    version = root.open(newest.id) if newest else None
-    earlier = earlier_samples(root, version, spec, [raws[info.key] for info in infos])
+    newest = newest_version(root, spec, [raws[info.key] for info in infos])
+    earlier = newest.earlier
     raws = {**raws, **{key: {**raws[key], "first_sha256": had.first_sha256} for key, had in earlier.items()}}
     place = WalkedPlace(landing, spec.format, spec.sources[0].choices)
     shards = shards_of(infos, place.objects_per_shard)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         done = list(pool.map(place.rows, shards))
     walked = [(shard, rows) for shard, some in zip(shards, done, strict=True) for rows in some]
-    group_of = groups_of([rows for _, rows in walked], version.manifest["groups"] if version else {})
+    group_of = groups_of([rows for _, rows in walked], newest.groups)
     taking = Taking.of(spec, provenance)
     if not spec.in_place:
         whole = [raws[one.key]["sha256"] for one in infos]
-        decides = txn, sorted(group_of.items()), whole, version.id if version and earlier else ""
+        decides = txn, sorted(group_of.items()), whole, newest.id if earlier else ""
         job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
         tasks = list(_tasks(job, txn, walked, group_of, raws, taking, spec, earlier))
         parts, rows, beside = _copied(compute, job, tasks)
-        return Taken(
-            parts=parts,
-            rows=rows,
-            refusals=refusals + nothing_new(beside, raws),
-            replaces=beside.replaces,
-            n_known=sum(beside.known.values()),
-            jobs=[job],
-        )
-    taken = _taken_in_place(root, landing, txn, walked, group_of, raws, taking, earlier)
-    return replace(taken, refusals=refusals + taken.refusals)
-
-
-def _taken_in_place(
-    root: loader.Root,
-    landing: Store,
-    txn: str,
-    walked: Sequence[tuple[Shard, Rows]],
-    group_of: Mapping[str, str],
-    raws: Mapping[str, Row],
-    taking: Taking,
-    earlier: Mapping[str, EarlierSamples],
-) -> Taken:
-    """Write the indexes of samples in place, and return the samples that come in. Raises: StoreError."""
+        return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job]), raws)
     walked, samples, beside = _beside(walked, raws, taking, earlier)
-    if not walked:
-        return Taken(refusals=nothing_new(beside, raws))
-    bare, foreign = _put_in_place(root, landing, txn, walked, samples, group_of, raws)
-    kinds = [modality_of(set(rows.fields)) for _, rows in walked]
-    units = [
+    parts, foreign = (
+        _put_in_place(root, landing, txn, walked, samples, group_of, raws) if walked else ([], None)
+    )
+    rows = [
         unit_row(one.key, kind, part.id, one.source)
-        for kind, part, some in zip(kinds, bare, samples, strict=True)
+        for (kind, part), some in zip(parts, samples, strict=True)
         for one in some
     ]
-    return Taken(
-        parts=list(zip(kinds, bare, strict=True)),
-        rows=units,
-        refusals=nothing_new(beside, raws),
-        foreign=foreign,
-        replaces=beside.replaces,
-        n_known=sum(beside.known.values()),
-    )
+    return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, foreign=foreign), raws)
 
 
 def _beside(
@@ -191,8 +160,8 @@ def _put_in_place(
     samples: Sequence[Sequence[KnownSample]],
     group_of: Mapping[str, str],
     raws: Mapping[str, Row],
-) -> tuple[list[loader.Part], dict[str, Any]]:
-    """Write an index for each run, the samples tables, and the table of the objects."""
+) -> tuple[list[tuple[str, loader.Part]], dict[str, Any]]:
+    """Write an index for each run, the samples tables, and the table of the objects. Raises: StoreError."""
     store, prefix = root.store, f"data/{txn}/{secrets.token_hex(8)}"
     shards = list(dict.fromkeys(shard for shard, _ in walked))
     place = place_id(landing, [info for shard in shards for info in shard.infos])
@@ -200,14 +169,15 @@ def _put_in_place(
     keys = [[one.key for one in some] for some in samples]
     # No other transaction has these indexes: they hold the checksums themselves.
     bare = put_parts(store, txn, prefix, place, walked, keys, group_of, seals=False)
-    parts = []
-    for part, own, some in zip(bare, keys, samples, strict=True):
+    parts = list[tuple[str, loader.Part]]()
+    for (_, rows), part, own, some in zip(walked, bare, keys, samples, strict=True):
         table = columns.keys_table(own, [one.source for one in some], part.id)
         more = columns.metadata_table([one.metadata for one in some], part.id, own)
         for name in more.column_names[2:]:
             table = table.append_column(name, more[name])
         path = f"{prefix}/{part.id.removeprefix(f'{txn}-')}.samples.parquet"
-        parts.append(replace(part, samples=put_table(store, path, table, "part-samples")))
+        whole = replace(part, samples=put_table(store, path, table, "part-samples"))
+        parts.append((modality_of(set(rows.fields)), whole))
     objects = [replace(one, sha256=raws[one.key]["sha256"]) for one in objects_of(landing, place, shards)]
     data = table_bytes(foreign_table(objects), "foreign")
     return parts, put_named(store, prefix, "foreign", data, len(objects)).to_json()

@@ -25,7 +25,7 @@ from loader.dataset.writing.spill import Buffer, Sample
 
 from ...media.objects import refusal_row
 from ...media.unit import dropped
-from .sample_facts import Row
+from .sample_facts import Row, Taken
 
 _HASH_LETTERS = 32
 
@@ -123,6 +123,19 @@ class Beside:
             if lost := {key for one in had for key in one.live} - taken:
                 self.replaces[first] = sorted({*self.replaces.get(first, ()), *lost})
 
+    def told_in(self, taken: Taken, raws: Mapping[str, Row]) -> Taken:
+        """Return samples of a batch with what these are beside the earlier ones.
+
+        Objects all of whose samples were left out are refused. raws: rows of the batch's objects, by key.
+        """
+        refusals = [*taken.refusals]
+        for key, n_known in sorted(self.known.items()):
+            if key not in self.objects:
+                why = f"all of its {n_known} samples were published before, or left out of the dataset since"
+                refusals.append(refusal_row(key, raws[key]["sha256"], dropped("dedup", "nothing_new", why)))
+        n_known = sum(self.known.values())
+        return replace(taken, refusals=refusals, replaces=self.replaces, n_known=n_known)
+
     def _leave_out(self, of: str, n_known: int = 1) -> None:
         self.known[of] = self.known.get(of, 0) + n_known
 
@@ -133,13 +146,3 @@ def content_of(fields: Mapping[str, Buffer], metadata: Mapping[str, Any]) -> str
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in fields.items()}
     text = json.dumps([hashes, told], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LETTERS]
-
-
-def nothing_new(beside: Beside, raws: Mapping[str, Row]) -> list[Row]:
-    """Return the refusals of the objects all of whose samples were left out."""
-    refusals = list[Row]()
-    for key, n_known in sorted(beside.known.items()):
-        if key not in beside.objects:
-            why = f"all of its {n_known} samples were published before, or left out of the dataset since"
-            refusals.append(refusal_row(key, raws[key]["sha256"], dropped("dedup", "nothing_new", why)))
-    return refusals

@@ -24,8 +24,8 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
-from .earlier_samples import earlier_samples
-from .known_samples import Beside, EarlierSamples, nothing_new
+from .earlier_samples import newest_version
+from .known_samples import Beside, EarlierSamples
 from .read_work import READ, ReadParts, ReadTask
 from .sample_facts import Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
@@ -61,43 +61,31 @@ def write_read(
     """
     infos, refusals = fresh_objects(landing, audits, raws, published)
     files = landing.place if isinstance(landing, JoinedObjects) else landing  # a worker joins them again
-    newest = root.state.newest(spec.name)
-    version = root.open(newest.id) if newest else None
-    known = version.manifest["groups"] if version else {}
+    fresh = [raws[info.key] for info in infos]
+    newest = newest_version(root, spec, fresh)
     task = ReadTask(
         landing=store_url(files),
         root=store_url(root.store),
         txn=txn,
-        groups={group: sorted(body["field_nbytes"]) for group, body in known.items()},
+        groups={group: sorted(body["field_nbytes"]) for group, body in newest.groups.items()},
         taking=Taking.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
     )
-    batch = _Batch(
-        compute, root, files, spec, provenance["partition"], refusals, version.id if version else ""
-    )
-    fresh = [raws[info.key] for info in infos]
-    units = enumerate(_units(fresh, earlier_samples(root, version, spec, fresh)))
+    batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id)
+    units = enumerate(_units(fresh, newest.earlier))
     made = batch.read([replace(task, name=f"{n:05d}", raws=some, earlier=had) for n, (some, had) in units])
     names, made = batch.with_labels(made, labels)
-    made = batch.in_groups(made, known)
+    made = batch.in_groups(made, newest.groups)
     beside = Beside.of_all(found.beside for _, found in made)
-    refusals += nothing_new(beside, raws)
     parts, rows = list[tuple[str, Part]](), list[Row]()
     for part in (Part.from_json(one) for _, found in made for one in found.parts):
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
         for row in part_rows(root.store, part):
             rows.append(unit_row(row["key"], kind, part.id, row, beside.contents[row["key"]]))
-    return Taken(
-        parts=parts,
-        rows=rows,
-        refusals=refusals,
-        labels=names,
-        facts={name: told for _, found in made for name, told in found.facts.items()},
-        replaces=beside.replaces,
-        n_known=sum(beside.known.values()),
-        jobs=batch.jobs,
-    )
+    facts = {name: told for _, found in made for name, told in found.facts.items()}
+    taken = Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs)
+    return beside.told_in(taken, raws)
 
 
 def _units(

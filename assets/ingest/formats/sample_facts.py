@@ -42,8 +42,8 @@ class Taken:
     """Table of objects that stay in place, plain JSON; None for none."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Field -> facts of it that the format tells."""
-    replaces: Mapping[str, Sequence[str]] | None = None
-    """Key of a sample -> keys of the published ones whose place it takes; None where nobody looked for them."""
+    replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Key of a sample -> keys of the published ones whose place it takes."""
     n_known: int = 0
     """Samples that were left out: the dataset has them, or had them."""
     jobs: Sequence[Job[Any, Any]] = ()

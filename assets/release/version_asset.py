@@ -199,7 +199,7 @@ def _unfit(root: loader.Root, record: StageRecord) -> str:
     if reason := clash(root, record, parts):
         recuts.note(root.store, record.dataset, record.partition, record.body["txn"])
         return (
-            f"batch {record.partition}: another batch was published since it was cut ({reason}); the discovery sensor "
+            f"batch {record.partition}: a version was published since it was cut ({reason}); the discovery sensor "
             f"has it cut again, or materialize [{record.dataset}, units], its features and samples"
         )
     return ""

@@ -79,9 +79,12 @@ def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[
     every = {key for keys in live.values() for key in keys}
     for row in rows:
         there = live.get((scopes[row["raw_uri"]], row["source_key"]), set())
-        if not there <= set(body["replaces"].get(row["key"], ())) <= every:
-            has = f"has {min(there)!r} of it" if there else "has none of it"
-            return f"{version.name} {has}: sample {row['source_key']!r} of {row['raw_key']!r}"
+        replaces = set(body["replaces"].get(row["key"], ()))
+        of = f"sample {row['source_key']!r} of {row['raw_key']!r}"
+        if came := there - replaces:
+            return f"{version.name} has {min(came)!r} of it: {of}"
+        if went := replaces - every:
+            return f"{version.name} has {min(went)!r} no more, whose place it takes: {of}"
     return ""
 
 

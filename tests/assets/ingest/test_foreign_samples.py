@@ -23,7 +23,7 @@ from assets.ingest.formats.read_place import ReadPlace
 from assets.ingest.formats.walked_objects import WalkedPlace
 from assets.ingest.media import media_stage
 from assets.ingest.raw_objects import land
-from assets.ingest.units import units_stage
+from assets.ingest.units import clash, units_stage
 from assets.release.audit import audit_batch
 from assets.source_formats import read_formats
 from assets.sources import Source
@@ -282,9 +282,24 @@ def test_an_archive_that_grows_brings_new_samples_and_changed_ones_take_their_pl
     assert rows["split"].n_unique() == 1
     (three,) = rows.filter(pl.col("source_key") == "three")["key"]
     exclude(root, "demo@latest", [three], reason="no", by="ann")
-    assert land(two="TWO", three="3") == ((0, 2, 0) if keep == "copy" else (1, 1, 1))
+    assert land(two="TWO", three="3", four="4") == ((1, 2, 0) if keep == "copy" else (2, 1, 1))
     left = set(stored(root.open("demo@latest"), "txt"))
-    assert left == ({"one", "two"} if keep == "copy" else {"two"}), "the bytes of one in place are gone"
+    assert left - {"one"} == {"two", "four"}
+    assert ("one" in left) == (keep == "copy"), "the bytes of one in place are gone"
+
+    tar(place / "0.tar", {"five.txt": b"5"})
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    rows = root.open("demo@latest").samples().collect()
+    (two,) = rows.filter(pl.col("source_key") == "two")["key"]
+    exclude(root, "demo@latest", [two], reason="no", by="ann")
+    record = current_record(root.store, "demo", "units", batch)
+    assert record is not None
+    parts = [loader.Part.from_json(entry["part"]) for entry in record.body["parts"]]
+    went = (
+        f"{root.open('demo@latest').name} has {two!r} no more, whose place it takes: sample 'five' of '0.tar'"
+    )
+    assert clash(root, record, parts) == ("" if keep == "copy" else went)
 
 
 @KEEPS

@@ -51,15 +51,13 @@ def metadata_name(column: str) -> str:
 def row_key(object_key: str, row: int) -> str:
     """Return the key of a row of an object that has no column of keys.
 
-    It begins with the object's name up to the first dot, and the part's number behind that: a-00001-of-00005 of
+    It begins with the object's name up to the first dot, and the numbers of parts behind that: a-00001-of-00005 of
     a.tfrecord-00001-of-00005.
     """
     folder, slash, name = object_key.rpartition("/")
-    part = _PART.search(name)
-    stem = name.partition(".")[0]
-    if stem and part and part.start() > len(stem):
-        stem += part[0]
-    return f"{folder}{slash}{stem or name}/{row:09d}"
+    stem, _, rest = name.partition(".")
+    begin = "".join([stem, *_PART.findall(rest)]) if stem else name
+    return f"{folder}{slash}{begin}/{row:09d}"
 
 
 def key_of_value(value: Any, column: str, where: str) -> str:

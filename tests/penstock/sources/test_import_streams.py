@@ -198,11 +198,15 @@ def test_records_of_parts_have_keys_of_their_own(tmp_path, records, contents):
         ("a.tfrecord-00001-of-00002", "a-00001-of-00002"),
         ("b/a-3-of-4.x.tfrecord", "b/a-3-of-4"),
         ("c.gz.tfrecord-0-of-1", "c-0-of-1"),
+        ("d-0-of-2.tfrecord-0-of-2", "d-0-of-2-0-of-2"),
+        ("d-0-of-2.tfrecord-1-of-2", "d-0-of-2-1-of-2"),
+        ("d-1-of-2.tfrecord-0-of-2.gz", "d-1-of-2-0-of-2"),
+        ("e.x-0-of-2.tfrecord-1-of-2", "e-0-of-2-1-of-2"),
     ):
         put(tmp_path / "in" / name, data)
         keys.append(f"{stem}/000000000")
     done = imported("tfrecord", tmp_path / "in", tmp_path / "root", fields={"text": "txt"})
-    assert (done.failures, done.samples) == ([], 4)
+    assert (done.failures, done.samples) == ([], 8)
     with loader.Root(tmp_path / "root") as root:
         assert sorted(contents(root.open("d"))) == keys  # with the whole name in front, had they repeated
 

@@ -101,8 +101,7 @@ def run_case(case: Case) -> Report:
     """Everything that may come to an object with these bytes. Raises what our code raises."""
     source, data, done = case.made()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    before = held()
-    forget_peak()
+    before = begin_case()
     begun = time.perf_counter()
     broken: list[str] = []
     try:
@@ -222,14 +221,15 @@ def _numeric(warned: Iterable[warnings.WarningMessage]) -> list[warnings.Warning
     return [one for one in warned if issubclass(one.category, RuntimeWarning)]
 
 
-def forget_peak() -> None:
-    """Begin a new account of this process's most memory: a case answers for itself, and not for those before it.
+def begin_case() -> tuple[int, int]:
+    """Begin the account of a case, which answers for itself alone, and return what is `held` before it.
 
-    So does its garbage: the collector at its end looks through what the case made, and not through all that was
-    imported, which takes a tenth of a second.
+    This process's most memory is forgotten. What is there by now is kept from the collector for good: at the end of a
+    case it looks through what that made, and not through all that was imported, which takes a tenth of a second.
     """
     gc.freeze()
     Path("/proc/self/clear_refs").write_text("5")
+    return held()
 
 
 def peak_mib() -> float:

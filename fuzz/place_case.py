@@ -17,7 +17,7 @@ from penstock.sources.content_digest import content_digest
 from penstock.sources.importing.importer import NO_OPTIONS, Options
 from penstock.sources.run_import import import_place
 
-from .case import Report, forget_peak, held, left_behind, peak_mib
+from .case import Report, begin_case, held, left_behind, peak_mib
 from .mutations import damaged
 from .places import objects_of
 
@@ -69,8 +69,7 @@ def run_place_case(case: PlaceCase) -> Report:
     """Import the place; register it as well, where that is possible. Raises what our code raises."""
     source, data, done = case.made()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-place-"))
-    before = held()
-    forget_peak()
+    before = begin_case()
     begun = time.perf_counter()
     broken: list[str] = []
     try:

@@ -59,6 +59,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
+    """Return the fragments. whole: refuse a dataset of which a file is not there."""
     here = {info.key: info for info in infos}
     if not any(key.startswith(_VERSIONS) for key in here):
         return Readable([], lambda info: [], lambda run: iter(()))

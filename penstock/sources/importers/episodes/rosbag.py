@@ -35,12 +35,12 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 
     A bag that lacks a file, or whose metadata make no sense, is the metadata alone. Costs and raises as `names_in`.
     """
-    return _found(store, infos, options, whole=False)
+    return _found(store, infos, options, whole=True)
 
 
 def look_at_complete(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return as `look`, without the bags of which a file is not there. Raises: MissingDependency; StoreError."""
-    return _found(store, infos, options, whole=True)
+    return _found(store, infos, options, whole=False)
 
 
 def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dict[str, list[str]]:
@@ -61,10 +61,10 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
 
 
 def _found(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool) -> Readable:
-    """Return all bags. whole: without those of which a file is not there."""
+    """Return the bags. whole: those of which a file is not there as well, which their reader refuses."""
     there = {one.key: one for one in infos}
     files, waiting = files_of(names_in(store, infos, options), there)
-    bags, left_out = _Bags(store, there, options), waiting if whole else {}
+    bags, left_out = _Bags(store, there, options), {} if whole else waiting
     seen = [
         joined(files.get(one.key, [one]))
         for one in infos

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from loader.dataset.log.denies import DenyList
+from loader.dataset.log.denies import DenyList, names_of_files
 from loader.dataset.log.entries import DAMAGED, canonical
 from loader.dataset.log.state import Deny
 from loader.dataset.names import check_dataset_name
@@ -65,8 +65,7 @@ class RawObject:
     @property
     def names(self) -> list[str]:
         """Keys and URIs of all of its files, by which a takedown may name it."""
-        place = self.uri.removesuffix(self.key)
-        return [name for key in (self.key, *self.files) for name in (key, f"{place}{key}")]
+        return names_of_files(self.key, self.uri, (self.key, *self.files))
 
     @property
     def identity(self) -> Identity:

@@ -55,6 +55,15 @@ class Target:
             )
 
 
+def names_of_files(key: str, uri: str, files: Iterable[str]) -> list[str]:
+    """Return the key and the URI of each of these files of a raw object, by which a takedown of kind raw may name it.
+
+    key, uri: of the object. files: keys of the files, which lie in the same place.
+    """
+    place = uri.removesuffix(key)
+    return [name for file in files for name in (file, f"{place}{file}")]
+
+
 def keyed_hash(salt: str, kind: str, dataset: str, value: str) -> str:
     """Return the hash as 64 hex. salt: hex, "" for the empty key."""
     message = "\0".join((kind, dataset, value)).encode()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from loader.dataset.log.denies import names_of_files
 from loader.errors import InvalidStore
 from loader.storage import Store
 
@@ -41,10 +42,8 @@ def joined_objects(store: Store, dataset: str) -> Iterator[Joined]:
     for body in _manifests(store, dataset):
         for one in body.get("objects", ()):
             if files := one.get("files"):
-                place = one["uri"].removesuffix(one["key"])
-                yield Joined(
-                    one["key"], one["uri"], [name for key in files for name in (key, f"{place}{key}")]
-                )
+                key, uri = one["key"], one["uri"]
+                yield Joined(key, uri, names_of_files(key, uri, files))
 
 
 def _manifests(store: Store, dataset: str) -> Iterator[dict[str, Any]]:

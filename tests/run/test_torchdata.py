@@ -90,10 +90,11 @@ def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
 @needs_torchdata
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.parametrize("every", [1, 3])
-def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every):
+def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every, at_scale):
+    stops = range(STEPS + 1)
     for stop in (
-        (0, 3, STEPS) if every == 1 else range(STEPS + 1)
-    ):  # (saves between two of its own are the harder)
+        at_scale((0, 3, STEPS), stops) if every == 1 else stops
+    ):  # between two of its own is the harder
         state = saved_after(plan, stop, before, every)
         dataset = bounded(plan)
         dataset.load_state_dict(state)

@@ -91,10 +91,10 @@ def test_spawned_workers_and_a_resume_of_a_resume(plan, wanted):
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_dataset_takes_it_for_any_number_of_workers(plan, wanted, before, every, at_scale):
-    stops = range(STEPS + 1)
-    for stop in (
-        at_scale((0, 3, STEPS), stops) if every == 1 else stops
-    ):  # between two of its own is the harder
+    stops = range(STEPS + 1)  # of every third step alone too: between two of its own states is the harder
+    if every == 1:
+        stops = at_scale((0, 3, STEPS), stops)
+    for stop in stops:
         state = saved_after(plan, stop, before, every)
         dataset = bounded(plan)
         dataset.load_state_dict(state)

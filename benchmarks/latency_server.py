@@ -2,7 +2,8 @@
 
     python -m benchmarks.latency_server FOLDER --latency-ms 20        prints its URL; ends when its stdin does
 
-What a store in the same region is to a training job: 10 to 30 ms per request, and as many at once as one likes. It
+What a store in the same region is to a training job: 10 to 30 ms per request, and as many at once as one likes. All
+share a link of `--gbits`, if one is given; a body arrives when the link has carried all before it. It
 reads only (GET and HEAD of objects, with ranges, and listings); roots are written to the folder. It takes its share of
 the cores that the loader under test would have: `--measure` tells what it serves at most.
 """
@@ -36,12 +37,19 @@ CREDENTIALS = {
 
 
 class Folder:
-    """The objects of a bucket, mapped into memory, and what was asked for."""
+    """The objects of a bucket, mapped into memory, what was asked for, and the link to who asks."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, gbits: float) -> None:
+        """gbits: 10^9 bits that the link carries in a second; 0 is without limit."""
+        self.path, self._gbits, self._link_is_free = path, gbits, 0.0
         self._mapped: dict[str, memoryview] = {}
         self.requests = self.nbytes = 0
+
+    def carried(self, nbytes: int, now: float) -> float:
+        """Return the time at which the link will have carried so many bytes more."""
+        if self._gbits:
+            self._link_is_free = max(now, self._link_is_free) + 8 * nbytes / (1e9 * self._gbits)
+        return self._link_is_free
 
     def body(self, key: str) -> memoryview | None:
         if key not in self._mapped:
@@ -123,7 +131,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(lines.encode())
         if method != "HEAD":
             self._folder.nbytes += nbytes
-            self._transport.write(body)
+            loop = asyncio.get_running_loop()
+            if (at := self._folder.carried(nbytes, loop.time())) > loop.time():
+                loop.call_at(at, self._transport.write, body)
+            else:
+                self._transport.write(body)
 
 
 def _listing(folder: Folder, query: dict[str, list[str]]) -> bytes:
@@ -136,10 +148,10 @@ def _listing(folder: Folder, query: dict[str, list[str]]) -> bytes:
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
 
 
-async def serve(path: Path, latency_s: float) -> None:
+async def serve(path: Path, latency_s: float, gbits: float) -> None:
     """Until stdin ends; first a line with the URL, at the end one with requests and bytes."""
     loop = asyncio.get_running_loop()
-    folder = Folder(path)
+    folder = Folder(path, gbits)
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     server = await loop.create_server(lambda: Connection(folder, latency_s), sock=listener)
@@ -178,7 +190,7 @@ class Served:
 
 
 @contextmanager
-def latency_store(folder: Path, latency_s: float = 0.02) -> Iterator[Served]:
+def latency_store(folder: Path, latency_s: float = 0.02, gbits: float = 0) -> Iterator[Served]:
     """A server process over a folder; it ends with the block, and with this process."""
     command = [
         sys.executable,
@@ -187,6 +199,8 @@ def latency_store(folder: Path, latency_s: float = 0.02) -> Iterator[Served]:
         str(folder),
         "--latency-ms",
         str(1e3 * latency_s),
+        "--gbits",
+        str(gbits),
     ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Served(process)
@@ -224,12 +238,13 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("folder", type=Path)
     given.add_argument("--latency-ms", type=float, default=20.0)
+    given.add_argument("--gbits", type=float, default=0.0, help="of the link that answers share; 0: no limit")
     given.add_argument("--measure", action="store_true", help="what it gives at most, instead of serving")
     options = given.parse_args()
     if options.measure:
         print(measure(options.folder))
     else:
-        asyncio.run(serve(options.folder, options.latency_ms / 1e3))
+        asyncio.run(serve(options.folder, options.latency_ms / 1e3, options.gbits))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Parts of a registered version: an index for each group of each run of rows, and the rows of the samples table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import overload
@@ -12,9 +12,10 @@ from ..dataset.columnar.parquet_chunks import Chunks
 from ..dataset.shards.address import UNKNOWN_CRC
 from ..dataset.shards.index import IndexPlace, index_bytes
 from ..dataset.shards.part import Part, ShardFile
-from ..dataset.shards.seal import put_seal, seal_path
+from ..dataset.shards.seal import put_seal, seal_bytes, seal_path
 from ..dataset.tables import columns
 from ..dataset.tables.foreign_objects import ForeignObject, etag_to_keep
+from ..dataset.tables.parquet import footer_sha256_of
 from ..storage import Store
 from ..storage.placed import FOREIGN
 from .formats.sample import NO_METADATA
@@ -38,8 +39,8 @@ def put_parts(
 ) -> list[Part]:
     """Put the indexes under `prefix`, and return the parts.
 
-    walked: rows of each part, and their shard; their places and checksums are given up. keys: of each part's rows.
-    seals: checksums go to seals, not to the indexes.
+    walked: rows of each part, and their shard. Places, checksums and indexes of the rows are given up.
+    keys: keys of each part's rows. seals: checksums go to seals, not to the indexes.
 
     Raises: StoreError.
     """
@@ -50,20 +51,21 @@ def put_parts(
         groups: dict[str, list[str]] = {}
         for name in rows.fields:
             groups.setdefault(group_of[name], []).append(name)
+        path = path_of(place, shard)
+        made = rows.index if len(groups) == 1 and keys[number] is rows.source_keys else None
         shards = [
-            put_index(
+            (made or index_of(rows, names, path, own, seals)).put(
                 store,
                 f"{prefix}/{group}-{number:05d}",
-                part,
-                group,
-                path_of(place, shard),
-                shard.nbytes,
-                own,
-                {name: _places(rows, name) for name in names},
-                seals=seals and len(rows.crcs) > 0,
+                part=part,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(own),
             )
             for group, names in sorted(groups.items())
         ]
+        rows.index = None
         rows.places = rows.crcs = None  # they are in the indexes and seals
         return Part(id=part, txn=txn, n_rows=len(own), shards=tuple(shards), samples=None)
 
@@ -132,40 +134,61 @@ def _places(rows: Rows, name: str) -> Int64s:
     return np.concatenate([rows.spans()[:, column], crcs[:, None]], axis=1)
 
 
-def put_index(
-    store: Store,
-    stem: str,
-    part: str,
-    group: str,
-    path: str,
-    nbytes: int,
-    keys: pa.Array,
-    fields: dict[str, Int64s],
-    *,
-    seals: bool = False,
-) -> ShardFile:
-    """Put the index of a group of a registered shard, and return its row of the shards table.
+@dataclass(frozen=True, slots=True)
+class IndexFiles:
+    """The index of a group of a registered shard, and its seal, as files to be."""
 
-    path, nbytes: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: the
-    checksums go to a seal, not to the index.
-    """
-    crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
-    for name in crcs:
-        fields[name][:, 2] = UNKNOWN_CRC
-    index = index_bytes(keys, fields)
-    at = IndexPlace.measure(f"{stem}.index.parquet", index)
-    store.put_if_absent(at.path, index)
-    if seals:
-        put_seal(store, seal_path(path, at.footer_sha256), crcs)
-    return ShardFile(
-        part=part,
-        group=group,
-        path=path,
-        nbytes=nbytes,
-        sha256="",
-        n_rows=len(keys),
-        field_nbytes={name: int(table[:, 1].sum()) for name, table in fields.items()},
-        **at.row(),
+    index: bytes
+    """The index."""
+    seal_path: str
+    """Path of the seal, relative to the root; "" where there is none."""
+    seal: bytes
+    """The seal."""
+    field_nbytes: dict[str, int]
+    """Field -> its bytes."""
+
+    @staticmethod
+    def of(path: str, keys: pa.Array, fields: dict[str, Int64s], seals: bool = False) -> "IndexFiles":
+        """Return the files of a group.
+
+        path: of the shard. fields: field -> int64 [rows, 3]: offset in the shard, nbytes, CRC-32C. seals: checksums go
+        to a seal, not to the index.
+        """
+        crcs = {name: table[:, 2].copy() for name, table in fields.items()} if seals else {}
+        for name in crcs:
+            fields[name][:, 2] = UNKNOWN_CRC
+        index = index_bytes(keys, fields)
+        sealed = seal_path(path, footer_sha256_of(index)) if seals else ""
+        nbytes = {name: int(table[:, 1].sum()) for name, table in fields.items()}
+        return IndexFiles(index, sealed, seal_bytes(sealed, crcs) if seals else b"", nbytes)
+
+    def put(
+        self, store: Store, stem: str, *, part: str, group: str, path: str, nbytes: int, n_rows: int
+    ) -> ShardFile:
+        """Put the files, and return the shard's row of the shards table.
+
+        stem: path of the index, relative to the root, without ".index.parquet". path, nbytes: of the shard.
+        """
+        at = IndexPlace.measure(f"{stem}.index.parquet", self.index)
+        store.put_if_absent(at.path, self.index)
+        if self.seal_path:
+            put_seal(store, self.seal_path, self.seal)
+        return ShardFile(
+            part=part,
+            group=group,
+            path=path,
+            nbytes=nbytes,
+            sha256="",
+            n_rows=n_rows,
+            field_nbytes=self.field_nbytes,
+            **at.row(),
+        )
+
+
+def index_of(rows: Rows, names: Iterable[str], path: str, keys: pa.Array, seals: bool) -> IndexFiles:
+    """Return the index of a group of a part. names: fields of the group. As `IndexFiles.of`."""
+    return IndexFiles.of(
+        path, keys, {name: _places(rows, name) for name in names}, seals and len(rows.crcs) > 0
     )
 
 

@@ -25,8 +25,9 @@ from . import TABLES, look_at
 from .earlier import Difference, difference
 from .formats.sample import NO_METADATA, Found
 from .groups import groups_of
-from .parts import SampleTables, objects_of, put_parts
-from .shard_rows import Rows, Shard, keys_of, rows_of, shards_of
+from .numbered_keys import text_array
+from .parts import SampleTables, index_of, objects_of, path_of, put_parts
+from .shard_rows import Rows, Shard, keys_of, own_keys, rows_of, shards_of
 
 AT_ONCE = 16
 """Shards that are walked together."""
@@ -137,7 +138,7 @@ def _publish(
 ) -> tuple[Version, int]:
     """Publish the samples of fresh objects; return the version, and how many of its new shards are sealed."""
     shards = shards_of(since.fresh, each)
-    walked = _walk(found, shards, chosen["without"])
+    walked = _walk(found, shards, chosen["without"], place)
     if found.chunks:
         sized = {shard: replace(shard, nbytes=found.chunks[shard.name].nbytes) for shard in shards}
         shards, walked = list(sized.values()), [(sized[shard], rows) for shard, rows in walked]
@@ -184,11 +185,21 @@ def _chunk_rows(found: Found, rows: Sequence[Rows]) -> int:
     return max(1, sum(len(one.source_keys) for one in rows) // max(1, groups)) if found.chunks else 0
 
 
-def _walk(found: Found, shards: Sequence[Shard], without: Sequence[str]) -> list[tuple[Shard, Rows]]:
-    """Return the rows of the shards, in order, each with its shard. Raises: as the format."""
+def _walk(
+    found: Found, shards: Sequence[Shard], without: Sequence[str], place: str
+) -> list[tuple[Shard, Rows]]:
+    """Return the rows of the shards, in order, each with its shard. Raises: as the format.
+
+    Indexes of rows that may keep their keys are made as well, for as long as a bucket is waited for.
+    """
 
     def walk(shard: Shard) -> list[Rows]:
-        return rows_of(shard, [found.samples(info) for info in shard.infos], without)
+        some = rows_of(shard, [found.samples(info) for info in shard.infos], without)
+        for rows in some:
+            if isinstance(rows.source_keys, list) and own_keys(rows) is rows.source_keys:
+                path, keys = path_of(place, shard), text_array(rows.source_keys)
+                rows.index = index_of(rows, rows.fields, path, keys, found.seals)
+        return some
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-walk") as pool:
         return [

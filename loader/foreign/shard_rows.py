@@ -41,6 +41,8 @@ class Rows:
     values lie one behind the other int64 [rows + 1]: the first byte of each, and that behind the last."""
     crcs: Any = field(default_factory=list)
     """int64 [rows, fields]: CRC-32C; a flat list until `rows_of` is done, and empty where none is known."""
+    index: Any = None
+    """`IndexFiles` of all the fields under the source keys, where they were made while other shards were read."""
 
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
@@ -204,8 +206,13 @@ def key_of(source_key: str, longest: int) -> str:
     return key
 
 
-def _keys(source_keys: Sequence[str], longest: int) -> Sequence[str]:
-    """Return the keys that `key_of` gives. Keys of letters and digits, as nearly all are, are checked at once."""
+def own_keys(rows: Rows) -> Sequence[str]:
+    """Return the keys that `key_of` gives, or those of the format themselves where each stays as it is.
+
+    Keys of letters and digits, as nearly all are, are checked at once.
+    """
+    source_keys: Sequence[str] = rows.source_keys
+    longest = max(map(len, rows.fields))
     most, every = max(map(len, source_keys)) + 1 + longest, "\n".join([*source_keys, ""])
     if most <= MAX_MEMBER_BYTES and every.count("\n") == len(source_keys) and _PLAIN.fullmatch(every):
         return source_keys
@@ -220,8 +227,7 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
     numbered = _numbered_keys(parts)
     if numbered is not None and not _some_taken(numbered, taken):
         return numbered
-    longest = [max(map(len, rows.fields)) for rows in parts]
-    plain = [_keys(rows.source_keys, most) for rows, most in zip(parts, longest, strict=True)]
+    plain = [own_keys(rows) for rows in parts]
     every = set[str]().union(*plain)
     if len(every) == sum(map(len, plain)) and every.isdisjoint(taken):
         return plain
@@ -231,10 +237,12 @@ def keys_of(parts: Sequence[Rows], taken: Collection[str]) -> Sequence[Sequence[
             (twice if key in seen or key in taken else seen).add(key)
     return [
         [
-            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", most) if key in twice else key
+            key_of(f"{rows.objects[at]}/{rows.source_keys[at]}", max(map(len, rows.fields)))
+            if key in twice
+            else key
             for at, key in enumerate(keys)
         ]
-        for rows, keys, most in zip(parts, plain, longest, strict=True)
+        for rows, keys in zip(parts, plain, strict=True)
     ]
 
 

@@ -21,7 +21,7 @@ from loader.dataset.writing.exclude import Superseded
 from loader.dataset.writing.part_writer import PartWriter, make_sample
 from loader.errors import Conflict, FieldMismatch
 from loader.foreign.groups import group_name
-from loader.foreign.parts import objects_of, path_of, put_index
+from loader.foreign.parts import IndexFiles, objects_of, path_of
 from loader.foreign.register import transaction
 from loader.foreign.shard_rows import Shard, shards_of
 from loader.modalities.video.packet_table import SUFFIX
@@ -198,15 +198,15 @@ class EpisodeParts:
             writer.close()
         for camera, shard in shards.items():
             field, group = f"{camera}.run", group_of[f"{camera}.run"]
-            index = put_index(
+            path, spans = path_of(place, shard), {field: np.array(places[camera], np.int64)}
+            index = IndexFiles.of(path, pa.array(keys), spans).put(
                 self.root.store,
                 f"{prefix}/{group}-{name}",
-                part.id,
-                group,
-                path_of(place, shard),
-                shard.nbytes,
-                pa.array(keys),
-                {field: np.array(places[camera], np.int64)},
+                part=part.id,
+                group=group,
+                path=path,
+                nbytes=shard.nbytes,
+                n_rows=len(keys),
             )
             part = replace(part, shards=(*part.shards, index))
         return part, list(shards.values())

@@ -13,7 +13,7 @@ import numpy as np
 from loader import Version
 from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
-from loader.dataset.shards.seal import SEALS, Crcs, put_seal
+from loader.dataset.shards.seal import SEALS, Crcs, put_seal, seal_bytes
 from loader.dataset.shards.shard import crc32c
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
@@ -126,7 +126,7 @@ class _Work:
         left = [index for index in indexes if index.unknown.any()]
         nbytes = self._read(unit.path, left)
         for index in left:
-            put_seal(self._version.store, index.place.seal, index.crcs)
+            put_seal(self._version.store, index.place.seal, seal_bytes(index.place.seal, index.crcs))
         return unit, nbytes
 
     def _read(self, path: str, indexes: Sequence["_Index"]) -> int:

@@ -41,10 +41,10 @@ def seal_bytes(path: str, crcs: Crcs) -> bytes:
     return table_bytes(table, "seal", facts={"path": path, "content_sha256": _content(crcs)})
 
 
-def put_seal(store: Store, path: str, crcs: Crcs) -> None:
-    """Create a seal; one that is there stays: it is of the same bytes. path: as `seal_path`."""
+def put_seal(store: Store, path: str, data: bytes) -> None:
+    """Create a seal of `seal_bytes`; one that is there stays: it is of the same bytes. path: as `seal_path`."""
     try:
-        store.put_if_absent(path, seal_bytes(path, crcs))
+        store.put_if_absent(path, data)
     except AlreadyExists:
         return
 

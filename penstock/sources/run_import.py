@@ -1,15 +1,15 @@
 """A version with bytes of its own from another format, in work units: a killed import is finished by doing it again.
 
-Formats are those of `loader.foreign`, whose objects are walked as at registration before bytes are copied, and the
+Formats are those of `loader.foreign`, whose objects are walked as at registration while bytes are copied, and the
 importers, whose objects are read. The version's id follows from the dataset's name, the options, and the objects' keys,
 sizes and change tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from loader import Root, Version
@@ -19,13 +19,12 @@ from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
 from loader.dataset.writing.part_writer import SampleBlock
 from loader.dataset.writing.spill import Sample
-from loader.errors import Conflict, EmptyVersion, InvalidRuntime, PenstockError
+from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.foreign import format_named
 from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
-from loader.foreign.groups import groups_of
 from loader.foreign.register import check_apart, transaction
-from loader.foreign.shard_rows import Rows, Shard, keys_of, rows_of, shards_of
+from loader.foreign.shard_rows import shards_of
 from loader.storage import Store
 
 from ..class_names import class_names_of
@@ -35,9 +34,9 @@ from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_o
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
 from .importing.span_blocks import blocks_of
-from .importing.span_units import samples_in, units_of
 from .importing.spilled import SpilledUnit, spilled
 from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
+from .importing.walk import UnitsAhead, Walk
 from .unit_threads import in_threads
 
 WORKERS = 8
@@ -182,20 +181,26 @@ class _Import:
 
     def of_spans(self, found: Found) -> Version | None:
         """Copy bytes that are spans of objects. Return None where something failed."""
-        each = format_named(self.chosen["format"]).OBJECTS_PER_SHARD
-        walked = _walk(found, shards_of(self.since.fresh, each), self.chosen["without"], self.report.failures)
-        if self.report.failures:
-            return None
-        if not walked:
-            raise self._empty()
-        rows = [one for _, one in walked]
-        group_of = groups_of(rows, self.groups)
-        keys = keys_of(rows, self.since.keys)
-        units = units_of(samples_in(walked, keys), self.chosen["shard_bytes"], self.chosen["shuffle"])
-        txn = self._begin()
-        with self.root.heartbeat(txn):
-            written = self._write(txn, units, partial(blocks_of, self.store), group_of.__getitem__)
-            return self._publish(txn, written)
+        shards = shards_of(self.since.fresh, format_named(self.chosen["format"]).OBJECTS_PER_SHARD)
+        blocks = partial(blocks_of, self.store)
+        with Walk(found, shards, self.chosen["without"], self.since, self.groups) as walk:
+            ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
+            units = iter(() if self.chosen["shuffle"] else ahead)
+            first = [*islice(units, 1)]  # a transaction is begun where there are samples
+            if not first and (walk.failed() or not walk.walked):
+                self.report.failures += walk.failed()
+                return self._publish("", [])
+            txn = self._begin()
+            with self.root.heartbeat(txn):
+                if self.chosen["shuffle"]:
+                    some, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
+                    return self._publish(txn, self._write(txn, some, blocks, group_of.__getitem__))
+                written = self._write(txn, chain(first, units), blocks, ahead.group_of, walk.nbytes)
+                self.report.failures += walk.failed()
+                if not self.report.failures:
+                    written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
+                parts = {one.unit.number: one for one in written}  # the names that are right come last
+                return self._publish(txn, [parts[number] for number in sorted(parts)])
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
         """Write samples that an importer makes. Return None where something failed."""
@@ -245,19 +250,33 @@ class _Import:
     def _write(
         self,
         txn: str,
-        units: Sequence[Unit],
+        units: Iterable[Unit],
         samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
         group_of: Callable[[str], str],
+        size: int | None = None,
     ) -> list[Written[Unit]]:
-        """Return the parts of the units, in the units' order, without those that failed."""
+        """Return the parts of the units, in the units' order, without those that failed.
+
+        size: sum of the units' sizes, where they are not there yet.
+        """
         done: dict[str, Written[Unit]] = {}
+        if size is None:
+            units = [*units]
+            size = sum(unit.size for unit in units)
         writer = UnitWriter(self.root.store, txn, samples, group_of, self.chosen["shard_bytes"])
-        made = in_threads(writer, units, self.workers, self.report.failures)
-        for one in progress(made, "import", lambda one: one.unit.size, sum(unit.size for unit in units)):
+        names = list[str]()
+
+        def named() -> Iterator[Unit]:
+            for unit in units:
+                names.append(unit.name)
+                yield unit
+
+        made = in_threads(writer, named(), self.workers, self.report.failures)
+        for one in progress(made, "import", lambda one: one.unit.size, size):
             done[one.unit.name] = one
             self.report.nbytes += one.nbytes
             self.report.skipped += one.skipped
-        return [done[unit.name] for unit in units if unit.name in done]
+        return [done[name] for name in names if name in done]
 
     def _publish(
         self, txn: str, written: Sequence[Written[Any]], readable: Readable | None = None
@@ -291,21 +310,3 @@ class _Import:
         return EmptyVersion(
             f"the {len(self.since.fresh)} objects of {self.store.url} hold no samples; nothing was imported"
         )
-
-
-def _walk(
-    found: Found, shards: Sequence[Shard], without: Sequence[str], failures: list[str]
-) -> list[tuple[Shard, Rows]]:
-    """Return the rows of the objects, in order, each with its shard; name the objects that cannot be read."""
-
-    def walk(shard: Shard) -> list[Rows]:
-        try:
-            return rows_of(shard, [found.samples(info) for info in shard.infos], without)
-        except PenstockError as error:
-            failures.append(str(error))
-            return []
-
-    with ThreadPoolExecutor(16, thread_name_prefix="penstock-walk") as pool:
-        done = list(pool.map(walk, shards))
-    failures.sort()
-    return [(shard, rows) for shard, some in zip(shards, done, strict=True) for rows in some]

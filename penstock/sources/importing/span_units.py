@@ -65,16 +65,15 @@ class Unit:
     """Number in the import."""
     rows: Samples
     """The samples, in their order."""
+    size: int
+    """Its share of the work: of the shards' bytes, or the number of its samples."""
+    renamed: bool = False
+    """True where keys or groups are not those under which it may have been written first."""
 
     @property
     def name(self) -> str:
         """Name of its part."""
-        return f"{self.number:05d}"
-
-    @property
-    def size(self) -> int:
-        """Number of its samples."""
-        return len(self.rows)
+        return f"{self.number:05d}{'s' if self.renamed else ''}"
 
 
 def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[Samples]:
@@ -99,17 +98,16 @@ def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str
     return out
 
 
-def units_of(runs: Sequence[Samples], shard_bytes: int, shuffle: bool) -> list[Unit]:
-    """Return units of about `shard_bytes`: of one run each, or of all samples in the order of their keys' hashes."""
-    if shuffle:
-        kinds: dict[tuple[str, ...], list[Samples]] = {}
-        for run in runs:
-            kinds.setdefault(run.fields, []).append(run)
-        runs = [_in_hash_order(some) for _, some in sorted(kinds.items())]
-    return [Unit(number, rows) for number, rows in enumerate(_cut(runs, shard_bytes))]
+def units_of(runs: Sequence[Samples], shard_bytes: int) -> list[Unit]:
+    """Return units of about `shard_bytes`, of all samples with the same fields in the order of their keys' hashes."""
+    kinds: dict[tuple[str, ...], list[Samples]] = {}
+    for run in runs:
+        kinds.setdefault(run.fields, []).append(run)
+    ordered = [_in_hash_order(some) for _, some in sorted(kinds.items())]
+    return [Unit(number, rows, len(rows)) for number, rows in enumerate(cut(ordered, shard_bytes))]
 
 
-def _cut(runs: Sequence[Samples], shard_bytes: int) -> Iterator[Samples]:
+def cut(runs: Sequence[Samples], shard_bytes: int) -> Iterator[Samples]:
     """Yield runs in pieces, each of which ends with the sample that fills it."""
     for run in runs:
         ends, start, done = np.cumsum(run.sizes), 0, 0

@@ -15,6 +15,7 @@ from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.sources.importing.importer import Options
 from penstock.sources.importing.unit_writer import UnitWriter
+from penstock.sources.importing.walk import Walk
 from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
 
@@ -152,7 +153,9 @@ def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
         root = root_over(store)
         return import_place(root, "webdataset", place, "d", shuffle=shuffle, workers=1, shard_bytes=300)
 
-    expected = run(open_store(f"memory://{tmp_path.name}/whole"))
+    whole = open_store(f"memory://{tmp_path.name}/whole")
+    expected = run(whole)
+    parts = {part.rpartition("-")[2] for part in root_over(whole).open("d@1").samples().collect()["part"]}
     written, skipped = 0, set()
     for after in (False, True):
         for k in range(1, 200):
@@ -160,13 +163,13 @@ def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
             try:
                 run(Dying(store, k, after))
             except Killed:
-                noted = sum(
-                    "/imported/" in info.key and info.key.endswith(".json") and "manifest" not in info.key
-                    for info in store.list("data/")
-                )
+                notes = [info.key for info in store.list("data/") if info.key.endswith(".json")]
+                names = [key.rpartition("/")[2].split(".")[0] for key in notes if "/imported/" in key]
+                noted = sum(name in parts for name in names)
                 again = run(store)
                 assert (again.id, again.samples, again.failures) == (expected.id, expected.samples, [])
-                assert again.skipped == noted or again.nbytes == 0
+                # Parts under names that are not the version's are written again where they were guessed again.
+                assert noted <= again.skipped <= len(names) or again.nbytes == 0
                 skipped.add(noted)
                 written += 1
             else:
@@ -243,14 +246,24 @@ def test_pickles_are_refused_by_name(tmp_path):
     assert imported(place, tmp_path / "root", options=Options(without=frozenset({"pth"})))[0].samples == 1
 
 
-def test_keys_of_two_archives_that_repeat_are_told_apart(tmp_path, contents):
+@pytest.mark.parametrize(("shuffle", "over"), [(True, True), (False, True), (False, False)])
+def test_keys_of_two_archives_that_repeat_are_told_apart(tmp_path, monkeypatch, contents, shuffle, over):
+    """over: the walk is over when the first unit is cut; else units are written under the keys of their archive."""
+    ended = Walk.is_over.fget
+    monkeypatch.setattr(Walk, "is_over", property(lambda self: over and bool(self.walked) and ended(self)))
     for k in range(2):
-        archive(tmp_path / f"place/{k}.tar", [("a.txt", b"%d" % k), (f"b{k}.txt", b"2")])
-    _, root = imported(("webdataset", tmp_path / "place"), tmp_path / "root", shuffle=True)
+        some = [("a.txt", b"%d" % k), (f"b{k}.txt", b"2")]
+        archive(tmp_path / f"place/{k}.tar", [*some, ("c.txt", b"c"), ("c.jpg", b"")] if k else some)
+    done, root = imported(("webdataset", tmp_path / "place"), tmp_path / "root", shuffle=shuffle)
     held = contents(root.open("d"))
-    assert held.keys() == {"0.tar/a", "1.tar/a", "b0", "b1"}
+    assert held.keys() == {"0.tar/a", "1.tar/a", "b0", "b1", "c"}
     assert held["1.tar/a"][0]["txt"] == b"1"
     assert held["1.tar/a"][1]["source_key"] == "a"
+    assert held["c"][0] == {"txt": b"c", "jpg": b""}
+    assert {*root.open("d").manifest["groups"]} == {"media", "jpg"}
+    written = [*(tmp_path / "root").rglob("imported/*.tar")]
+    assert len(written) == (3 if shuffle else 4) + 3 * (not over)
+    assert (done.nbytes, done.skipped) == (5 + 5 * (not over), 0)
 
 
 def test_members_far_apart_are_read_alone(tmp_path, contents):
@@ -276,7 +289,8 @@ def test_a_place_that_is_no_folder_gives_the_same_shards(place, tmp_path, shuffl
         root = loader.Root(tmp_path / f"root-{number}")
         done = import_place(root, place[0], store, "d", shuffle=shuffle, shard_bytes=700)
         assert (done.failures, done.samples) == ([], 62 if place[0] == "webdataset" else 60)
-        shards.append({path.read_bytes() for path in (tmp_path / f"root-{number}").rglob("imported/*.tar")})
+        version = root.open("d")
+        shards.append({root.store.get(row["path"]).data for row in version.parts.shard_rows().to_pylist()})
     assert shards[0] == shards[1]
     assert len(shards[0]) > 3
 

@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,25 +41,29 @@ ui: $(READY) ## Dagster at http://127.0.0.1:3000 over the demo's root
 	@$(BIN)/python -m examples.demo.ui
 
 test: $(READY) ## the fast tests that need nothing but pip: three quarters of all, in less than five minutes
-	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) --hypothesis-profile fast -m 'not slow and not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle and not gpu'
 
 test-python: $(READY) ## the same tests without the C extension, as where no compiler was
 	PENSTOCK_NATIVE=0 $(MAKE) test
 
 test-all: $(READY) ## every test that needs nothing but pip (half an hour of two cores)
-	$(PYTEST) $(PARALLEL) -m 'not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle'
+	$(PYTEST) $(PARALLEL) -m 'not server and not slurm and not ray and not k8s and not ceph and not mutants and not oracle and not gpu'
 
 test-times: $(READY) servers ## measure the tests, and write tests/slow.txt anew
 	rm -rf .test-times && mkdir -p .test-times
-	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle'
+	TEST_TIMES=$(CURDIR)/.test-times $(PYTEST) $(CROWDED) -p tests.times -m 'not ceph and not mutants and not oracle and not gpu'
 	$(BIN)/python tests/times.py .test-times
 
 test-full: $(READY) servers ## the tests that run small in CI (marked at_scale), at their full size
-	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) -m 'at_scale and not ceph and not mutants and not oracle'
+	PENSTOCK_FULL=1 $(PYTEST) $(CROWDED) -m 'at_scale and not ceph and not mutants and not oracle and not gpu'
 
 test-ceph: oracles ## the tests of stores, registered tars and formats in buckets against Ceph, from Debian's packages
 	scripts/install-ceph.sh
 	$(PYTEST) tests/storage tests/oracles tests/penstock/sources tests/assets/ingest -m ceph
+
+test-gpu: $(READY) ## the tests that need an NVIDIA GPU (with torch's build for it in .venv): one is enough
+	$(BIN)/python -c 'import torch; torch.cuda.is_available() or exit(f"torch {torch.__version__} sees no GPU here")'
+	$(PYTEST) tests/run tests/compute tests/assets/featurizers tests/penstock/checkpoints tests/test_training_page.py -m gpu
 
 ORACLES := $(basename $(notdir $(wildcard tests/oracles/*.txt)))
 
@@ -95,7 +99,7 @@ ci: ## everything but nightly's long runs, as .ci/run calls it; of the planted b
 	scripts/timed.sh "environment, peers and servers" $(MAKE) --jobs=2 --output-sync=target setup servers PIP_MORE=--no-compile
 	scripts/timed.sh "check and demo" $(MAKE) --jobs=3 --output-sync=target check demo collected
 	scripts/timed.sh "optional packages" $(PIP) --no-compile --no-build-isolation -e '.[models,frameworks,jax,ray,k8s]' kubernetes-validate
-	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle' --durations=15
+	scripts/timed.sh "tests" $(PYTEST) $(CROWDED) -m 'not ceph and not mutants and not oracle and not gpu' --durations=15
 	scripts/timed.sh "light formats' own libraries" $(MAKE) oracles ORACLES=webdataset
 	scripts/timed.sh "planted bugs of the day" $(PYTEST) $(PARALLEL) --dist load -m mutants --planted-sample 12 tests/test_planted_bugs.py
 

@@ -108,6 +108,8 @@ def run(tmp_path: Path):
             "0",
             "-p",
             "no:cacheprovider",
+            "-m",
+            "not gpu",
             "--tb=line",
             "--assert=plain",
         ]

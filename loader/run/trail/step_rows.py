@@ -104,10 +104,29 @@ def held_per_sample(name: str, values: Any, n_slots: int) -> Any:
 def _as_now(value: Any) -> Any:
     """Return a value that later changes in place do not reach, and that keeps no graph of gradients."""
     if hasattr(value, "detach"):
-        return value.detach().clone()
+        now = value.detach().clone()
+        return _OnGpu(now) if getattr(now, "is_cuda", False) else now
     return (
         value.copy() if isinstance(value, np.ndarray) else list(value) if isinstance(value, list) else value
     )
+
+
+class _OnGpu:
+    """A copy that its stream makes in its turn. The writer is another thread, whose stream waits for no other one."""
+
+    def __init__(self, now: Any) -> None:
+        import torch
+
+        self._now = now
+        self._made = torch.cuda.current_stream(now.device).record_event()
+
+    def fetched(self) -> Any:
+        """Return the copy, once it is made."""
+        self._made.synchronize()
+        return self._now
+
+    def __float__(self) -> float:
+        return float(self.fetched())
 
 
 def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
@@ -163,6 +182,8 @@ def _largest(row: StepRow) -> list[dict[str, Any]]:
 
 
 def _floats(values: Any) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    if isinstance(values, _OnGpu):
+        values = values.fetched()
     if hasattr(values, "detach"):
         values = values.cpu().double().numpy()
     return np.asarray(values, np.float64)

@@ -10,6 +10,8 @@ import threading
 from contextlib import suppress
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import loader
@@ -34,6 +36,13 @@ def train(plan, trail, steps=6, rank=0, world_size=1, seek=0, **options):
             batches.note(loss=batch.step / 2)
             found.append(batch.digest)
     return found
+
+
+def stored_rows(root, run="r"):
+    """The rows of a run's trail as its tables hold them, which need no polars."""
+    keys = sorted(info.key for info in root.store.list(f"trails/{run}/") if info.key.endswith(".parquet"))
+    tables = [pq.read_table(pa.BufferReader(root.store.get(key).data), use_threads=False) for key in keys]
+    return [row for table in tables for row in table.to_pylist()]
 
 
 def test_every_step_is_read_back(memory_root, plan):
@@ -208,23 +217,49 @@ def test_padding_is_no_sample(memory_root, samples):
     assert loader.read_trail(memory_root, "r").starts[0].epochs == 1
 
 
-def test_torch_values_are_those_of_the_moment(memory_root, plan):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torch_values_are_those_of_the_moment(memory_root, plan, device):
     import torch
 
     with loader.Loader(
         plan, 0, 1, workers=0, trail=loader.Trail(memory_root, "r", tensors_every=1)
     ) as batches:
         next(batches)
-        loss = torch.full((), 2.5, requires_grad=True) * 1
-        losses = torch.arange(8, dtype=torch.bfloat16)
+        loss = torch.full((), 2.5, requires_grad=True, device=device) * 1
+        losses = torch.arange(8, dtype=torch.bfloat16, device=device)
         batches.note(loss=loss, per_sample={"loss": losses})
         with torch.no_grad():
             loss.zero_()
             losses.zero_()
-    (row,) = loader.read_trail(memory_root, "r").steps.to_dicts()
+    (row,) = stored_rows(memory_root)
     assert row["note.loss"] == 2.5
     assert row["largest"][0] == {"note": "loss", "slot": 7, "value": 7.0}
     assert row["crc.x.npy"] is not None
+
+
+@pytest.mark.gpu
+def test_notes_of_any_stream_are_waited_for_by_the_writer_alone(memory_root, plan):
+    """The stream is half a second behind its notes when the writer takes them."""
+    import torch
+
+    stream, moved = torch.cuda.Stream(), []
+    with torch.cuda.stream(stream):  # what is done for the first time would wait
+        (torch.zeros(8, dtype=torch.int64, device="cuda") * 1.0 + 99).sum().item()
+    with loader.Loader(plan, 0, 1, workers=0, steps=3, trail=loader.Trail(memory_root, "r")) as batches:
+        for batch in batches:
+            moved.append(batch.to("cuda"))
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(300_000_000)
+                losses = moved[-1]["cls"] * 1.0 + batch.step
+                batches.note(loss=losses.sum(), per_sample={"loss": losses})
+            assert not stream.query(), "the training waited"
+    rows = stored_rows(memory_root)
+    assert len(rows) == 3
+    for row in rows:
+        numbers = [int(key[-3:]) + row["step"] for _, key in plan.batch_ids(row["step"])]
+        assert row["note.loss"] == sum(numbers)
+        assert {one["slot"]: one["value"] for one in row["largest"]} == dict(enumerate(numbers))
 
 
 def test_notes_that_cannot_be_are_refused(memory_root, plan):

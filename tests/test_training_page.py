@@ -96,9 +96,25 @@ def test_a_script_goes_on_where_it_stopped(place: Path, do: Any, name: str) -> N
         assert (done.codes, done.took) == ([0], expected(steps)), done.errors
 
 
-def test_ranks_under_torchrun_may_change_in_number(place: Path, do: Any, scripts: Any) -> None:
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def test_ranks_under_torchrun_may_change_in_number(
+    place: Path, do: Any, scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # each rank would take a GPU of its own
     Path("train.py").write_text(SCRIPTS["ddp"])
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    assert scripts.took(launched("ignore", *torchrun, "2", "train.py", "4")) == expected(range(4))
+    assert scripts.took(launched("ignore", *TORCHRUN, "2", "train.py", "4")) == expected(range(4))
     done = do(place / "train.py", 7, folder=place, world_size=3)
     assert (done.codes, done.took) == ([0, 0, 0], expected(range(4, 7))), done.errors
+
+
+@pytest.mark.gpu
+def test_a_rank_under_torchrun_trains_on_its_gpu(place: Path, scripts: Any) -> None:
+    end = "distributed.destroy_process_group()"
+    told = f"print('on', distributed.get_backend(), next(model.parameters()).device)\n{end}"
+    Path("train.py").write_text(SCRIPTS["ddp"].replace(end, told))
+    for steps in (range(4), range(4, 7)):
+        out = launched("ignore", *TORCHRUN, "1", "train.py", str(steps.stop))
+        assert scripts.took(out) == expected(steps)
+        assert "on nccl cuda:0\n" in out

@@ -25,6 +25,7 @@ from penstock.compute.engines.local_engine import LocalEngine
 from penstock.compute.job import MAX_STARTS, Head, Job, JobFolder, Start, StoredOutcome, job_ids
 from penstock.compute.plain import to_json
 from penstock.compute.pool import LocalCompute
+from penstock.compute.pool.gpus import visible_gpus
 from penstock.compute.runner import FINAL
 from penstock.compute.runner_process import open_runner, parser
 from penstock.compute.work import Work, work_at
@@ -83,6 +84,14 @@ def test_a_runner_has_a_worker_for_each_gpu_that_it_sees(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     job = replace(job_in(tmp_path / "none"), work=ON_GPUS)
     assert {one.value.place for one in done_by(job, numbers(2), LOCAL)} == {"cpu"}
+
+
+@pytest.mark.gpu
+def test_a_runner_has_a_worker_for_each_gpu_of_its_machine(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    there = visible_gpus()
+    assert there
+    assert_a_gpu_has_a_worker(tmp_path, replace(LOCAL, slot=replace(LOCAL.slot, cpus=4)), set(there))
 
 
 def test_a_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):

@@ -41,13 +41,16 @@ def took(out):
 
 @contextlib.contextmanager
 def started(forks, *modules):
-    """do(script, *arguments, folder, world_size=1, warn="ignore") -> Done. modules: what is imported before."""
+    """do(script, *arguments, folder, world_size=1, warn="ignore", gpus="") -> Done. modules: what is imported before;
+    gpus: the GPUs that the script sees, as CUDA names them."""
     from torch.distributed import TCPStore
 
     with forks.processes(__file__, *modules) as processes:
 
-        def do(script, *arguments, folder, world_size=1, warn="ignore"):
-            environments = [{"PYTHONPATH": str(ROOT)} for _ in range(world_size)]
+        def do(script, *arguments, folder, world_size=1, warn="ignore", gpus=""):
+            environments = [
+                {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": gpus} for _ in range(world_size)
+            ]
             if world_size > 1:
                 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
                 for rank, environment in enumerate(environments):
@@ -90,5 +93,7 @@ def run(script, arguments, folder, environment, told, warn):
 
 if __name__ == "<run_path>":
     warnings.simplefilter("ignore")
+    # Its forks could use no GPU once this process has asked CUDA, and not the driver, how many there are.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for name in sys.argv[1:]:
         importlib.import_module(name)

@@ -16,9 +16,9 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 import loader
 
-url, folder, way, first, stop = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+url, folder, way, device, first, stop = *sys.argv[1:5], int(sys.argv[5]), int(sys.argv[6])
 whole = DataLoaderConfiguration(dispatch_batches=False, use_stateful_dataloader=True)
-accelerator = Accelerator(cpu=True, dataloader_config=None if way == "default" else whole)
+accelerator = Accelerator(cpu=device == "cpu", dataloader_config=None if way == "default" else whole)
 plan = loader.plan({"photos": loader.Root(url).open("photos@1")}, seed=8, global_batch=6)
 here = (accelerator.process_index, accelerator.num_processes)
 if way == "loader":
@@ -33,6 +33,7 @@ if first:
     accelerator.load_state(folder)
 for batch in batches:
     batch = batch.to(accelerator.device, non_blocking=True)
+    assert batch["cls"].device.type == batch.mask.device.type == device
     print(f"took {batch.step} {batch.digest}\\n", end="", flush=True)
     accelerator.backward(model(batch["cls"].float()[:, None]).mean() * batch.weight)
     optimizer.step()
@@ -66,13 +67,14 @@ def do(shared):
 
 @pytest.fixture
 def train(root, tmp_path, do):
-    """train(processes, way, first, stop) -> what became of the processes."""
+    """train(processes, way, first, stop, device="cpu") -> what became of the processes."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 
-    def trained(processes, way, first, stop):
-        arguments = (root.url, tmp_path / "saved", way, first, stop)
-        return do(script, *arguments, folder=tmp_path, world_size=processes)
+    def trained(processes, way, first, stop, device="cpu"):
+        arguments = (root.url, tmp_path / "saved", way, device, first, stop)
+        gpus = "0" if device == "cuda" else ""
+        return do(script, *arguments, folder=tmp_path, world_size=processes, gpus=gpus)
 
     return trained
 
@@ -84,10 +86,18 @@ def test_a_registered_loader_is_saved_with_two_processes_and_resumed_with_one(tr
     assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
 
 
-def test_a_prepared_dataloader_of_one_process(train, wanted):
-    done = train(1, "prepared", 0, SAVED)
+@pytest.mark.parametrize(
+    ("way", "device"),
+    [
+        ("prepared", "cpu"),
+        pytest.param("prepared", "cuda", marks=pytest.mark.gpu),
+        pytest.param("loader", "cuda", marks=pytest.mark.gpu),
+    ],
+)
+def test_one_process_is_saved_and_resumed(train, wanted, way, device):
+    done = train(1, way, 0, SAVED, device)
     assert (done.codes, done.took) == ([0], wanted[:SAVED]), done.errors
-    done = train(1, "prepared", SAVED, 0)
+    done = train(1, way, SAVED, 0, device)
     assert (done.codes, done.took) == ([0], wanted[SAVED:]), done.errors
 
 

@@ -49,6 +49,7 @@ def module(crash_at=None):
 
         def training_step(self, batch, batch_idx):
             assert isinstance(batch, loader.Batch)
+            assert batch["cls"].device == batch.mask.device == self.device
             if batch.step == crash_at:
                 raise Crash
             self.seen.append((batch.step, batch.digest))
@@ -60,19 +61,20 @@ def module(crash_at=None):
     return Module()
 
 
-def fit(folder, batches, *, crash_at=None, checkpoint=None):
+def fit(folder, batches, *, crash_at=None, checkpoint=None, accelerator="cpu"):
     """The (step, digest) that training_step finished."""
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     keep = ModelCheckpoint(folder, every_n_train_steps=EVERY, save_top_k=-1, filename="{step}")
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, logger=False, callbacks=[keep], default_root_dir=folder,
+        accelerator=accelerator, devices=1, max_epochs=1, logger=False, callbacks=[keep], default_root_dir=folder,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     model = module(crash_at)
     try:
         trainer.fit(model, batches, ckpt_path=checkpoint)
+        assert trainer.strategy.root_device.type == ("cuda" if accelerator == "gpu" else "cpu")
     except Crash:
         assert crash_at is not None
     return model.seen
@@ -94,16 +96,23 @@ def in_workers(plan):
     )
 
 
-@pytest.mark.parametrize("made", [as_dataset, as_loader, in_workers])
-def test_its_own_checkpoint_restores_the_position(plan, wanted, tmp_path, made):
-    assert fit(tmp_path / "whole", made(plan)) == wanted
-    crashed = fit(tmp_path / "crashed", made(plan), crash_at=5)
+@pytest.mark.parametrize(
+    ("made", "accelerator"),
+    [
+        *((made, "cpu") for made in (as_dataset, as_loader, in_workers)),
+        *(pytest.param(made, "gpu", marks=pytest.mark.gpu) for made in (as_dataset, as_loader)),
+    ],
+)
+def test_its_own_checkpoint_restores_the_position(plan, wanted, tmp_path, made, accelerator):
+    on = {"accelerator": accelerator}
+    assert fit(tmp_path / "whole", made(plan), **on) == wanted
+    crashed = fit(tmp_path / "crashed", made(plan), crash_at=5, **on)
     assert crashed == wanted[:5]
     for step in (2, 4):
         checkpoint = tmp_path / "crashed" / f"step={step}.ckpt"
-        assert fit(tmp_path / str(step), made(plan), checkpoint=checkpoint) == wanted[step:]
+        assert fit(tmp_path / str(step), made(plan), checkpoint=checkpoint, **on) == wanted[step:]
     again = tmp_path / "2" / "step=6.ckpt"
-    assert fit(tmp_path / "again", made(plan), checkpoint=again) == wanted[6:]
+    assert fit(tmp_path / "again", made(plan), checkpoint=again, **on) == wanted[6:]
 
 
 TRAIN = """

@@ -68,6 +68,25 @@ def test_the_loaders_batches_in_order(plan, wanted, workers, forkserver):
     )
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataloader_pins_whole_batches(plan, wanted, workers, forkserver):
+    got = list(
+        DataLoader(
+            loader.torch_dataset(plan, 1, 2, steps=STEPS),
+            batch_size=None,
+            num_workers=workers,
+            multiprocessing_context=forkserver if workers else None,
+            pin_memory=True,
+        )
+    )
+    check(got, wanted)
+    for batch, same in zip(got, wanted, strict=True):
+        assert batch.mask.is_pinned()
+        assert batch["cls"].is_pinned()
+        assert torch.equal(batch.to("cuda", non_blocking=True)["cls"].cpu(), same["cls"])
+
+
 def test_resuming_after_the_last_batch_used(plan, wanted, forkserver):
     dataset = loader.torch_dataset(plan, 1, 2, steps=STEPS)
     for batch in DataLoader(dataset, batch_size=None):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ import pytest
 from loader.errors import InvalidRuntime, Unpicklable
 from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.environment import worker_environment
+from penstock.compute.pool.gpus import visible_gpus
 from penstock.compute.pool.local import AHEAD_BYTES, AHEAD_UNITS
 from penstock.compute.pool.pool import Pool, Task
 
@@ -227,6 +229,37 @@ def test_a_workers_products_have_one_thread_unless_more_are_asked_for(
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
     (outcome,) = engine.map(units.threads_for_products, [500], timeout_s=TIMEOUT_S)
     assert outcome.value == int(asked or 1) - 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("named_by", ["number", "uuid"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_worker_sees_its_gpu_alone_and_gives_its_memory_back(units, monkeypatch, named_by, killed) -> None:
+    import torch
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    number, uuid = visible_gpus()[0], str(torch.cuda.get_device_properties(0).uuid)
+    share = {"number": number, "uuid": f"GPU-{uuid}"}[named_by]
+
+    def used() -> int:
+        free, total = torch.cuda.mem_get_info(0)
+        return total - free
+
+    before, engine = used(), LocalCompute(2)
+    try:
+        given = {"timeout_s": TIMEOUT_S, "gpus": [share]}
+        first, second = (one.value for one in engine.map(units.hold_on_gpu, [2 << 30] * 2, **given))
+        assert first == second, "one worker"
+        assert first[:4] == ["cuda:0", share, 1, uuid]
+        assert used() - before > 4 << 30
+        if killed:
+            os.kill(first[4], signal.SIGKILL)
+    finally:
+        engine.close()
+    deadline = time.monotonic() + 30
+    while used() - before > 64 << 20:
+        assert time.monotonic() < deadline
+        os.sched_yield()
 
 
 def test_a_gpu_has_one_unit_and_one_worker_at_a_time(units) -> None:

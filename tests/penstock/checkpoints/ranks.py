@@ -10,7 +10,11 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
+
+# Ranks are forks: they could use no GPU once this process has asked CUDA, and not the driver, how many there are.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import torch
 import torch._dynamo  # optimizers import it on first use, for a second of every rank
@@ -49,9 +53,9 @@ class Transformer(nn.Module):
 def made(request):
     """(model, optimizer), the model's weights drawn from the request's seed; sharded where there are ranks."""
     torch.manual_seed(request["seed"])
-    model = Transformer(*SIZES[request.get("size", "small")])
+    model = Transformer(*SIZES[request.get("size", "small")]).to(request["device"])
     if distributed.is_initialized():
-        mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+        mesh = init_device_mesh(request["device"], (distributed.get_world_size(),))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -64,7 +68,8 @@ def train(model, optimizer, steps, seed=0):
     draw = torch.Generator().manual_seed(seed * 100 + rank)
     for _ in range(steps):
         optimizer.zero_grad()
-        model(torch.randint(0, 1000, (2, 8), generator=draw)).backward()
+        words = torch.randint(0, 1000, (2, 8), generator=draw)
+        model(words.to(model.seen.device)).backward()
         optimizer.step()
         model.seen += 1
 
@@ -79,7 +84,7 @@ def digests(model, optimizer):
                 visit(f"{name}/{key}", item)
         elif isinstance(value, torch.Tensor):
             whole = value.full_tensor() if isinstance(value, DTensor) else value
-            data = whole.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            data = whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             found[name] = f"{list(whole.shape)} {crc32c(data.data):08x}"
         else:
             found[name] = repr(value)
@@ -138,11 +143,15 @@ def as_rank(request, rank, meet, answer):
     """One rank, from its birth to its end."""
     torch.set_num_threads(1)
     try:
-        world = request["world"]
-        if world > 1:
-            distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=world)
+        world, device = request["world"], torch.device(request.setdefault("device", "cpu"))
+        if device.type == "cuda":
+            torch.cuda.set_device(rank)
+            warnings.simplefilter("default")  # torch gives advice about GPUs that no test is about
+        if world > 1 or device.type == "cuda":
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            distributed.init_process_group(backend, init_method=f"file://{meet}", rank=rank, world_size=world)
         answer.write_text(json.dumps(globals()[request["do"]](request, rank)))
-        if world > 1:
+        if distributed.is_initialized():
             distributed.destroy_process_group()
         code = 0
     except Exception as error:  # noqa: BLE001 - it is this rank's answer

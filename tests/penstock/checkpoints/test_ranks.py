@@ -29,6 +29,16 @@ def test_saved_at_two_ranks_it_is_the_same_bits_at_any_number(ranks, saved, worl
         assert one["said"]["digests"] == expected
 
 
+@pytest.mark.gpu
+def test_saved_under_nccl_beside_a_training_it_is_the_same_bits_on_a_cpu(ranks, tmp_path):
+    place = str(tmp_path / "root")
+    expected = ranks(1, "save", url=place, step=10, after=3, device="cuda", **SMALL)
+    assert len([name for name in expected if name.startswith("/optimizer/state")]) > 30
+    for device in ("cpu", "cuda"):
+        found = ranks(1, "load", url=place, device=device, **OTHER)
+        assert (found["step"], found["digests"]) == (10, expected)
+
+
 def test_each_rank_writes_its_own_parts_and_none_is_larger(saved):
     found = marker.read(open_store(saved[0]), "run", 10)
     assert found.world_size == 2

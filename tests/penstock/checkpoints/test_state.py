@@ -7,6 +7,7 @@ import queue
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed, nn
@@ -101,6 +102,45 @@ def test_torchs_own_save_async_save_and_load_take_the_writer_and_the_reader(tmp_
     assert same(whole["typed"], kinds()["typed"])
     with pytest.raises(InvalidRuntime, match="step 3"):
         dcp.save(kinds(), storage_writer=checkpoints.writer(3), checkpoint_id="somewhere")
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_gpu_goes_on_bit_by_bit(tmp_path):
+    """From a checkpoint that was saved beside it: every loss and every batch are those of a training without a stop."""
+    root, draw = loader.Root(tmp_path / "data"), np.random.default_rng(0)
+    with root.write("points") as writer:
+        for number in range(40):
+            writer.add(f"{number:03d}", {"x.npy": draw.normal(size=32).astype(np.float32), "cls": number % 3})
+    plan = loader.plan({"points": root.open("points@1")}, seed=7, global_batch=8)
+
+    def trained(run, stop, seed=0):
+        """(step, digest, bytes of the inputs, loss) of each step up to `stop`."""
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3)).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        state, found = {"train": TrainingState(model, optimizer)}, []
+        with (
+            loader.Loader(plan, 0, 1, steps=stop) as batches,
+            Checkpoints(tmp_path / "kept", run) as checkpoints,
+        ):
+            checkpoints.load(state, batches)
+            for batch in batches:
+                batch = batch.to("cuda", non_blocking=True)
+                loss = nn.functional.cross_entropy(model(batch["x.npy"]), batch["cls"])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append((batch.step, batch.digest, batch["x.npy"].cpu().numpy().tobytes(), loss.item()))
+                if batches.step % 5 == 0:
+                    checkpoints.save(batches.step, state, batches, wait=False)
+        return found
+
+    whole = trained("whole", 12)
+    assert len({loss for *_, loss in whole}) == 12
+    assert trained("cut", 8) == whole[:8]
+    assert trained("cut", 12, seed=1) == whole[5:], (
+        "goes on from step 5, with the weights and moments of then"
+    )
 
 
 class Custom:

@@ -289,14 +289,15 @@ def test_the_length_is_that_of_the_whole_run(photos):
         len(loader.torch_dataset(plan, 0, 1))
 
 
-def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos):
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos, device):
     plan = plan_of(photos.select("cls", "x.npy", "ragged.npy", "txt"))
     with loader.Loader(plan, 0, 1, steps=1) as batches:
         (batch,) = batches
-    moved = batch.to("meta", non_blocking=True)
+    moved = batch.to(device, non_blocking=True)
     assert isinstance(moved, loader.Batch)
-    assert {moved["cls"].device.type, moved["x.npy"].device.type, moved.mask.device.type} == {"meta"}
-    assert {item.device.type for item in moved["ragged.npy"]} == {"meta"}
+    assert {moved["cls"].device.type, moved["x.npy"].device.type, moved.mask.device.type} == {device}
+    assert {item.device.type for item in moved["ragged.npy"]} == {device}
     assert moved["txt"] == batch["txt"]
     assert (moved.step, moved.ids, moved.digest, moved.weight, moved.nbytes, moved.wait_s) == (
         batch.step, batch.ids, batch.digest, batch.weight, batch.nbytes, batch.wait_s
@@ -304,7 +305,7 @@ def test_a_batch_moves_to_a_device_with_its_tensors_alone(photos):
     assert batch["cls"].device.type == batch.mask.device.type == "cpu"  # the batch itself stays where it is
     with loader.Loader(plan, 0, 1, steps=1, framework="numpy") as batches:
         (arrays,) = batches
-    assert isinstance(arrays.to("meta")["cls"], np.ndarray)
+    assert isinstance(arrays.to(device)["cls"], np.ndarray)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -331,12 +332,13 @@ def test_masked_epochs_end_in_padding(photos, workers):
     assert len(loader.explain(plan, 4)) == 3
 
 
-def test_a_batch_prints_shapes_and_dtypes_and_no_values():
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_a_batch_prints_shapes_and_dtypes_and_no_values(device):
     fields = {
         "jpg": [b"bytes"] * 3,
         "cls": np.zeros(3, np.int64),
         "image": torch.zeros(3, 2, 4),
-        "far": torch.zeros(3, 2, device="meta"),
+        "far": torch.zeros(3, 2, device=device),
         "ragged": [np.zeros((2, n, 3), np.uint8) for n in range(3)],
         "ranks": [torch.zeros(1), torch.zeros(1, 2), torch.zeros(2)],
         "mixed": [None, "text", np.zeros(2)],
@@ -344,7 +346,7 @@ def test_a_batch_prints_shapes_and_dtypes_and_no_values():
     }
     batch = Batch(step=12, ids=[("s", "a")] * 3, mask=np.ones(3, bool), weight=1.0, digest=1, fields=fields)
     columns = (
-        "jpg: list of 3 bytes, cls: int64 [3], image: float32 [3, 2, 4], far: float32 [3, 2] on meta, "
+        f"jpg: list of 3 bytes, cls: int64 [3], image: float32 [3, 2, 4], far: float32 [3, 2] on {device}, "
         "ragged: list of 3 uint8 [2, *, 3], ranks: list of 3 float32, mixed: list of 3 NoneType or str or float64, "
         "none: list of 0"
     )

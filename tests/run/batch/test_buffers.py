@@ -192,3 +192,42 @@ def test_batches_that_are_held_never_change(tmp_path, framework, workers):
         assert len(places) < 61, "no memory was used again"
         del held, ids, kept, rows
         gc.collect()
+
+
+TURN = 20_000_000
+"""Cycles that a GPU is kept busy before each copy: some 10 ms."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pinned", [False, True], ids=["pageable", "pinned"])
+def test_a_batch_on_its_way_to_a_gpu_never_changes(tmp_path, pinned, workers):
+    """The GPU is behind, and the batch is let go of at once: its memory may hold a later one before the copy begins."""
+    root = loader.Root(str(tmp_path / "root"))
+    with root.write("arrays") as writer:
+        for i in range(40):
+            ragged = np.full(1 + i % 3, i, np.uint8)
+            writer.add(f"{i:03d}", {"x.npy": np.full((64, 64), i, np.int32), "ragged.npy": ragged})
+    plan = loader.plan({"arrays": root.open("arrays@1")}, seed=2, global_batch=4)
+    places, moved, stream, not_waited = set(), [], torch.cuda.current_stream(), 0
+    with loader.Loader(plan, 0, 1, workers=workers, prefetch=0, steps=60) as batches:
+        for batch in batches:
+            places.add(batch["x.npy"].data_ptr())
+            if pinned:
+                batch.pin_memory()
+                tensors = [batch.mask, batch["x.npy"], *batch["ragged.npy"]]
+                assert all(tensor.is_pinned() for tensor in tensors)
+                del tensors
+            torch.cuda._sleep(TURN)
+            moved.append(batch.to("cuda", non_blocking=True))
+            not_waited += not stream.query()
+    del batch
+    assert len(places) < 60, "no memory was used again"
+    assert not pinned or not_waited > 30
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=60) as wanted:
+        for batch, same in zip(moved, wanted, strict=True):
+            assert (batch.ids, batch.digest) == (same.ids, same.digest)
+            columns = [(batch.mask, same.mask), (batch["x.npy"], same["x.npy"])]
+            for tensor, array in (*columns, *zip(batch["ragged.npy"], same["ragged.npy"], strict=True)):
+                assert str(tensor.device) == "cuda:0"
+                assert tensor.cpu().numpy().tobytes() == array.tobytes()

@@ -19,6 +19,10 @@ from loader.errors import ModelFailed
 Run = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 WIDTH = 48
+ON_BOTH = pytest.mark.parametrize(
+    ("place", "least"), [("cpu", 2), pytest.param("cuda:0", 8, marks=pytest.mark.gpu)]
+)
+"""Where models run, and the rows of the smallest batch there."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,11 +41,16 @@ def rows_of(n: int, seed: int = 0, width: int = WIDTH) -> list[Row]:
 
 
 def batches(
-    run: Run, *, batch_size: int = 1, max_batch_size: int = 1, memory_bytes: int = 1 << 40
+    run: Run,
+    *,
+    batch_size: int = 1,
+    max_batch_size: int = 1,
+    memory_bytes: int = 1 << 40,
+    place: str = "cpu",
 ) -> Batches:
     return Batches(
         run,
-        place="cpu",
+        place=place,
         dtype=torch.float32,
         batch_size=batch_size,
         max_batch_size=max_batch_size,
@@ -50,9 +59,9 @@ def batches(
 
 
 @cache
-def bits_alone(run: Run, batch_size: int) -> list[bytes]:
+def bits_alone(run: Run, batch_size: int, place: str = "cpu") -> list[bytes]:
     """Of 40 rows, each by itself."""
-    alone = batches(run, batch_size=batch_size)
+    alone = batches(run, batch_size=batch_size, place=place)
     return [bits(alone.results([row]))[0] for row in rows_of(40)]
 
 
@@ -65,7 +74,7 @@ MATRIX = torch.from_numpy(np.random.default_rng(1).normal(size=(WIDTH, 32)).asty
 
 def product(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """One row goes through another kernel than several: on most CPUs with other last bits."""
-    return {"y": batch["x"] @ MATRIX}
+    return {"y": batch["x"] @ MATRIX.to(batch["x"].device)}
 
 
 def each_alone(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -87,6 +96,7 @@ class Limited:
         return self.run(batch)
 
 
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 40),
@@ -95,15 +105,14 @@ class Limited:
     cuts=st.lists(st.integers(0, 40), max_size=4),
 )
 def test_a_row_has_the_same_bits_in_any_batch(
-    n: int, batch_size: int, max_batch_size: int, cuts: list[int]
+    place: str, n: int, batch_size: int, max_batch_size: int, cuts: list[int]
 ) -> None:
     every = rows_of(n)
+    sizes = {"batch_size": batch_size, "max_batch_size": max_batch_size}
     for run in (product, each_alone):
-        alone = bits_alone(run, batch_size)[:n]
-        assert (
-            bits(batches(run, batch_size=batch_size, max_batch_size=max_batch_size).results(every)) == alone
-        )
-        grown = batches(run, batch_size=batch_size, max_batch_size=max_batch_size)
+        alone = bits_alone(run, batch_size, place)[:n]
+        assert bits(batches(run, **sizes, place=place).results(every)) == alone
+        grown = batches(run, **sizes, place=place)
         bounds = [0, *sorted(min(cut, n) for cut in cuts), n]
         pieces = [every[start:stop] for start, stop in pairwise(bounds)]
         assert [bit for piece in pieces for bit in bits(grown.results(piece))] == alone
@@ -165,6 +174,40 @@ def test_batches_are_halved_when_memory_runs_out_and_that_is_remembered(limit: i
     assert set(model.sizes) == {2}
 
 
+def one_more(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """64 MiB of memory a row. The mean of ones is exact in any order."""
+    x = batch["x"]
+    return {"y": x + torch.ones(len(x), 16 << 20, device=x.device).mean(dim=1, keepdim=True)}
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_runs_out_of_memory_gets_half_of_the_rows() -> None:
+    """Of 3 GiB: 64 rows take more, 32 do not."""
+    whole = torch.cuda.get_device_properties(0).total_memory
+    every = rows_of(256)
+    wanted = bits(batches(one_more, batch_size=8, place="cuda:0").results(every))
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((3 << 30) / whole)
+    try:
+        grown = batches(one_more, batch_size=8, max_batch_size=256, place="cuda:0")
+        assert bits(grown.results(every)) == wanted
+        (fit,) = grown.fits.values()
+        assert (fit.ceiling, max(fit.same), fit.other) == (32, 32, set())
+        torch.cuda.empty_cache()
+        held = torch.empty(
+            6 << 28, dtype=torch.uint8, device="cuda"
+        )  # as another model of this process would
+        assert bits(grown.results(every)) == wanted
+        assert fit.ceiling == 16
+        more = torch.empty(5 << 28, dtype=torch.uint8, device="cuda")
+        with pytest.raises(ModelFailed, match=r"8 rows of x \(48,\) does not fit into the memory of cuda:0"):
+            grown.results(every)
+        del held, more
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+
+
 def test_the_smallest_batch_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(
         ModelFailed, match=r"a batch of 4 rows of x \(48,\) does not fit into the memory of cpu"
@@ -180,17 +223,20 @@ def test_an_error_of_the_model_is_not_taken_for_a_lack_of_memory() -> None:
         batches(broken).results(rows_of(1))
 
 
-def test_the_first_batch_says_what_the_memory_holds() -> None:
+@ON_BOTH
+def test_the_first_batch_says_what_the_memory_holds(place: str, least: int) -> None:
     def hungry(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         x = batch["x"]
         # 40 MiB a row: of less the allocator may have some left that an earlier test gave back.
-        return {"y": x + torch.ones(len(x), 10 << 20).sum(dim=1, keepdim=True)}
+        return {"y": x + torch.ones(len(x), 10 << 20, device=x.device).sum(dim=1, keepdim=True)}
 
-    grown = batches(hungry, batch_size=2, max_batch_size=64, memory_bytes=360 << 20)
-    grown.results(rows_of(2))
+    grown = batches(
+        hungry, batch_size=least, max_batch_size=32 * least, memory_bytes=least * (180 << 20), place=place
+    )
+    grown.results(rows_of(least))
     (fit,) = grown.fits.values()
     assert 35 << 20 <= fit.row_bytes <= 50 << 20
-    assert fit.ceiling == 8
+    assert fit.ceiling == 4 * least
 
 
 def test_shapes_are_known_apart() -> None:
@@ -231,14 +277,18 @@ def test_a_result_without_an_axis_of_rows_is_refused() -> None:
         batches(lambda batch: {"y": batch["x"].sum()}, batch_size=2).results(rows_of(2))
 
 
-def test_floats_have_the_model_s_dtype_and_come_back_exactly() -> None:
+@ON_BOTH
+def test_floats_have_the_model_s_dtype_and_come_back_exactly(place: str, least: int) -> None:
     seen = {}
 
     def run(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         seen.update({name: value.dtype for name, value in batch.items()})
+        assert {str(value.device) for value in batch.values()} == {place}
         return {"half": batch["x"] * 2, "whole": batch["n"] + 1}
 
-    half = Batches(run, place="cpu", dtype=torch.bfloat16, batch_size=1, max_batch_size=1, memory_bytes=0)
+    half = Batches(
+        run, place=place, dtype=torch.bfloat16, batch_size=least, max_batch_size=least, memory_bytes=0
+    )
     (row,) = half.results([{"x": np.array([1.5, -3], np.float32), "n": np.array([7], np.uint8)}])
     assert seen == {"x": torch.bfloat16, "n": torch.uint8}
     assert (row["half"].dtype, row["half"].tolist()) == (np.float32, [3, -6])

@@ -26,6 +26,25 @@ def test_the_driver_and_torch_agree() -> None:
     assert device_at("auto", "") == ("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    there = n_gpus()
+    assert there == torch.cuda.device_count() > 0
+    assert visible_gpus() == gpus_for("auto") == gpus_for("cuda") == tuple(map(str, range(there)))
+    assert gpus_for("cuda:0") == ("0",)
+    assert gpus_for(f"cuda:{there}") == ()
+    assert device_at("auto", "") == device_at("cuda", "") == "cuda:0"
+    check_device("cuda:0")
+    with pytest.raises(ModelFailed, match=rf"no device cuda:{there} here: torch .* sees {there} GPUs"):
+        check_device(f"cuda:{there}")
+    free, _ = torch.cuda.mem_get_info(0)
+    assert budget_bytes("cuda:0") == pytest.approx(0.8 * free, rel=0.05)
+    with pytest.raises(torch.OutOfMemoryError) as refused:
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    assert is_out_of_memory(refused.value)
+
+
 def test_a_device_is_settled_where_samples_are_computed() -> None:
     assert device_at("cpu", "cuda:0") == "cpu"
     assert device_at("auto", "cpu") == "cpu"
@@ -91,13 +110,14 @@ def test_memory_that_ran_out_is_recognised() -> None:
     assert budget_bytes("cpu") == 1 << 30
 
 
-def test_memory_is_measured_at_its_peak() -> None:
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_memory_is_measured_at_its_peak(place: str) -> None:
     def work() -> int:
-        big = torch.ones(384 << 20, dtype=torch.uint8)
+        big = torch.ones(384 << 20, dtype=torch.uint8, device=place)
         big = torch.cat([big[: 64 << 20], big[: 64 << 20]])  # 384 and 128 MiB at once, 128 in the end
         return len(big)
 
-    value, taken = measured_bytes("cpu", work)
+    value, taken = measured_bytes(place, work)
     assert value == 128 << 20
     # A process of many tests lets go of some MiB in between.
     assert 480 << 20 <= taken <= 540 << 20

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import loader
+from assets.features.compute import compute_part, gpus_of
+from assets.features.store import model_here
 from assets.featurizers import Features
 from assets.featurizers import make as featurizer
 from assets.featurizers.models import MODELS, ModelFeaturizer, cropped
@@ -20,6 +23,7 @@ from assets.featurizers.models.pictures import spread, whole_blocks
 from assets.media.unit import Unusable
 from loader.errors import InvalidWeights
 from loader.modalities import encode
+from penstock.compute.pool import LocalCompute
 
 Models = Mapping[str, Mapping[str, Any]]
 Samples = Mapping[str, list[Mapping[str, bytes]]]
@@ -45,10 +49,18 @@ def stored(made: Features | Unusable) -> object:
     return {name: bytes(encode(name, value)) for name, value in made.fields.items()}, dict(made.columns)
 
 
+ON_A_GPU = [
+    {"device": "cuda"},
+    {"device": "cuda", "dtype": "bfloat16", "batch_size": 2},
+    {"device": "cuda:0", "dtype": "float16"},
+]
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "how",
     [
+        *(pytest.param(how, marks=pytest.mark.gpu) for how in ON_A_GPU),
         {},
         {"batch_size": 4},
         {"batch_size": 2, "max_batch_size": 8},
@@ -70,6 +82,41 @@ def test_a_sample_gets_the_same_in_any_company(
     assert [stored(made) for made in one.features("image", some)] == [
         alone[place] for place in (7, 7, 2, 0, 7)
     ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_workers_on_a_gpu_make_the_bits_of_each_sample_by_itself(
+    models: Models, name: str, dtype: str, pictures: list[Sample], tmp_path: Path
+) -> None:
+    """In batches that may grow: most of the 80 samples are of one size. The device is the workers' to find."""
+    import torch
+
+    auto, stated = (pinned(model(models, name, device=device, dtype=dtype)) for device in ("auto", "cuda:0"))
+    assert (auto.batch_size, stated.batch_size) == (0, 8)
+    assert gpus_of(auto)[:1] == gpus_of(stated) != ()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    few = [stored(stated("image", sample)) for sample in pictures]
+    assert torch.cuda.max_memory_allocated() > before, "nothing was computed on it"
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+        samples = [(f"{n:03d}", pictures[(0 if n % 8 else n) % len(pictures)]) for n in range(80)]
+        part = loader.write_part(root, root.begin("photos"), samples)
+        wanted = {key: few[pictures.index(sample)] for key, sample in samples}
+        compute = LocalCompute(workers=2)
+        try:
+            assert model_here(compute, auto, 600) == {
+                "device": "cuda",
+                "batch_size": 8,
+                "torch": str(torch.__version__),
+                "processor": torch.cuda.get_device_name(0),
+            }
+            rows = list(compute_part(root.store, compute, auto, "image", part, 600))
+        finally:
+            compute.close()
+    assert {row.key: row.features and stored(row.features) for row in rows} == wanted
 
 
 def test_a_bad_sample_costs_only_itself(models: Models, pictures: list[Sample]) -> None:

@@ -41,6 +41,19 @@ def on_gpu(seconds):
     return [*map(os.environ.get, (VISIBLE, PLACE)), os.getpid(), begun, time.monotonic()]
 
 
+_on_gpu = []
+
+
+def hold_on_gpu(nbytes):
+    """Takes memory of its GPU, which this process keeps. Its place, what it sees of the GPUs, and its process."""
+    import torch
+
+    _on_gpu.append(torch.ones(nbytes, dtype=torch.uint8, device=os.environ[PLACE]))
+    torch.cuda.synchronize()
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    return [os.environ[PLACE], os.environ[VISIBLE], torch.cuda.device_count(), uuid, os.getpid()]
+
+
 def grow(items):
     items.append("grown")
     return items

@@ -206,7 +206,7 @@ def _imports(
     gc.collect()
     gc.freeze()  # `penstock import` has not imported what these benchmarks have
     for shuffle, goal in ((False, 0.9), (True, 0.45)):
-        ratio, rate, busy = [], [], []
+        ratio, rate, theirs, busy = [], [], [], []
         for number in range(rounds):
             before_each(place)
             copied = synced(out, lambda: subprocess.run(["cp", "-r", str(place), str(out)], check=True))
@@ -216,6 +216,7 @@ def _imports(
             busy.append(time.process_time() - before)
             ratio.append(copied / mine)
             rate.append(nbytes_of(place) / mine / 1e6)
+            theirs.append(nbytes_of(place) / copied / 1e6)
             say(f"import, shuffle={shuffle}: round {number + 1} of {rounds}")
         option = "--shuffle" if shuffle else "--keep-order"
         yield Row(
@@ -226,6 +227,7 @@ def _imports(
             more_is_better=True,
         )
         yield Row(what="- its speed", values=rate, unit="MB/s", digits=0)
+        yield Row(what="- that of cp", values=theirs, unit="MB/s", digits=0)
         yield Row(what="- its processor time", values=busy, unit="s", digits=1)
     gc.unfreeze()
 

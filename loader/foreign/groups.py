@@ -1,7 +1,7 @@
 """Groups of the fields of registered samples: one of the fields that all samples have, and one of each other field."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import FieldMismatch
@@ -36,6 +36,16 @@ def groups_of(parts: Sequence[Rows], known: Mapping[str, Mapping[str, Any]]) -> 
                     "place under another name"
                 )
     return group_of
+
+
+def group_guessed(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
+    """Return the group of a field while not all samples are known, as `groups_of` has it of most places.
+
+    It is the dataset's. A field that the dataset lacks has one of its own; of a new dataset, all samples have it.
+    """
+    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
+    taken = {COMMON, *known}
+    return lambda name: group_of.get(name) or (group_name(name, taken) if known else COMMON)
 
 
 def group_name(field: str, taken: set[str]) -> str:

@@ -23,6 +23,7 @@ from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.foreign import format_named
 from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
+from loader.foreign.groups import group_guessed
 from loader.foreign.register import check_apart, transaction
 from loader.foreign.shard_rows import shards_of
 from loader.storage import Store
@@ -32,10 +33,10 @@ from ..progress import progress
 from . import ISOLATED, importer_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
-from .importing.read_units import UnitReader, check_unique, group_chosen, read_units, settled
+from .importing.read_units import UnitReader, check_unique, read_units, settled
 from .importing.span_blocks import blocks_of
 from .importing.spilled import SpilledUnit, spilled
-from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written
+from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written, delete_units
 from .importing.walk import UnitsAhead, Walk
 from .unit_threads import in_threads
 
@@ -221,7 +222,7 @@ class _Import:
                         txn, [SpilledUnit(samples)], lambda unit: unit.spilled.drain(), group_of
                     )
                 return self._publish(txn, drained, readable)
-            written = self._write(txn, units, reader, group_chosen(self.groups))
+            written = self._write(txn, units, reader, group_guessed(self.groups))
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
             facts = settled(self.root.store, written, self.groups)
@@ -288,6 +289,9 @@ class _Import:
             return None
         if not parts:
             raise self._empty()
+        names = [unit.unit.name for unit in written]
+        if again := {name.removesuffix("s") for name in names if name.endswith("s")}:
+            delete_units(self.root.store, txn, again)
         labels = readable.labels if readable else None
         producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
         return publish_registered(

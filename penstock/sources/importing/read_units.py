@@ -4,7 +4,7 @@ Units are written before it is known which fields all samples have, and which ke
 the units that do not fit are written again, under other names.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from loader.dataset.writing.part_writer import make_sample
 from loader.dataset.writing.spill import Sample
 from loader.errors import Corrupt, InvalidSample, PenstockError
 from loader.foreign.earlier import token_of
-from loader.foreign.groups import COMMON, groups_of
+from loader.foreign.groups import groups_of
 from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import Rows, key_of, names_of
 from loader.storage import ObjectInfo, Store
@@ -187,12 +187,6 @@ def check_unique(root: Store, written: Sequence[Written[ReadUnit]]) -> None:
     if twice := _repeated(table["key"]):
         at = pc.index(table["key"], twice[0]).as_py()
         raise duplicate_key(twice[0], table["raw_key"][at].as_py())
-
-
-def group_chosen(known: Mapping[str, Mapping[str, Any]]) -> Callable[[str], str]:
-    """Return the group of a field that is not settled: the dataset's, else the one of the fields that all have."""
-    group_of = {name: group for group, body in known.items() for name in body["field_nbytes"]}
-    return lambda name: group_of.get(name, COMMON)
 
 
 def _repeated(keys: pa.ChunkedArray) -> list[str]:

@@ -4,14 +4,14 @@
 it is full (`<part>.part.json`): whoever imports the same again reads its samples, and writes it no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.shards.part import Part
 from loader.dataset.writing.part_writer import PartWriter, SampleBlock, block_of
 from loader.dataset.writing.spill import Sample
-from loader.errors import InvalidSample, ObjectNotFound
+from loader.errors import InvalidSample, ObjectNotFound, StoreError
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
 
@@ -99,6 +99,26 @@ class UnitWriter(Generic[Unit]):
         self._root.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
         skipped = sum(one.was_there for one in parts_now)
         return Written(unit, parts, sum(one.nbytes for one in parts_now if not one.was_there), skipped)
+
+
+def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
+    """Delete the parts and notes of units that no version is to have; where the store refuses, a collector does.
+
+    A takedown finds what no version names by the keys of the samples, which are others in these parts.
+    Raises: StoreError where they cannot be listed.
+    """
+    keys = [info.key for info in root.list(f"data/{txn}/{FOLDER}/") if _unit_of(info.key) in names]
+    with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
+        root.delete_many(
+            key for key in keys if key.endswith(".json")
+        )  # a note never tells of a part that is gone
+        root.delete_many(key for key in keys if not key.endswith(".json"))
+
+
+def _unit_of(key: str) -> str:
+    """Return the name of the unit of a part's object, or of a note."""
+    part = key.rpartition("/")[2].partition(".")[0].rpartition("-")[2]
+    return part.partition("_")[0]
 
 
 class _OpenPart:

@@ -1,16 +1,17 @@
 """The walk over the objects of a place before their bytes are copied, and units that do not wait for its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from loader.errors import PenstockError
+from loader.errors import FieldMismatch, PenstockError
 from loader.foreign.earlier import Difference
 from loader.foreign.formats.sample import Found
-from loader.foreign.groups import COMMON, groups_of
+from loader.foreign.groups import group_guessed, groups_of
 from loader.foreign.shard_rows import Rows, Shard, keys_of, rows_of
+from loader.storage.shared.threads import DaemonPool
 
 from .span_units import Unit, cut, samples_in, units_of
 
@@ -40,22 +41,21 @@ class Walk:
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
         """Bytes of the shards."""
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-walk")
-        self._ended = list[Future[Any]]()
-        self._walks = [self._pool.submit(self._walk, shard) for shard in shards]
-        for walk in self._walks:
-            walk.add_done_callback(self._ended.append)
+        self._pool, self._ended = DaemonPool(AT_ONCE, "penstock-walk"), list[Shard]()
+        self._walks: list[Future[list[tuple[Shard, Rows]]]] = [
+            self._pool.submit(self._walk, shard) for shard in shards
+        ]
 
     def __enter__(self) -> "Walk":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.dismiss()
 
-    def in_order(self) -> Iterator[tuple[Shard, Rows]]:
+    def in_order(self) -> Iterator[list[tuple[Shard, Rows]]]:
         """Yield the rows of each shard, each as soon as they and those before are there."""
         for walk in self._walks:
-            yield from walk.result()
+            yield walk.result()
 
     def failed(self) -> list[str]:
         """Return the errors of shards that cannot be read. Waits for all."""
@@ -68,13 +68,13 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """True where nothing is waited for any more."""
+        """True where each shard was walked to its end, or has failed: `has_failed` is then known."""
         return len(self._ended) == len(self._walks)
 
     @cached_property
     def walked(self) -> list[tuple[Shard, Rows]]:
         """All rows. Waits for them."""
-        return [*self.in_order()]
+        return [one for some in self.in_order() for one in some]
 
     @cached_property
     def layout(self) -> Layout:
@@ -93,40 +93,46 @@ class Walk:
         except PenstockError as error:
             self._failures.append(str(error))
             return []
+        finally:
+            self._ended.append(shard)
 
 
 class UnitsAhead:
     """Units of samples in the order of their objects, each as soon as its shard and those before are walked.
 
     Names follow from all samples. Until the walk is over they are guessed as most places have them. Keys repeat in no
-    other shard. Fields belong to the groups that the dataset has, or to the common one.
+    other shard. Fields belong to the groups of `group_guessed`.
     """
 
     def __init__(self, walk: Walk, groups: Groups, shard_bytes: int) -> None:
-        self._walk, self._shard_bytes = walk, shard_bytes
-        self._known = {name: group for group, body in groups.items() for name in body["field_nbytes"]}
+        self._walk, self._groups, self._shard_bytes = walk, groups, shard_bytes
+        self.group_of = group_guessed(groups)
+        """Field -> the group that is guessed for it."""
         self._cut = list[tuple[Unit, int, int]]()
         """Each unit under guessed names, with the number of its run, and of its first sample in the run."""
 
-    def group_of(self, field: str) -> str:
-        """Return the group that is guessed for a field."""
-        return self._known.get(field, COMMON)
-
     def __iter__(self) -> Iterator[Unit]:
-        """Yield the units under guessed names, until a shard cannot be read.
+        """Yield the units under guessed names, until a shard cannot be read, or lacks fields of the dataset's groups.
 
         Units whose names are known to be others are left out.
         """
-        for run, (shard, rows) in enumerate(self._walk.in_order()):
-            start, (keys,) = 0, keys_of([rows], ())
-            for some in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
-                if self._walk.has_failed:
-                    return
-                nbytes = shard.nbytes * len(some) // len(keys)
-                self._cut.append(one := (Unit(len(self._cut), some, nbytes), run, start))
-                start += len(some)
-                if not self._walk.is_over or self._has_its_names(*one):
-                    yield one[0]
+        run = 0
+        for runs in self._walk.in_order():
+            n = sum(len(rows.source_keys) for _, rows in runs)
+            for shard, rows in runs:
+                if not self._fits(rows):
+                    return  # told when it is known which shards cannot be read
+                start, (keys,) = 0, keys_of([rows], ())
+                for some in cut(samples_in([(shard, rows)], [keys]), self._shard_bytes):
+                    is_over = self._walk.is_over
+                    if self._walk.has_failed:
+                        return
+                    unit = Unit(len(self._cut), some, shard.nbytes * len(some) // n)
+                    self._cut.append(one := (unit, run, start))
+                    start += len(some)
+                    if not is_over or self._has_its_names(*one):
+                        yield unit
+                run += 1
 
     def others(self) -> list[Unit]:
         """Return the units with other names than guessed, under those. Waits for the walk. Raises: as `Walk.layout`."""
@@ -135,6 +141,12 @@ class UnitsAhead:
             for unit, run, start in self._cut
             if not self._has_its_names(unit, run, start)
         ]
+
+    def _fits(self, rows: Rows) -> bool:
+        try:
+            return bool(groups_of([rows], self._groups))
+        except FieldMismatch:
+            return False
 
     def _keys(self, unit: Unit, run: int, start: int) -> Sequence[str]:
         return self._walk.layout.keys[run][start : start + len(unit.rows)]

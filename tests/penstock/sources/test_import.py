@@ -10,12 +10,15 @@ import pytest
 
 import loader
 from loader.dataset.root import root_over
-from loader.errors import Conflict, EmptyVersion, InvalidStore
+from loader.errors import Conflict, EmptyVersion, FieldMismatch, Forbidden, InvalidStore
+from loader.foreign import format_named
+from loader.foreign.earlier import Difference
 from loader.foreign.register import register
+from loader.foreign.shard_rows import shards_of
 from loader.storage import open_store
 from penstock.sources.importing.importer import Options
 from penstock.sources.importing.unit_writer import UnitWriter
-from penstock.sources.importing.walk import Walk
+from penstock.sources.importing.walk import UnitsAhead, Walk
 from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
 
@@ -126,7 +129,7 @@ class Dying:
 
     def __getattr__(self, name):
         found = getattr(self.store, name)
-        if not name.startswith("put"):
+        if not name.startswith(("put", "delete")):
             return found
 
         def write(*args):
@@ -168,6 +171,9 @@ def test_killed_at_every_write(tmp_path, monkeypatch, shuffle):
                 noted = sum(name in parts for name in names)
                 again = run(store)
                 assert (again.id, again.samples, again.failures) == (expected.id, expected.samples, [])
+                version = root_over(store).open("d@1")
+                shards = {row["path"] for row in version.parts.shard_rows().to_pylist()}
+                assert shards == {info.key for info in store.list("data/") if info.key.endswith(".tar")}
                 # Parts under names that are not the version's are written again where they were guessed again.
                 assert noted <= again.skipped <= len(names) or again.nbytes == 0
                 skipped.add(noted)
@@ -262,8 +268,56 @@ def test_keys_of_two_archives_that_repeat_are_told_apart(tmp_path, monkeypatch, 
     assert held["c"][0] == {"txt": b"c", "jpg": b""}
     assert {*root.open("d").manifest["groups"]} == {"media", "jpg"}
     written = [*(tmp_path / "root").rglob("imported/*.tar")]
-    assert len(written) == (3 if shuffle else 4) + 3 * (not over)
+    assert len(written) == (3 if shuffle else 4)
     assert (done.nbytes, done.skipped) == (5 + 5 * (not over), 0)
+
+
+def test_what_later_archives_have_is_guessed_from_the_dataset(tmp_path, monkeypatch):
+    """Fields that are new are copied once, though the walk is not over; none is where they are too few."""
+    monkeypatch.setattr(Walk, "is_over", False)
+    place = "webdataset", tmp_path / "place"
+    archive(place[1] / "0.tar", [("a.txt", b"1"), ("a.jpg", b"2")])
+    root = imported(place, tmp_path / "root")[1]
+    archive(
+        place[1] / "1.tar",
+        [("b.txt", b"3"), ("b.jpg", b"4"), ("b.cls", b"5"), ("c.txt", b"6"), ("c.jpg", b"7")],
+    )
+    assert imported(place, tmp_path / "root")[0].nbytes == 5
+    assert {*root.open("d").manifest["groups"]} == {"media", "cls"}
+    written = {*(tmp_path / "root").rglob("imported/*")}
+    archive(place[1] / "2.tar", [("d.txt", b"8")])
+    archive(place[1] / "3.tar", [("e.txt", b"9"), ("e.jpg", b"9")])
+    with pytest.raises(FieldMismatch, match=r"2\.tar, sample 'd' has no field 'jpg'"):
+        imported(place, tmp_path / "root")
+    put(place[1] / "3.tar", b"1" * 700)
+    assert "3.tar" in imported(place, tmp_path / "root")[0].failures[0]
+    assert {*(tmp_path / "root").rglob("imported/*")} == written
+
+
+def test_shares_of_units_ahead_are_those_of_their_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(Walk, "is_over", False)
+    store = open_store(tmp_path)
+    for k in range(3):
+        archive(tmp_path / f"{k}.tar", members(k, 20))
+    found = format_named("webdataset").look(store, [*store.list()])
+    with Walk(found, shards_of(found.infos, 1), (), Difference(fresh=found.infos), {}) as walk:
+        shares = [unit.size for unit in UnitsAhead(walk, {}, 700)]
+    assert walk.nbytes - 3 * len(shares) < sum(shares) <= walk.nbytes
+
+
+def test_parts_under_other_names_stay_where_nobody_may_delete(tmp_path, monkeypatch):
+    monkeypatch.setattr(Walk, "is_over", False)
+    for k in range(2):
+        archive(tmp_path / f"place/{k}.tar", [("a.txt", b"%d" % k)])
+    root = loader.Root(tmp_path / "root")
+    root.create()
+
+    def refuse(keys):
+        raise Forbidden(next(iter(keys)))
+
+    monkeypatch.setattr(root.store, "delete_many", refuse)
+    assert import_place(root, "webdataset", open_store(tmp_path / "place"), "d").samples == 2
+    assert len([*(tmp_path / "root").rglob("imported/*.tar")]) == 4
 
 
 def test_members_far_apart_are_read_alone(tmp_path, contents):

@@ -198,6 +198,8 @@ def test_keys_that_repeat(place, tmp_path, contents, cli):
             for key, (_, columns) in contents(root.open("d")).items()
         }
         assert held["1-3"] != held["0-3"]
+        written = [*(tmp_path / f"{shuffle}").rglob("imported/*.tar")]
+        assert len(written) == root.open("d").parts.shard_rows().num_rows
         assert (
             sum(columns.get("source_key") == "0-3" for _, columns in contents(root.open("d")).values()) == 2
         )

@@ -202,7 +202,10 @@ KILLED = (
 
 
 def test_every_verb_killed_at_random_moments_ends_in_the_same(tmp_path, peer, bucket):
-    chance, counts = random.Random(23), {"skipped", "same", "new", "nbytes", "url"}  # of this run alone
+    chance, counts = (
+        random.Random(23),
+        {"skipped", "same", "new", "sealed", "nbytes", "url"},
+    )  # of this run alone
     write_files(tmp_path / "files")
     peer("webdataset", "write", tmp_path / "files", tmp_path / "tars")
     place = open_store("s3://bucket/killed", bucket)

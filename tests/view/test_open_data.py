@@ -189,7 +189,7 @@ def made_ahead(opened, monkeypatch, step):
         return found
 
     def asked(*given):
-        if steps and not given and opened._last is None and not opened._asked.is_set():
+        if len(steps) > 1 and not given and opened._last is None and not opened._asked.is_set():
             done.set()  # nothing is left to be made
         return wait(*given)
 

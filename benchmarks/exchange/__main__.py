@@ -1,6 +1,6 @@
 """`python -m benchmarks.exchange`: other people's formats, registered, trained on, imported and exported.
 
-Minutes, and some 13 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` and
+Minutes, and some 16 GB in a folder for a moment. Writes docs/benchmarks-exchange.md. `--samples 1000000` and
 `--documents 100000000` register as many as the design's rows have. webdataset, streaming and datasets themselves take
 part where `python -m benchmarks.peers webdataset streaming hf_datasets` has installed them.
 """

@@ -36,7 +36,7 @@ from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, read_units, settled
 from .importing.span_blocks import blocks_of
 from .importing.spilled import SpilledUnit, spilled
-from .importing.unit_writer import FOLDER, Unit, UnitWriter, Written, delete_units
+from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, delete_units, in_order
 from .importing.walk import UnitsAhead, Walk
 from .unit_threads import in_threads
 
@@ -200,8 +200,7 @@ class _Import:
                 self.report.failures += walk.failed()
                 if not self.report.failures:
                     written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
-                parts = {one.unit.number: one for one in written}  # the names that are right come last
-                return self._publish(txn, [parts[number] for number in sorted(parts)])
+                return self._publish(txn, in_order(written))
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
         """Write samples that an importer makes. Return None where something failed."""
@@ -229,8 +228,7 @@ class _Import:
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
                 again = self._write(txn, facts.again, reader, facts.group_of.__getitem__)
-                fitting = {unit.unit.name.removesuffix("s"): unit for unit in again}
-                written = [fitting.get(unit.unit.name, unit) for unit in written]
+                written = in_order(written + again)
                 if not failures:
                     check_unique(self.root.store, written)
             return self._publish(txn, written, readable)
@@ -260,24 +258,17 @@ class _Import:
 
         size: sum of the units' sizes, where they are not there yet.
         """
-        done: dict[str, Written[Unit]] = {}
+        done = list[Written[Unit]]()
         if size is None:
             units = [*units]
             size = sum(unit.size for unit in units)
         writer = UnitWriter(self.root.store, txn, samples, group_of, self.chosen["shard_bytes"])
-        names = list[str]()
-
-        def named() -> Iterator[Unit]:
-            for unit in units:
-                names.append(unit.name)
-                yield unit
-
-        made = in_threads(writer, named(), self.workers, self.report.failures)
+        made = in_threads(writer, units, self.workers, self.report.failures)
         for one in progress(made, "import", lambda one: one.unit.size, size):
-            done[one.unit.name] = one
+            done.append(one)
             self.report.nbytes += one.nbytes
             self.report.skipped += one.skipped
-        return [done[name] for name in names if name in done]
+        return in_order(done)
 
     def _publish(
         self, txn: str, written: Sequence[Written[Any]], readable: Readable | None = None
@@ -290,7 +281,7 @@ class _Import:
         if not parts:
             raise self._empty()
         names = [unit.unit.name for unit in written]
-        if again := {name.removesuffix("s") for name in names if name.endswith("s")}:
+        if again := {name.removesuffix(RENAMED) for name in names if name.endswith(RENAMED)}:
             delete_units(self.root.store, txn, again)
         labels = readable.labels if readable else None
         producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}

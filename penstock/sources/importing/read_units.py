@@ -23,7 +23,7 @@ from loader.foreign.shard_rows import Rows, key_of, names_of
 from loader.storage import ObjectInfo, Store
 
 from .importer import Options, Readable, ReadSample, Run
-from .unit_writer import Written
+from .unit_writer import RENAMED, Written
 
 BOMB_BYTES, BOMB_TIMES = 2**30, 1000
 """A run gives no more bytes than the first, or so many times those of its object."""
@@ -176,7 +176,7 @@ def settled(
             or (twice and not twice.isdisjoint(table["key"].to_pylist()))
             for part, table in mine
         ):
-            again.append(replace(unit.unit, name=f"{unit.unit.name}s"))
+            again.append(replace(unit.unit, name=f"{unit.unit.name}{RENAMED}"))
     return Settled(group_of, twice, again)
 
 

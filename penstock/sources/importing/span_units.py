@@ -12,6 +12,8 @@ from loader.dataset.shards.shard import Int64s
 from loader.foreign.shard_rows import Rows, Shard
 from loader.storage import ObjectInfo
 
+from .unit_writer import RENAMED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
@@ -73,7 +75,7 @@ class Unit:
     @property
     def name(self) -> str:
         """Name of its part."""
-        return f"{self.number:05d}{'s' if self.renamed else ''}"
+        return f"{self.number:05d}{RENAMED if self.renamed else ''}"
 
 
 def samples_in(walked: Sequence[tuple[Shard, Rows]], keys: Sequence[Sequence[str]]) -> list[Samples]:

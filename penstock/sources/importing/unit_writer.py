@@ -4,7 +4,7 @@
 it is full (`<part>.part.json`): whoever imports the same again reads its samples, and writes it no more.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +20,8 @@ BLOCK_BYTES = 2**20
 """Bytes of samples that are written at once; a larger one is written by itself."""
 MOST_OPEN = 32
 """Parts of samples with other fields that a unit has open at once."""
+RENAMED = "s"
+"""Ends the name of a unit whose first name stands for parts with other keys or groups than its samples have."""
 
 
 class Named(Protocol):
@@ -101,6 +103,14 @@ class UnitWriter(Generic[Unit]):
         return Written(unit, parts, sum(one.nbytes for one in parts_now if not one.was_there), skipped)
 
 
+def in_order(written: Iterable[Written[Unit]]) -> list[Written[Unit]]:
+    """Return units by their numbers. One that was written again stands for the first."""
+    last = dict[str, Written[Unit]]()
+    for one in sorted(written, key=lambda one: one.unit.name.endswith(RENAMED)):
+        last[one.unit.name.removesuffix(RENAMED)] = one
+    return [last[name] for name in sorted(last, key=lambda name: (len(name), name))]
+
+
 def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
     """Delete the parts and notes of units that no version is to have; where the store refuses, a collector does.
 
@@ -109,9 +119,7 @@ def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
     """
     keys = [info.key for info in root.list(f"data/{txn}/{FOLDER}/") if _unit_of(info.key) in names]
     with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
-        root.delete_many(
-            key for key in keys if key.endswith(".json")
-        )  # a note never tells of a part that is gone
+        root.delete_many(key for key in keys if key.endswith(".json"))  # a note tells of no part that is gone
         root.delete_many(key for key in keys if not key.endswith(".json"))
 
 

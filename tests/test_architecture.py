@@ -97,12 +97,12 @@ def test_imports_go_one_way(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_has_at_most_12_modules_of_400_lines(package: str) -> None:
+def test_a_package_has_at_most_20_modules_of_450_lines(package: str) -> None:
     counted = Counter(path.parent for path in modules(package).values() if path.name != "__init__.py")
     too_many = [
-        str(folder) for folder, n in counted.items() if n > 12 and folder != ROOT / "penstock" / "verbs"
+        str(folder) for folder, n in counted.items() if n > 20 and folder != ROOT / "penstock" / "verbs"
     ]
-    too_long = [name for name, path in modules(package).items() if len(path.read_text().splitlines()) > 400]
+    too_long = [name for name, path in modules(package).items() if len(path.read_text().splitlines()) > 450]
     assert (too_many, too_long) == ([], [])
 
 

@@ -38,7 +38,11 @@ _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc
 
 
 Failed = Callable[[str, PenstockError], None]
-"""Told of an object that cannot be read: its path, and why."""
+"""Called with the path of an object that cannot be read, and the error."""
+LeftOut = Callable[[str, str], None]
+"""Called with the name of a version, and the path of an object that it names outside of `OWN`."""
+OWN = "data/"
+"""Prefix of every object that a version is made of, but for registered ones."""
 
 
 def new_versions(state: State, after: int) -> list[VersionRecord]:
@@ -49,14 +53,22 @@ def new_versions(state: State, after: int) -> list[VersionRecord]:
     return sorted(found, key=lambda one: one.n)
 
 
-def new_items(source: Store, target: Store, state: State, after: int, failed: Failed) -> Iterator[Item]:
+def new_items(
+    source: Store, target: Store, state: State, after: int, failed: Failed, left_out: LeftOut
+) -> Iterator[Item]:
     """Yield the objects of the versions committed after entry `after` that earlier versions do not have.
+
+    An object that a version names outside of `OWN` is never copied: whoever publishes a version chooses that path, and
+    the mirror's log or a collector's notes may lie there.
 
     Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those
     of the target. Costs the listings of the small folders, two requests per new version, and one per shards table that
     is new or was merged since. Memory: the shards tables that one version adds.
     """
     for record in new_versions(state, after):
+        if not record.manifest.startswith(OWN):
+            left_out(record.name, record.manifest)
+            continue
         try:
             manifest = read_manifest(source, record.manifest, record.sha256)
             base = _base(source, state, record)
@@ -83,8 +95,15 @@ def new_items(source: Store, target: Store, state: State, after: int, failed: Fa
         for file in table_references(manifest):
             if file.path in known:
                 continue
+            if not file.path.startswith(OWN):
+                left_out(record.name, file.path)
+                continue
             if file.kind == "shards":
-                yield from _shards(source, TableFile(**_as_table(file)), look, merged, failed)
+                for item in _shards(source, TableFile(**_as_table(file)), look, merged, failed):
+                    if item.path.startswith(OWN):
+                        yield item
+                    else:
+                        left_out(record.name, item.path)
             yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
         yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
     for folder in SMALL_FOLDERS:

@@ -120,7 +120,7 @@ def plan_migration(
     def failed(path: str, error: PenstockError) -> None:
         raise error
 
-    for item in new_items(source, target, state, after, failed):
+    for item in new_items(source, target, state, after, failed, lambda *_: None):
         found.add(item, sends(source, target, item), rclone, s5cmd)
     found.price(egress)
     return found

@@ -10,7 +10,7 @@ from loader.dataset.tables.foreign_objects import PLACES
 from loader.errors import Conflict, Forbidden
 from loader.storage import Store
 
-from .contents import new_items, new_versions
+from .contents import OWN, new_items, new_versions
 from .copying.compare import copy_entries, put_compared, read_twice
 from .copying.copy_all import copy_all
 from .copying.copy_many import Copies, Migration
@@ -33,9 +33,16 @@ class Report(Copies):
     """Log entries that the mirror has now."""
     recorded: bool = False
     """True where the primary's log names the mirror."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Version that names an object outside of its data, which is not copied -> path of the first such object."""
 
     def to_text(self) -> str:
         head, *lines = self.lines()
+        lines += [
+            f"  {name}: {path!r} was not copied, because the objects of a version lie under {OWN}: publish its samples "
+            f"anew, or penstock retire {name}"
+            for name, path in self.left_out.items()
+        ]
         if self.failures:
             lines.append("the log was not copied: the mirror shows what it had; run this again")
         return "\n".join([f"{head}; log up to entry {self.entries}", *lines])
@@ -72,10 +79,11 @@ def migrate(
         make_mirror(source, target)
 
         def items() -> Iterator[Item]:
-            return _items(new_items(source, target, state, after, report.failed), journal, report)
+            coming = new_items(source, target, state, after, report.failed, report.left_out.setdefault)
+            return _items(coming, journal, report)
 
         def total() -> int:
-            items = new_items(source, target, state, after, lambda *_: None)
+            items = new_items(source, target, state, after, lambda *_: None, lambda *_: None)
             return sum(item.nbytes or 0 for item in items if not journal.find(item.path))
 
         if new_versions(state, after):

@@ -107,6 +107,8 @@ def test_an_entry_that_was_sealed_on_a_flipped_bit(root, cli):
     assert (report.problems, report.foreign) == ([], [])
     again(root).tag("d@2", "later")
     assert verify_root(again(root)).problems == []
+    assert cli("migrate", "run", f"{root.url}-mirror", root=root.url).code == 0
+    assert contents(loader.Root(f"{root.url}-mirror")) == contents(again(root))
 
 
 def test_a_damaged_record_of_a_repair_counts_for_nothing(root, cli):

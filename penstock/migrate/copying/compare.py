@@ -5,12 +5,13 @@ or proved by the entry behind it, and read back from the target. An object that 
 again.
 """
 
-import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 
-from loader.dataset.log.entries import DAMAGED, entry_key
+from loader.dataset.log.entries import DAMAGED, entry_key, parse
+from loader.dataset.log.repair_records import linked
 from loader.errors import Corrupt
 from loader.json_text import parse_json_object
 from loader.storage import Store
@@ -53,8 +54,8 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
     Costs two requests to the target for each, and one to the source. last: SHA-256 of entry `upto`, "" where it is not
     known.
 
-    Raises: Corrupt where either end gives other bytes at each read; AlreadyExists where the target has another entry;
-    StoreError.
+    Raises: Corrupt where either end gives other bytes at each read, or an entry is damaged at the source: those before
+    it are copied; AlreadyExists where the target has another entry; FormatTooNew; StoreError.
     """
     coming = _entries(source, range(after + 1, upto + 1))
     data = next(coming, None)
@@ -62,11 +63,27 @@ def copy_entries(source: Store, target: Store, after: int, upto: int, last: str)
         assert data is not None
         follower = next(coming, None)
         said = last if follower is None else _before(follower)
-        if hashlib.sha256(data).hexdigest() != said:
-            # It, or what says its hash, was read wrong; or the source is so, which is not for a copy to mend.
+        if sha256(data).hexdigest() != said:  # it was read wrong, or the entry behind it, or neither
             data = read_twice(source, entry_key(n))
+            follower = None if follower is None else read_twice(source, entry_key(n + 1))
+        _check_entry(source, n, data, follower)
         put_compared(target, entry_key(n), data)
         data = follower
+
+
+def _check_entry(source: Store, n: int, data: bytes, follower: bytes | None) -> None:
+    """Raise Corrupt where entry n is damaged at the source, or the entry behind it follows another one."""
+    try:
+        entry = parse(n, data)
+        if follower is not None and _before(follower) != entry.sha256:
+            behind = linked(source, parse(n + 1, follower), entry.sha256)
+            if behind.follows != entry.sha256:
+                raise Corrupt(f"log entry {entry_key(n + 1)} was written after other bytes of {entry_key(n)}")
+    except Corrupt as error:
+        raise Corrupt(
+            f"{source.url}: {error}. The entries before {entry_key(n)} were copied: mend the source with penstock "
+            "repair, then run this again"
+        ) from error
 
 
 def _entries(source: Store, numbers: range) -> Iterator[bytes]:

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import loader
+from loader.dataset import changes
 from loader.errors import Conflict, Corrupt, InvalidRuntime, NotARoot, Transient
 from loader.storage import open_store
 from loader.storage.shared.memory_budget import MemoryBudget
@@ -537,3 +539,48 @@ def test_pace_and_room():
     for one in threads:
         one.join()
     assert 0 < most[0] <= 10
+
+
+def test_migrate_leaves_out_objects_that_a_version_names_outside_of_data(root, place, monkeypatch, capsys):
+    """Neither the mirror's own objects nor those of later versions suffer from them."""
+    publish, paths = changes.publish_parts, ["log/000000000099.json", "../outside.tar", "penstock.json"]
+
+    def write_naming(path, numbers):
+        def forged(root, dataset, parts, *how):
+            shards = [replace(shard, path=path) for shard in parts[0].shards]
+            return publish(root, dataset, [replace(parts[0], shards=shards), *parts[1:]], *how)
+
+        with monkeypatch.context() as patched:  # as a writer does who keeps none of the rules
+            patched.setattr(changes, "check_parts", lambda parts: parts[0].txn)
+            patched.setattr(changes, "publish_parts", forged)
+            return write(root, numbers)
+
+    for number, path in enumerate(paths):
+        write_naming(path, range(100 + 10 * number, 105 + 10 * number))
+    last = write(root, range(90, 95))
+    assert main(["migrate", "run", place.url, "--root", root.url]) == 1
+    said = capsys.readouterr().out
+    assert "0 failed" in said
+    assert all(f"d@{3 + number}: {path!r} was not copied" in said for number, path in enumerate(paths))
+    assert list(place.list("log/000000000099")) == []
+    mirror = loader.Root(place.url)
+    assert mirror.state.n == root.state.n
+    assert mirror.open("d@6").id == last.id
+    assert verify(mirror, "d@2", full=True).problems == []
+
+
+@pytest.mark.parametrize("back", [0, 1, 3])
+def test_migrate_refuses_a_log_entry_that_is_damaged_at_its_source(root, place, back):
+    """It was read before the damage, or lies before a hint that a reader begins at."""
+    root.alias("d@2", "prod")
+    n = root.state.n - back
+    key = f"log/{n:012d}.json"
+    whole = root.store.get(key).data
+    at = whole.rindex(b"at_us") + 8
+    root.store.put(key, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(Corrupt, match=f"{key} .*penstock repair"):
+        migrate(root, place, Pace())
+    assert [info.key for info in place.list("log/0")] == [f"log/{i:012d}.json" for i in range(1, n)]
+    root.store.put(key, whole)
+    assert migrate(loader.Root(root.url), place, Pace()).failures == {}
+    assert objects(place) == objects(root.store)

@@ -29,7 +29,7 @@ def make_place(path: str, *, shared: bool = False) -> None:
     Raises: InvalidRuntime where it may not be, or another user can put pages into it; OSError.
     """
     _refuse_sources(path)
-    mode = 0o777 if shared else 0o700
+    mode = folder_mode(file_mode(shared))
     with suppress(FileExistsError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.mkdir(path, mode)
@@ -53,6 +53,11 @@ def make_place(path: str, *, shared: bool = False) -> None:
 def file_mode(shared: bool) -> int:
     """Return the mode of a cache's files; less the umask."""
     return 0o666 if shared else 0o600
+
+
+def folder_mode(mode: int) -> int:
+    """Return the mode of a cache's folders, less the umask: who may read a file of `mode` may enter them."""
+    return mode | (mode & 0o444) >> 2
 
 
 def write_new(path: str, data: bytes, mode: int) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..dataset.shards.shard import crc32c
 from ..storage.disk.new_file import write_all
-from .folder import file_mode
+from .folder import file_mode, folder_mode
 
 NAME_BYTES = 20
 _MAGIC = b"penstck1"
@@ -110,7 +110,7 @@ def page_name(sha256: str, page_bytes: int, number: int) -> str:
 def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
     """Write a file that is seen under its name with all its bytes, or not. Raises: OSError; nothing is left then.
 
-    mode: less the umask.
+    mode: of the file, less the umask; a folder that is made for it has `folder_mode(mode)`.
     """
     temporary = os.path.join(writing, secrets.token_hex(8))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -123,12 +123,23 @@ def write_whole(writing: str, target: str, mode: int, *pieces: bytes) -> None:
         try:
             os.rename(temporary, target)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _make_folder(os.path.dirname(target), folder_mode(mode))
             os.rename(temporary, target)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _make_folder(path: str, mode: int) -> None:
+    """Make a folder and those above it, all of this mode less the umask. Raises: OSError."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_folder(os.path.dirname(path), mode)
+        _make_folder(path, mode)
 
 
 def _checksum(name: str, data: bytes | memoryview) -> int:

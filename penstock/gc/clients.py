@@ -14,7 +14,7 @@ import hashlib
 import logging
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -26,7 +26,9 @@ from loader.dataset.log.state import State
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
-from loader.storage.disk.unlisted_files import list_in_place
+from loader.storage.disk.store import LocalStore
+from loader.storage.disk.unlisted_files import is_unfinished, list_in_place
+from loader.storage.store import TEMPORARY, UNFINISHED, ObjectInfo
 
 from .clock import Moment, passed
 
@@ -35,6 +37,25 @@ JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
 """Microseconds; nobody works on a job in whose folder nothing has changed for so long, or waits for it."""
 FOLDER = "collect/"
+FOLDERS = (
+    TEMPORARY,  # files at the top
+    *("cards/", "checkpoints/", "collect/", "exclusions/", "follows/", "foreign/", "gates/", "heartbeats/"),
+    *(
+        "jobs/",
+        "leases/",
+        "ledgers/",
+        "lists/",
+        "log/",
+        "migrations/",
+        "packs/",
+        "places/",
+        "plans/",
+        "reports/",
+    ),
+    *("seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/", "views/"),
+)
+"""Prefixes of all that a root has beside `data/`, ascending."""
+_UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 logger = logging.getLogger(__name__)
@@ -126,6 +147,8 @@ class Clients:
     """Those of transactions and leases, with the time for which they have been silent."""
     leases: Sequence[LeaseRecord]
     """Leases that were there."""
+    unfinished: Sequence[ObjectInfo]
+    """Files beside `data/` that writers have not finished, in key order."""
     silence_us: int
     """Microseconds; a client whose sign has said the same for so long is dead."""
 
@@ -137,7 +160,11 @@ class Clients:
     def left_jobs(self) -> set[str]:
         """Return the folders of jobs, 'jobs/<id>/', that nobody works on any more."""
         said = self.signs.said.items()
-        return {key for key, (_, us) in said if key.startswith(JOBS) and us >= JOB_SILENCE_US}
+        return {key for key, (_, us) in said if _JOB.fullmatch(key) and us >= JOB_SILENCE_US}
+
+    def left_files(self) -> list[ObjectInfo]:
+        """Return the unfinished files that have long been as they are: their writers were killed."""
+        return [one for one in self.unfinished if self.is_dead(one.key, _file_said(one))]
 
     def living(self, leases: Sequence[LeaseRecord]) -> list[LeaseRecord]:
         """Return those of the leases, as they are now, that count."""
@@ -165,18 +192,34 @@ def look(store: Store, name: str, state: State, leases: Leases, at: Moment, sile
     """Read all signs of life, after `state` was read, and note them under the collector's name.
 
     A lease that was seen at the look before is asked for, listed or not. A request per open transaction, per lease, a
-    listing of jobs, and three more. Raises: StoreError.
+    listing of jobs, and three more; in a folder of this machine a walk through all but `data/`. Raises: StoreError.
     """
     before = read_signs(store, name)
-    there, txns = leases.read(key for key in before.said if key.startswith(LEASES)), open_txns(state)
+    known = (key for key in before.said if key.startswith(LEASES) and not is_unfinished(key))
+    there, txns = leases.read(known), open_txns(state)
     with ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="penstock-collect") as pool:
         beats = list(pool.map(lambda txn: _beat(store, txn), txns))
     said: dict[str, Said] = {one.key: _said(one) for one in there}
     said |= dict(zip(map(_key, txns), beats, strict=True))
     said |= {folder: said_by(objects) for folder, objects in job_folders(store).items()}
-    clients = Clients(signs=before.after(said, at, silence_us // 2), leases=there, silence_us=silence_us)
+    unfinished = list(_unfinished(store))
+    said |= {one.key: _file_said(one) for one in unfinished}
+    signs = before.after(said, at, silence_us // 2)
+    clients = Clients(signs=signs, leases=there, unfinished=unfinished, silence_us=silence_us)
     write_signs(store, name, clients.signs)
     return clients
+
+
+def _unfinished(store: Store) -> Iterator[ObjectInfo]:
+    """Yield the files that writers have not finished, with the names that penstock gives; none in a bucket."""
+    for folder in FOLDERS if isinstance(store, LocalStore) else ():
+        for info, link in list_in_place(store, folder):
+            if not link and is_unfinished(info.key) and _UNFINISHED.fullmatch(info.key):
+                yield info
+
+
+def _file_said(info: ObjectInfo) -> Said:
+    return f"{info.nbytes} {info.etag}"
 
 
 def job_folders(store: Store) -> dict[str, dict[str, str]]:

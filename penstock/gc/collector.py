@@ -7,7 +7,7 @@ taken for nobody's. Leases are read after the log, so a reader that opened a ver
 Nothing is decided on another machine's clock.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -15,20 +15,23 @@ import pyarrow as pa
 
 from loader import Root
 from loader.dataset.leases import lease as renewal
+from loader.dataset.leases.lease import FOLDER as LEASES
 from loader.dataset.leases.lease import Leases
 from loader.dataset.log.marker import is_primary
 from loader.dataset.log.state import State, VersionRecord
+from loader.dataset.shards.seal import SEALS
 from loader.errors import Conflict, InvalidRuntime, ObjectNotFound, VersionNotFound
+from loader.storage.placed import FOREIGN
 
 from .classify import Tally, sorter
-from .clients import Clients, check_name, look, own_name
+from .clients import FOLDERS, JOBS, Clients, check_name, look, own_name
 from .clock import Moment, now
 from .deleted_record import PrimaryRecord, Record, swept_by_primary
 from .listing import listed
 from .needed import References, Unreadable, owners, protected, references
 from .plan import Plan, planned
 from .report import Report
-from .side_objects import adopted, as_table, cards, heartbeats, hints, jobs, seals
+from .side_objects import Gone, adopted, as_table, cards, heartbeats, hints, jobs, seals, unfinished
 from .side_objects import leases as dead_leases
 from .sweep import Caps, last_look, sweep
 
@@ -99,9 +102,9 @@ def collect(
 
     at: the time of clocks, by default this machine's; now_us: the time of a wall clock, where there is no other.
 
-    Costs a listing of `data/`, of adopted objects, of seals, two of jobs, and five of small folders. A request per
-    version that stays, per open transaction, lease, table of shards and table of registered objects. Memory: 0.2 KB per
-    object that is referenced or condemned, or of a data job.
+    Costs a listing of `data/`, of adopted objects, of seals, two of jobs, and five of small folders; in a folder of
+    this machine a walk through all. A request per version that stays, per open transaction, lease, table of shards and
+    table of registered objects. Memory: 0.2 KB per object that is referenced or condemned, or of a data job.
 
     Raises: NotARoot; VersionNotFound where the root has no such dataset; Corrupt, ObjectNotFound where the objects of a
     version cannot be told; Conflict where the root was moved elsewhere meanwhile; StoreError.
@@ -132,21 +135,26 @@ def collect(
 
         def condemned() -> Iterator[pa.Table]:
             gone = swept_by_primary(root.store) if mirror else None
-            found = as_table(cards(root.store, state, kept, tally))
-            yield _counted(gone(found) if gone else found, tally)
-            pieces = map(sorter(state, kept, live, tally), listing.batches())
-            yield from map(gone, pieces) if gone else pieces
-            found = as_table(adopted(root.store, live, tally))
-            yield _counted(gone(found) if gone else found, tally)
-            for some in (
-                heartbeats(root.store, state, tally),
-                jobs(root.store, clients, tally),
-                dead_leases(root.store, clients, tally),
-                hints(root.store, tally),
-            ):
-                yield _counted(as_table(some), tally)
-            found = as_table(seals(root.store, live, tally))
-            yield _counted(gone(found) if gone else found, tally)
+            beside: dict[str, Callable[[], Iterator[Gone]]] = {
+                "cards/": lambda: cards(root.store, state, kept, tally),
+                FOREIGN: lambda: adopted(root.store, live, tally),
+                "heartbeats/": lambda: heartbeats(root.store, state, tally),
+                JOBS: lambda: jobs(root.store, clients, tally),
+                LEASES: lambda: dead_leases(root.store, clients, tally),
+                "log/": lambda: hints(root.store, tally),
+                SEALS: lambda: seals(root.store, live, tally),
+            }
+            for folder in sorted([*FOLDERS, "data/"]):
+                if folder == "data/":
+                    pieces = map(sorter(state, kept, live, tally), listing.batches())
+                    yield from map(gone, pieces) if gone else pieces
+                    continue
+                found = as_table(beside.get(folder, tuple)())
+                if gone and folder in ("cards/", FOREIGN, SEALS):
+                    found = gone(found)
+                left = as_table(unfinished(clients, folder))
+                found = pa.concat_tables([found, left]).sort_by("key") if len(left) else found
+                yield _counted(found, tally)
 
         plan = stack.enter_context(planned(root.store, name, condemned(), at, grace_us))
         due = _due(plan, grace_us)

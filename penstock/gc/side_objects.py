@@ -1,7 +1,7 @@
 """Objects beside `data/` that go.
 
 They are cards of versions that went, adopted objects and seals that no version needs, and signs of life of the dead.
-Data jobs that nobody works on go too, and hints that nobody reads.
+Data jobs that nobody works on go too, hints that nobody reads, and files that killed writers have not finished.
 """
 
 import re
@@ -102,6 +102,13 @@ def hints(store: Store, tally: Tally) -> Iterator[Gone]:
     if old := old_hints(store):
         here = {info.key for info in _in_place(store, "log/state-", tally)}
         yield from ((info, "", "", "old hint") for info in old if info.key in here)
+
+
+def unfinished(clients: Clients, folder: str) -> Iterator[Gone]:
+    """Yield files of a folder whose writers were killed. No request."""
+    for info in clients.left_files():
+        if info.key.startswith(folder):
+            yield info, "", "", "file that a killed writer had not finished"
 
 
 def _in_place(store: Store, prefix: str, tally: Tally) -> Iterator[ObjectInfo]:

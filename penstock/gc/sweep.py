@@ -18,7 +18,7 @@ from loader.dataset.leases.lease import Leases
 from loader.dataset.log.state import VersionRecord
 from loader.errors import Forbidden, StoreError, Throttled, Transient
 from loader.storage import Store
-from loader.storage.disk.unlisted_files import delete_in_place
+from loader.storage.disk.unlisted_files import delete_in_place, is_unfinished
 
 from ..progress import progress
 from ..units import size
@@ -230,9 +230,10 @@ def last_look(
         living = clients.living(leases.read())
         now = protected(state, living, condemned)
         back = [record for id, record in now.items() if id not in kept]
-        needed = [one.key for one in living] + [
-            key for key in ripe["key"].to_pylist() if key.startswith("cards/") and _card_of(key) in now
-        ]
+        cards = (
+            key for key in ripe["key"].to_pylist() if key.startswith("cards/") and not is_unfinished(key)
+        )
+        needed = [one.key for one in living] + [key for key in cards if _card_of(key) in now]
         wanted = pa.array([*needed, *jobs.worked_on(ripe["key"].to_pylist())], pa.large_string())
         if back:
             lost = Unreadable(root.store, state, condemned, mirror=mirror)

@@ -39,7 +39,7 @@ _COLUMNS = ["path", "nbytes", "sha256", "index_path", "index_nbytes", "index_crc
 
 Failed = Callable[[str, PenstockError], None]
 """Called with the path of an object that cannot be read, and the error."""
-LeftOut = Callable[[str, str], None]
+LeftOut = Callable[[str, str], object]
 """Called with the name of a version, and the path of an object that it names outside of `OWN`."""
 OWN = "data/"
 """Prefix of every object that a version is made of, but for registered ones."""

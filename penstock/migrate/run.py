@@ -36,6 +36,10 @@ class Report(Copies):
     left_out: dict[str, str] = field(default_factory=dict)
     """Version that names an object outside of its data, which is not copied -> path of the first such object."""
 
+    @property
+    def is_whole(self) -> bool:
+        return not (self.failures or self.left_out)
+
     def to_text(self) -> str:
         head, *lines = self.lines()
         lines += [

@@ -163,7 +163,7 @@ def run(arguments: Namespace) -> Answer:
 
         root = loader.Root(arguments.root)
         report = migrate(root, target, pace, at_once=at_once, scratch=arguments.scratch, cluster=cluster)
-    return report.to_json(), report.to_text(), int(bool(report.failures or report.left_out))
+    return report.to_json(), report.to_text(), int(not report.is_whole)
 
 
 def status(arguments: Namespace) -> Answer:

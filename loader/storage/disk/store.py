@@ -215,7 +215,8 @@ class LocalStore(Opened):
         """
         for path in paths:
             folder, _, name = path.rpartition("/")
-            check_key(folder if name.startswith(TEMPORARY) else path)
+            if path != name or not name.startswith(TEMPORARY):  # else it lies at the top
+                check_key(folder if name.startswith(TEMPORARY) else path)
             unlink_in_place(self._base + check_prefix(top), path.removeprefix(top))
 
     def delete_many(self, keys: Iterable[str]) -> None:

@@ -32,6 +32,11 @@ class Copies:
     failures: dict[str, str] = field(default_factory=dict)
     """Path of an object that was not copied -> reason."""
 
+    @property
+    def is_whole(self) -> bool:
+        """True where the target has all that it was to have."""
+        return not self.failures
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

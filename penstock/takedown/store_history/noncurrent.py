@@ -70,10 +70,13 @@ def noncurrent(
 def _unfinished(store: Store, mirror: str) -> Iterator[Place]:
     """Yield a place for each unfinished file of a folder, whatever is in it; none for a store in memory."""
     by_hand = "its writer is at work, or was killed: then delete the file"
+    in_data, beside = (
+        f"penstock gc sweep --apply deletes it when {when}"
+        for when in ("its transaction is over", "its writer has long been silent")
+    )
     for info in list_with_unfinished(store, ""):
         if is_unfinished(info.key) and not info.key.startswith(SIGNS_OF_LIFE):
-            swept = info.key.startswith("data/") and not mirror
-            why = "penstock gc sweep --apply deletes it when its transaction is over" if swept else by_hand
+            why = beside if not info.key.startswith("data/") else by_hand if mirror else in_data
             place: Place = {"check": "noncurrent", "what": "a file that was not finished", "path": info.key}
             yield {**place, "url": mirror or store.url, "clean": False, "why": why}
 

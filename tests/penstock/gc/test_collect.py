@@ -4,8 +4,10 @@ import errno
 import json
 import math
 import os
+import re
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,7 +337,7 @@ def test_what_a_killed_writer_had_not_finished_goes(properties, tmp_path):
     committed = next(iter(root.state.datasets["d"])).txn
     name = ".tmp-0123456789abcdef"
     left = [f"data/{txn}/0123456789abcdef/{name}" for txn in (killed, alive, committed, "nobodys")]
-    odd = [f"log/{name}", f"data/{killed}/0123456789abcdef/.tmp-mine"]
+    odd = ["log/.tmp-mine", f"data/{killed}/0123456789abcdef/.tmp-mine"]
     for path in [*left, *odd]:
         file = tmp_path / "root" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -361,6 +363,44 @@ def test_what_a_killed_writer_had_not_finished_goes(properties, tmp_path):
     root.abort(alive, "done")
     assert stay(160, 232)[0] == [left[3], *odd]
     assert properties.is_whole(root, root.record("d@1"))
+
+
+def test_collect_deletes_unfinished_files_of_killed_writers_beside_data(properties, tmp_path):
+    """Once they have been as they are for the time of silence, and then for the grace."""
+    root = loader.Root(tmp_path / "root")
+    _, kept = properties.two_versions(root)
+    folders = ("", *of_the_format(), f"cards/d/000002-{kept.id}/", f"jobs/{'0' * 32}/results/")
+    names = [f"{folder}.tmp-0123456789abcdef" for folder in folders]
+    for name in names:
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_bytes(b"secret")
+    away = tmp_path / "away"
+    away.mkdir()
+    (away / ".tmp-0123456789abcdef").write_bytes(b"a stranger's")
+    (tmp_path / "root" / "views" / "linked").symlink_to(away)
+
+    def there(hour, **options):
+        properties.look(root, hour, **options)
+        return [name for name in names if (tmp_path / "root" / name).exists()]
+
+    assert there(0) == there(70) == names
+    (tmp_path / "root" / "log" / ".tmp-0123456789abcdef").write_bytes(b"its writer is at work")
+    assert there(73) == there(143) == names
+    assert there(146, apply=False) == names
+    assert there(147) == ["log/.tmp-0123456789abcdef"]
+    assert there(152) == ["log/.tmp-0123456789abcdef"]
+    assert there(230) == []
+    assert (away / ".tmp-0123456789abcdef").read_bytes() == b"a stranger's"
+    assert properties.is_whole(root, root.record(kept.name))
+
+
+def of_the_format():
+    """Every folder of a root that docs/format.md lists, but for `data/`."""
+    page = Path("docs/format.md").read_text()
+    layout = page.partition("    penstock.json")[2].partition("\n\n")[0]
+    folders = set(re.findall(r"(?m)(?:^    |(?<=  ))([a-z]+/)", layout))
+    assert folders >= {"log/", "views/", "tables/", "stages/", "heartbeats/", "migrations/", "data/"}
+    return folders - {"data/"}
 
 
 def test_nothing_behind_a_link_goes(properties, tmp_path):

@@ -172,7 +172,7 @@ def test_what_a_killed_writer_had_not_finished_in_a_folder_is_no_proof(tmp_path)
         assert [place["path"] for place in found] == [paths[0], paths[2]]
         assert not any(place["clean"] for place in found)
         assert do in found[0]["why"]
-        assert "delete the file" in found[1]["why"]
+        assert "penstock gc sweep --apply deletes it" in found[1]["why"]
 
 
 @pytest.fixture

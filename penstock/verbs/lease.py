@@ -18,8 +18,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def ls(arguments: Namespace) -> Answer:
-    """List who holds which version open, and for how long no sign of life was seen."""
-    from loader.dataset.leases.lease import list_leases
+    """List the readers of each version: the age of their last beat, and what a collector has seen of them.
+
+    The age is by the clocks of the store and of this machine, for people. A collector counts on its own clock, and its
+    count begins when it first sees a beat, not when the reader made it.
+    """
+    import time
+
+    from loader.dataset.leases.lease import FOLDER, list_leases
 
     from ..gc.clients import check_name, own_name, read_signs, silent_s
     from ..gc.clock import now
@@ -28,13 +34,15 @@ def ls(arguments: Namespace) -> Answer:
     root = loader.Root(arguments.root)
     names = {record.id: record.name for dataset in root.datasets() for record in root.versions(dataset)}
     signs = read_signs(root.store, check_name(arguments.collector or own_name()))
-    at = now()
+    at, wall_us = now(), time.time_ns() // 1000
+    modified_us = {info.key: info.modified_us for info in root.store.list(FOLDER)}
     body = [
         {
             "version": names.get(id, id),
             "holder": one.holder,
             "host": one.host,
             "beat": one.beat,
+            "beat_age_s": None if (us := modified_us.get(one.key)) is None else max(0, wall_us - us) / 1e6,
             "silent_s": silent_s(signs, one, at),
         }
         for one in list_leases(root.store)
@@ -43,14 +51,12 @@ def ls(arguments: Namespace) -> Answer:
     body.sort(key=lambda row: (str(row["version"]), str(row["holder"])))
     rows = []
     for row in body:
-        silent = row["silent_s"]
-        seen = (
-            "not looked at yet"
-            if silent is None
-            else f"moved {length(float(str(silent)))} ago"
-            if silent
-            else "moving"
-        )
+        age, silent = row["beat_age_s"], row["silent_s"]
+        seen = "" if age is None else f"last beat {length(float(str(age)))} ago, "
+        if silent is None:
+            seen += "no collector has looked yet"
+        else:
+            seen += f"unchanged for at least {length(float(str(silent)))}" if silent else "moving"
         rows.append((row["version"], row["holder"], row["host"], seen))
     table = Table(form=FORM, header=("version", "reader", "host", "sign of life"), rows=rows, titled=False)
     return body, [table] if rows else "no leases", 0

@@ -2,7 +2,9 @@
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import loader
 from loader.errors import InvalidRuntime, VersionNotFound
@@ -185,10 +187,19 @@ def prove(arguments: Namespace) -> Answer:
             raise InvalidRuntime(
                 f"{arguments.out} cannot be written: {error.strerror or error}; name another place"
             ) from error
-    left = [place for place in proof["places"] if not place["clean"]]
-    lines = [f"{place['what']} {place.get('path', '')}: {place['why']}" for place in left]
-    lines.append(f"takedown {proof['takedown']}: {proof['result']}, {len(proof['places'])} places")
+    clean, left = ([one for one in proof["places"] if one["clean"] is is_clean] for is_clean in (True, False))
+    lines = [f"clean: {_name(one)}: {one['evidence']}" for one in clean]
+    lines += [f"not clean: {_name(one)}: {one['why']}" for one in left]
+    lines.append(
+        f"takedown {proof['takedown']}: {proof['result']}, {len(clean) + len(left)} places: {len(clean)} clean, "
+        f"{len(left)} not clean"
+    )
     return proof, "\n".join(lines), 0 if proof["result"] == "complete" else 1
+
+
+def _name(place: Mapping[str, Any]) -> str:
+    """Return what a place of a proof is, and where."""
+    return f"{place['what']} {place.get('path') or place.get('url', '')}".rstrip()
 
 
 VERB = Verb(

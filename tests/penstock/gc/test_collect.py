@@ -696,15 +696,25 @@ def test_mistakes(cli, filled, arguments, words):
     assert words in run.err
 
 
-def test_the_age_of_leases(cli, own, monkeypatch):
+def test_lease_ls_shows_the_age_of_the_last_beat(cli, own, tmp_path):
+    """A collector's count begins at its first look, which says nothing of a reader that died before."""
     lease = Lease(loader.Root(own).store)
     lease.add(loader.Root(own).record("d@1").id)
-    assert cli("lease", "ls", root=own).out.endswith(", not looked at yet\n")
+    (file,) = (tmp_path / own).glob("leases/*.json")
+    os.utime(file, (time.time() - 38 * 60,) * 2)
+    assert re.search(
+        r", last beat 38:\d\d min ago, no collector has looked yet\n$", cli("lease", "ls", root=own).out
+    )
     cli("gc", "plan", root=own)
     (row,) = cli("lease", "ls", "--json", root=own).json
     assert 0 < row["silent_s"] < 3600
-    assert ", moved " in cli("lease", "ls", root=own).out
+    assert 38 * 60 <= row["beat_age_s"] < 39 * 60
+    assert re.search(
+        r", last beat 38:\d\d min ago, unchanged for at least \d", cli("lease", "ls", root=own).out
+    )
     lease.beat()
-    assert cli("lease", "ls", root=own).out.endswith(", moving\n")
-    assert cli("lease", "ls", "--collector", "other", root=own).out.endswith(", not looked at yet\n")
+    assert re.search(r", last beat [\d.]+ s ago, moving\n$", cli("lease", "ls", root=own).out)
+    assert cli("lease", "ls", "--collector", "other", root=own).out.endswith(
+        " ago, no collector has looked yet\n"
+    )
     lease.close()

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import Any
 
 from loader.dataset.names import check_dataset_name
+from loader.dataset.splits import split_of
 
 from .dedup.policy import NearDuplicates
 from .featurizers import Featurizer, make
@@ -19,7 +20,6 @@ from .gate import GATE, Gate
 from .media.policy import CutPolicy
 from .source_formats import KEYED_BY_PLACE
 from .sources import DEFAULT_LIMITS, LANDING, BatchLimits, Source, check_sources
-from .splits import split_of
 from .upkeep import LIMITS, UPKEEP, Limits, Upkeep
 
 MAX_STREAMING_WAIT_S = 60.0
@@ -214,7 +214,7 @@ class DatasetSpec:
         blake2b-64 of "<dataset>\\0<identity>" as a fraction of 2^64, against the cumulative shares in the order of the
         split names. A rebuild has the splits of the dataset that it is of.
         """
-        return split_of(self.rebuild_of or self.name, self.splits, identity)
+        return split_of(identity, self.splits, self.rebuild_of or self.name)
 
 
 def _check_comparable(policy: NearDuplicates, featurizers: Sequence[Featurizer]) -> None:

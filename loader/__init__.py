@@ -33,4 +33,4 @@ else:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *import_module(".api", __name__).__all__})
+    return sorted(import_module(".api", __name__).__all__)

@@ -20,8 +20,10 @@
         NotARoot:                    (ValueError)
         FormatTooNew:                (ValueError)
         VersionNotFound:             (LookupError)
+        SampleNotFound:              (LookupError)         no live sample has this key
         FieldNotFound:               (LookupError)
         TransactionNotFound:         (LookupError)
+        TakedownNotFound:            (LookupError)
         VersionRetired:              (LookupError)
         Fenced:                      (RuntimeError)        the transaction was aborted
         Conflict:                    (RuntimeError)        two changes of one part, or of one ref
@@ -161,12 +163,20 @@ class VersionNotFound(RootError, LookupError):
         self.dataset = dataset
 
 
+class SampleNotFound(RootError, LookupError):
+    """No live sample of the version has this key, or no exclusion of it stands."""
+
+
 class FieldNotFound(RootError, LookupError):
     """A field that the version does not have, or does not have for every part."""
 
 
 class TransactionNotFound(RootError, LookupError):
     """A transaction that the root's log never began."""
+
+
+class TakedownNotFound(RootError, LookupError):
+    """The root's log has no takedown of this number."""
 
 
 class VersionRetired(RootError, LookupError):

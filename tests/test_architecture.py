@@ -208,6 +208,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "read_trail",
         "report",
         "source",
+        "split_of",
         "synthetic",
         "torch_dataset",
         "video",

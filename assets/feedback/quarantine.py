@@ -19,7 +19,7 @@ import dagster as dg
 import loader
 from loader.dataset.log.entries import DAMAGED
 from loader.dataset.versions.samples_table import live_rows
-from loader.errors import Conflict, VersionNotFound
+from loader.errors import Conflict, SampleNotFound, VersionNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
 from penstock.compute.pool import Compute, Progress
@@ -283,7 +283,7 @@ def _publish_without(
             return (), None
         try:
             return tuple(keys), root.exclude(newest.id, keys, reason=reason, producer=producer)
-        except (Conflict, VersionNotFound):
+        except (Conflict, SampleNotFound, VersionNotFound):
             if attempt == _TRIES - 1:
                 raise
     return (), None

@@ -24,6 +24,7 @@ from .torch import torch_dataset
 
 if TYPE_CHECKING:
     from ..dataset.shards.part import Part
+    from ..dataset.splits import split_of
     from ..dataset.versions.stored_list import listed
     from ..dataset.writer import Writer
     from ..foreign.open_foreign import open_foreign
@@ -73,6 +74,7 @@ __all__ = [
     "read_trail",
     "report",
     "source",
+    "split_of",
     "synthetic",
     "torch_dataset",
     "video",
@@ -95,6 +97,7 @@ _LATER = {
     "read_trail": "..run.trail.read_trail",
     "plan_of": ".plan_of",
     "report": ".report",
+    "split_of": "..dataset.splits",
     "video": "..modalities.video.request",
 }
 """Names whose modules most readers have no use for, which take 100 ms."""

@@ -12,7 +12,7 @@ from ..errors import Corrupt, InvalidName, NotRecorded, PlanMismatch, RunNotFoun
 from ..json_text import parse_json_object
 from ..order.plan import Plan
 from ..run.trail.read_trail import read_starts, read_trail, trail_runs
-from ..storage import Store
+from ..storage import ObjectInfo, Store
 from ..storage.mirror.store import primary_of
 from ..storage.shared.threads import Together
 from .plans import open_plan
@@ -133,11 +133,11 @@ def _of_state(root: Root, state: Mapping[str, Any]) -> Plan:
             f"not the state of a Loader: it has {sorted(map(str, state))}. Pass what state_dict() returned, unchanged"
         )
     lost: Exception | None = None
-    for body, key in _plans(primary_of(root.store)):
+    for info, body in saved_plans(primary_of(root.store)):
         if not _may_have(body, past):
             continue
         try:
-            plan = open_plan(root, key.removeprefix("plans/").removesuffix(".json"), retired=True)
+            plan = open_plan(root, info.key.removeprefix("plans/").removesuffix(".json"), retired=True)
             plan.check_state(dict(state))
         except PlanMismatch:
             continue
@@ -167,14 +167,16 @@ def _may_have(body: Mapping[str, Any], past: Mapping[str, Any]) -> bool:
     )
 
 
-def _plans(store: Store) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield (JSON, key) of the plans under a root, by hash; one that is damaged is passed over."""
-    keys = [info.key for info in store.list("plans/")]
-    with Together(store, keys) as coming:
-        for key in keys:
-            data = coming.get(key).data
+def saved_plans(store: Store) -> Iterator[tuple[ObjectInfo, Mapping[str, Any]]]:
+    """Yield (object, JSON) of the plans under a root, by hash; objects that hold no plan are passed over."""
+    infos = list(store.list("plans/"))
+    with Together(store, [info.key for info in infos]) as coming:
+        for info in infos:
+            data = coming.get(info.key).data
             with suppress(*DAMAGED):
-                yield parse_json_object(data), key
+                body = parse_json_object(data)
+                if isinstance(body["sources"], Mapping):
+                    yield info, body
 
 
 def _objects(store: Store, prefix: str, *names: str) -> Iterator[list[Any]]:

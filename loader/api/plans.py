@@ -10,6 +10,7 @@ from ..dataset.versions.version import Version
 from ..dataset.versions.view import View
 from ..errors import Corrupt, Denied, InvalidPlan, ObjectNotFound, PlanMismatch, VersionRetired
 from ..json_text import DamagedJson, parse_json
+from ..keywords import PLAN_WORDS, explains
 from ..order.content import Source
 from ..order.content import source as _source
 from ..order.mixing.mixture import Weight
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Viewable: TypeAlias = "Version | View | ListedView | SyntheticView | Source"
 
 
+@explains(PLAN_WORDS)
 def plan(
     sources: Mapping[str, Viewable],
     *,

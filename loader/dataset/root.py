@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from ..errors import Conflict, InvalidRuntime, InvalidStore, VersionNotFound
+from ..keywords import did_you_mean
 from ..storage import Store, open_store
 from ..storage.mirror.store import MirroredStore, primary_of
 from ..storage.shared.threads import beside
@@ -131,8 +132,9 @@ class Root:
         state = self.state
         if not (found := list(state.versions(dataset))):
             with mirrors_named(self.store, self._marker, state):
+                near = did_you_mean(dataset, self.datasets())
                 raise VersionNotFound(
-                    f"{self.url} has no dataset {dataset!r}; it has {', '.join(self.datasets()) or 'none'}",
+                    f"{self.url} has no dataset {dataset!r}{near or ';'} it has {', '.join(self.datasets()) or 'none'}",
                     dataset="",
                 )
         return found
@@ -322,7 +324,7 @@ class Root:
     ) -> Version:
         """Return the next version without these samples. Their bytes stay until a takedown; ordinals close up.
 
-        Raises: VersionNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
+        Raises: SampleNotFound for a key that the version does not have; InvalidSample for keys or a reason that are no
         text; Conflict when somebody excluded one meanwhile.
         """
         from .changes import publish_exclusions

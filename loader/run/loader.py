@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 from ..cache.spec import CacheSpec, cache_spec
 from ..dataset.root import Root
 from ..errors import InvalidRuntime, Unpicklable
+from ..keywords import LOADER_WORDS, explains
 from ..order.plan import Plan
 from ..storage.shared.threads import DaemonPool
 from .ahead.thread_pools import range_threads
@@ -95,6 +96,7 @@ class Loader:
     world: World
     """Rank and world size of this process."""
 
+    @explains(LOADER_WORDS)
     def __init__(
         self,
         plan: Plan,

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import InvalidStore
+from ..keywords import did_you_mean
 from .shared.requests import Limiter, RetryBudget
 from .spec import PROVIDER_PREFIXES, redact, secret_values
 
@@ -156,12 +157,9 @@ def bucket_and_prefix(url: str) -> tuple[str, str]:
 
 
 def _unknown(url: str, name: str, accepted: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, accepted, 1)
     shown = [known for known in accepted if not known.startswith(PROVIDER_PREFIXES)]
     return (
-        f"{url}: unknown option {name!r}{f', did you mean {near[0]!r}?' if near else ';'} accepted are "
+        f"{url}: unknown option {name!r}{did_you_mean(name, accepted) or ';'} accepted are "
         f"{', '.join(shown)} (and the client's names with its prefix, such as aws_region); options of "
         'an fsspec file system go under one key: {"fsspec": {...}}'
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loader.dataset.log.marker import check_primary
 from loader.dataset.versions.samples_table import live_ordinals
-from loader.errors import Conflict, EmptyVersion, InvalidKey, InvalidRuntime, VersionNotFound
+from loader.errors import Conflict, EmptyVersion, InvalidKey, InvalidRuntime, SampleNotFound, VersionNotFound
 from loader.json_text import is_text
 
 from .exclusion import ExcludedSample, Exclusion, Withdrawal, records, standing, write_record
@@ -46,7 +46,7 @@ def exclude(
         whole_objects: True leaves out everything that was, or will be, cut of the same raw objects. A sample that is
             all of its raw object, such as a photo, is left out so in any case.
 
-    Raises: VersionNotFound for a key that the version does not have, and nothing is written; EmptyVersion for all
+    Raises: SampleNotFound for a key that the version does not have, and nothing is written; EmptyVersion for all
     samples of the newest one; InvalidKey; InvalidRuntime without a reason or a name, or for whole objects that the
     version does not name; VersionRetired; Conflict in a mirror; MissingDependency without polars.
     """
@@ -61,7 +61,7 @@ def exclude(
         return same[0], _publish(root, same[0], same[0].keys)
     samples = _samples(version, wanted, whole_objects)
     if missing := [key for key in wanted if key not in samples]:
-        raise VersionNotFound(_missing(version.name, missing, stands))
+        raise SampleNotFound(_missing(version.name, missing, stands))
     record = Exclusion(
         dataset=version.dataset,
         samples=tuple(samples[key] for key in sorted(samples)),
@@ -104,14 +104,14 @@ def withdraw(
 
     ref: any version of the dataset, a retired one too.
 
-    Raises: VersionNotFound for a key of which no exclusion stands, and nothing is written; else as `exclude`.
+    Raises: SampleNotFound for a key of which no exclusion stands, and nothing is written; else as `exclude`.
     """
     wanted = _checked(keys, reason, by, page)
     dataset = root.record(ref, retired=True).dataset
     _check_writable(root)
     stands = standing(records(root.store, dataset))
     if missing := [key for key in wanted if key not in stands]:
-        raise VersionNotFound(
+        raise SampleNotFound(
             f"{_named(missing)} of {dataset}: no exclusion stands, so nothing was withdrawn. Name keys that somebody "
             "excluded and nobody took back"
         )
@@ -237,7 +237,11 @@ def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
             return newest
         try:
             return root.exclude(newest.id, live, reason=record.reason, producer=producer)
-        except (Conflict, VersionNotFound):  # somebody excluded one of them, or retired this version
+        except (
+            Conflict,
+            SampleNotFound,
+            VersionNotFound,
+        ):  # somebody excluded one of them, or retired this version
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")

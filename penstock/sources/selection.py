@@ -12,6 +12,7 @@ from loader.dataset.shards.address import SampleAddress
 from loader.dataset.tables.columns import SOURCE_COLUMNS
 from loader.dataset.versions.samples_table import import_polars, live_where
 from loader.errors import EmptyVersion, FieldNotFound
+from loader.keywords import did_you_mean
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -122,7 +123,8 @@ def select(version: Version, where: str | None = None, without: Collection[str] 
     columns = _columns(version)
     if unknown := sorted(set(without) - {*version.fields, *columns}):
         raise FieldNotFound(
-            f"--without {unknown[0]}: {version.name} has no such field or column; it has the fields "
+            f"--without {unknown[0]}: {version.name} has no such field or column"
+            f"{did_you_mean(unknown[0], [*version.fields, *columns]) or ';'} it has the fields "
             f"{', '.join(version.fields)} and the columns {', '.join(columns) or 'none'}"
         )
     fields = tuple(name for name in version.fields if name not in without)

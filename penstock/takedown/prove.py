@@ -59,7 +59,7 @@ def prove(
     s3: boto3's client of the root's bucket; None: one with the environment's credentials.
     cluster: whose machines read tables and JSON objects; None: this process.
 
-    Raises: VersionNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
+    Raises: TakedownNotFound for a takedown that was not requested; InvalidRuntime for another URL in `keeps_nothing`;
     StoreError.
     """
     if other := sorted(set(keeps_nothing) - {root.url, *mirrors}):

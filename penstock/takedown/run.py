@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from loader import Root
 from loader.dataset.log.state import Deny
-from loader.errors import VersionNotFound
+from loader.errors import TakedownNotFound
 from loader.storage import is_there
 
 from ..progress import progress
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def deny_entry(root: Root, n: int) -> Deny:
-    """Return the takedown of this number. Raises: VersionNotFound, naming those that there are."""
+    """Return the takedown of this number. Raises: TakedownNotFound, naming those that there are."""
     for deny in root.state.denies:
         if deny.n == n:
             return deny
     there = ", ".join(str(deny.n) for deny in root.state.denies) or "none"
-    raise VersionNotFound(
+    raise TakedownNotFound(
         f"{root.url} has no takedown {n}; it has {there}. penstock takedown request makes one"
     )
 
@@ -70,8 +70,8 @@ def run_takedown(
     raw_below: the sources; where it is empty, the landing places of the batches of the object's dataset.
     cluster: whose machines read the tables of keys; None: this process.
 
-    Raises: VersionNotFound for a takedown that was not requested; InvalidRuntime as `check_whole`; Corrupt; StoreError;
-    Fenced; with a cluster as `outcomes_anew`.
+    Raises: TakedownNotFound for a takedown that was not requested; InvalidRuntime as `check_whole`; Corrupt;
+    StoreError; Fenced; with a cluster as `outcomes_anew`.
     """
     deny = deny_entry(root, n)
     check_whole(root, deny)

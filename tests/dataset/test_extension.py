@@ -13,7 +13,7 @@ from loader.dataset.extension import Extension, publish_extension, published_par
 from loader.dataset.labels.annotate import Annotating
 from loader.dataset.log.denies import Target
 from loader.dataset.writing.part_extension import add_part_group, read_part
-from loader.errors import Conflict, FieldMismatch, VersionNotFound
+from loader.errors import Conflict, FieldMismatch, SampleNotFound
 from penstock.verify.version import verify
 
 HOW = Annotating(name="refresh-x", author="x 2", nulls="remove")
@@ -107,7 +107,7 @@ def test_a_takedown_in_between_leaves_nothing_of_the_sample(made: loader.Root) -
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ({"exclude": {"nobody": "x"}}, VersionNotFound),
+        ({"exclude": {"nobody": "x"}}, SampleNotFound),
         ({"rows": [(HOW, {"k1": {"w": "a word"}})]}, FieldMismatch),
     ],
 )

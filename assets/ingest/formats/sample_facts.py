@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import loader
 from loader.dataset.columnar.choices import Options
+from loader.dataset.splits import split_of
 from loader.foreign.parts import text_of
 from loader.foreign.shard_rows import key_of
 from penstock.compute.job import Job
 from penstock.stages import fingerprint
-
-from ...splits import split_of
 
 if TYPE_CHECKING:
     from ...spec import DatasetSpec
@@ -121,7 +120,7 @@ def source_of(taking: Taking, raw: Row, source_key: str, told: Mapping[str, str]
         "raw_key": raw["key"],
         "raw_etag": raw["etag"],
         "raw_sha256": raw["sha256"],
-        "split": own or split_of(taking.dataset, taking.splits, identity),
+        "split": own or split_of(identity, taking.splits, taking.dataset),
         **taking.provenance,
     }
     if by_subject and raw["label"]:

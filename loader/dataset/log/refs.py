@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...errors import InvalidName, VersionNotFound, VersionRetired
+from ...keywords import did_you_mean
 from ...storage import Store
 from ...storage.mirror.store import MirroredStore
 from ..names import LATEST, check_dataset_name, check_ref_name
@@ -147,7 +148,10 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
     dataset = parsed.dataset or ""
     versions = state.versions(dataset)
     if not versions:
-        raise VersionNotFound(f"no dataset {dataset!r}: {what_there_is(state, dataset)}", dataset="")
+        near = did_you_mean(dataset, state.datasets)
+        raise VersionNotFound(
+            f"no dataset {dataset!r}{near or ':'} {what_there_is(state, dataset)}", dataset=""
+        )
     if parsed.name == LATEST:
         newest = state.newest(dataset)
         if newest is None:
@@ -158,7 +162,9 @@ def _by_name(state: State, parsed: ParsedRef) -> VersionRecord:
     ref = state.refs.get((dataset, parsed.name or ""))
     record = state.version(dataset, ref.number if ref else parsed.number or 0)
     if record is None:
-        raise VersionNotFound(f"no {parsed}: {what_there_is(state, dataset)}", dataset=dataset)
+        names = [LATEST, *(name for of, name in state.refs if of == dataset)]
+        near = did_you_mean(parsed.name, names) if parsed.name else ""
+        raise VersionNotFound(f"no {parsed}{near or ':'} {what_there_is(state, dataset)}", dataset=dataset)
     return record
 
 

@@ -6,6 +6,7 @@ before polars sees it, and only calls of functions listed here are let through.
 """
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import FieldNotFound
@@ -45,6 +46,7 @@ varchar varying
 """
 
 _CALLED = frozenset((_FUNCTIONS + _WORDS + _TYPES).upper().split())
+_VALUES = frozenset(("FALSE", "NULL", "TRUE"))
 _TAKES_FROM = frozenset(("EXTRACT", "SUBSTR", "SUBSTRING", "TRIM"))
 _BEGINS_A_QUERY = frozenset(("FROM", "SELECT", "TABLE", "VALUES", "WITH"))
 
@@ -88,6 +90,21 @@ def tokens_of(text: str) -> list[tuple[str, str]]:
     # Keywords are compared as polars does, by Unicode's upper case: two more letters are an S and an I there.
     found = ((str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text.upper()))
     return [one for one in found if one[0] != "blank"]
+
+
+def names_in(text: str) -> set[str]:
+    """Return the words of an SQL expression that may be names of columns, in upper case: all but calls and keywords.
+
+    There may be more: a word that only another dialect has, or a keyword that is missing here.
+    """
+    tokens = [*tokens_of(text), ("", "")]
+    found = set[str]()
+    for (kind, token), (_, follower) in pairwise(tokens):
+        if kind == "name":
+            found.add(token[1:-1].replace(token[0] * 2, token[0]))
+        elif kind == "word" and not (token in _CALLED or token in _VALUES or follower == "("):
+            found.add(token)
+    return found
 
 
 def counts(kind: str, token: str) -> bool:

@@ -5,6 +5,7 @@ Few samples are looked up by a scan of the key column.
 
 import io
 import logging
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ import pyarrow as pa
 
 from ...errors import Corrupt, FieldNotFound, MissingDependency
 from ...json_text import is_text
+from ...keywords import did_you_mean
 from ..shards.address import SampleAddress
 from ..tables.annotations import edits_of, files_of, with_edits
 from ..tables.columns import is_annotation
 from ..tables.parquet import TableFile, get_table_bytes, get_tables
 from ..tables.table_rows import get_rows
-from .expression import parse_expression
+from .expression import names_in, parse_expression
 
 if TYPE_CHECKING:
     import polars
@@ -182,7 +184,8 @@ def scan_edits(version: "Version", column: str) -> "polars.LazyFrame":
     import_polars()
     if column not in _columns(version):
         raise FieldNotFound(
-            f"{version.name} has no column {column!r}; it has {', '.join(sorted(_columns(version)))}"
+            f"{version.name} has no column {column!r}{did_you_mean(column, _columns(version)) or ';'} it has "
+            f"{', '.join(sorted(_columns(version)))}"
         )
     where = scan_samples(version, ["part", "row", "key"])
     edits = edits_of(version.store, version.manifest["samples"], column)
@@ -280,19 +283,44 @@ def live_values(
     return live_columns(version, [(one, what) for one in expressions], truths)
 
 
+def check_names(version: "Version", predicate: str) -> None:
+    """Check the names of an SQL expression, and all of it where polars is imported. Raises: FieldNotFound.
+
+    Words that may be names are compared with the columns first: a training, whose views are stored, imports no polars.
+    """
+    words = names_in(predicate) if isinstance(predicate, str) else {""}
+    if "polars" not in sys.modules and words <= {name.upper() for name in _known(version)}:
+        return
+    try:
+        pl = import_polars()
+    except MissingDependency:
+        return  # evaluation needs it, or a stored view has the answer
+    _parsed(pl, version, predicate, f"where({predicate!r})")
+
+
+def _parsed(pl: Any, version: "Version", text: object, what: str) -> "polars.Expr":
+    """Return the polars expression of an SQL expression of the version's columns. Raises: FieldNotFound."""
+    found, known = parse_expression(pl, text, what), _known(version)
+    if unknown := sorted(set(found.meta.root_names()) - known):
+        raise FieldNotFound(
+            f"{what} names {unknown}{did_you_mean(unknown[0], known) or ';'} the samples table of {version.name} has "
+            f"{', '.join(sorted(known))}"
+        )
+    return found
+
+
+def _known(version: "Version") -> set[str]:
+    """Return the names that an expression may use."""
+    return {*_columns(version), "part", "row"}
+
+
 def live_columns(version: "Version", asked: Sequence[tuple[str, str]], truths: int = 0) -> "polars.DataFrame":
     """Return as `live_values`; the tables are read once for all. asked: expression and name of its question, for each.
 
     truths: that many columns, the first, are bools, null as False. Raises: FieldNotFound as `live_where`.
     """
     pl = import_polars()
-    columns = [parse_expression(pl, one, what) for one, what in asked]
-    known = {*_columns(version), "part", "row"}
-    for one, (_, what) in zip(columns, asked, strict=True):
-        if unknown := sorted(set(one.meta.root_names()) - known):
-            raise FieldNotFound(
-                f"{what} names {unknown}; the samples table of {version.name} has {', '.join(sorted(known))}"
-            )
+    columns = [_parsed(pl, version, one, what) for one, what in asked]
     what = " and ".join(dict.fromkeys(what for _, what in asked))
     names = sorted({name for one in columns for name in one.meta.root_names()})
     columns = [one.cast(pl.Boolean).fill_null(False) if i < truths else one for i, one in enumerate(columns)]

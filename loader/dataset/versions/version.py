@@ -3,14 +3,15 @@
 Nothing but the manifest, and the tables of its parts where they are small, is read until it is needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from ...errors import Corrupt, FieldNotFound, InvalidRuntime, PenstockError
+from ...keywords import did_you_mean
 from ...storage import RangeReader, Store
 from ...storage.shared.threads import Together, lock
 from ..log.state import VersionRecord
@@ -199,7 +200,10 @@ class Version:
         for group, body in self.manifest["groups"].items():
             if field in body["field_nbytes"]:
                 return str(group)
-        raise FieldNotFound(f"{self.name} has no field {field!r}; it has {', '.join(self.fields)}")
+        near = did_you_mean(field, self.fields) if isinstance(field, str) else ""
+        raise FieldNotFound(
+            f"{self.name} has no field {field!r}{near or ';'} it has {', '.join(self.fields)}"
+        )
 
     def select(self, *fields: str, where_present: bool = False) -> "View":
         """Return a view of these fields: only their bytes are fetched. Without names, of every field.
@@ -215,6 +219,34 @@ class Version:
     def where(self, predicate: str) -> "View":
         """Return a view of the samples for which an SQL expression over the samples table is true."""
         return self.select().where(predicate)
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample, or a list of them for a slice, as `View.__getitem__`: {"__key__": key, field: value}.
+
+        Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
+        """
+        from .samples import decoded, picked
+
+        found = list(decoded(self, self.fields, picked(index, len(self))))
+        return found if isinstance(index, slice) else found[0]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every sample as `version[i]` returns it, 64 read together."""
+        from .samples import decoded
+
+        yield from decoded(self, self.fields, np.arange(len(self)))
+
+    def head(self, n: int = 5) -> "polars.DataFrame":
+        """Return the first samples as a table: see `View.head`."""
+        from .samples import picked, table_of
+
+        return table_of(self, self.fields, picked(slice(n), len(self)))
 
     def samples(self) -> "polars.LazyFrame":
         """Return the samples table: `ordinal` (the live sample's number), keys, provenance, metadata columns."""

@@ -2,8 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from ..shards.shard import crc32c
 from ..tables.parquet import parse_stored, table_bytes
 
 if TYPE_CHECKING:
+    import polars
+
     from ...order.sources.packed_view import PackedView
     from ...order.sources.packing import PackBy
     from .version import Version
@@ -83,7 +85,13 @@ class View:
         return View(self.version, fields or self.version.fields, self.predicate, present, self.first)
 
     def where(self, predicate: str) -> "View":
-        """Return the samples of this view for which an SQL expression is true too."""
+        """Return the samples of this view for which an SQL expression is true too.
+
+        Raises: FieldNotFound for a name that is no column.
+        """
+        from .samples_table import check_names
+
+        check_names(self.version, predicate)
         both = f"({self.predicate}) AND ({predicate})" if self.predicate else predicate
         return View(self.version, self.fields, both, self.where_present, self.first)
 
@@ -140,6 +148,40 @@ class View:
 
     def __len__(self) -> int:
         return (len(self._table) if self.is_filtered else len(self.version)) - self._skipped
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample of the view, or a list of them for a slice, in the order of storage.
+
+        A sample is {"__key__": key, field: value}. A field is decoded by its extension, and left out where the sample
+        has none. Each costs an index and a read: training reads batches, by `Loader`.
+
+        Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
+        """
+        from .samples import decoded, picked
+
+        found = list(decoded(self.version, self.fields, self.version_ordinals(picked(index, len(self)))))
+        return found if isinstance(index, slice) else found[0]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield every sample as `view[i]` returns it, 64 read together."""
+        from .samples import decoded
+
+        yield from decoded(self.version, self.fields, self.version_ordinals(np.arange(len(self))))
+
+    def head(self, n: int = 5) -> "polars.DataFrame":
+        """Return the first samples as a table: ordinal, key, fields, columns of the samples table.
+
+        Numbers and texts stand there themselves, other fields by their size. Needs polars.
+        """
+        from .samples import picked, table_of
+
+        return table_of(self.version, self.fields, self.version_ordinals(picked(slice(n), len(self))))
 
     @property
     def id(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, VersionNotFound
+from ...errors import Conflict, EmptyVersion, InvalidKey, InvalidSample, SampleNotFound, VersionNotFound
 from ...json_text import is_text
 from ...storage import Store
 from ..shards.bitmap import pack
@@ -77,7 +77,7 @@ def check_reason(verb: str, of: str, reason: str) -> None:
 def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason: str) -> tuple[Change, Rows]:
     """Upload the bitmaps of these keys.
 
-    Raises: VersionNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for one
+    Raises: SampleNotFound for keys that are not live in the version; EmptyVersion without keys; InvalidKey for one
     str, whose letters would be taken for keys, or a key that is none.
     """
     if isinstance(keys, str):
@@ -98,7 +98,7 @@ def write_exclusions(version: Version, prefix: str, keys: Sequence[str], reason:
 def find_superseded(version: Version | None, reasons: Mapping[str, str]) -> Superseded:
     """Return the samples of these keys (-> reason). Costs a scan of the version's keys.
 
-    Raises: VersionNotFound for a key that is not live in the version; InvalidSample without a reason.
+    Raises: SampleNotFound for a key that is not live in the version; InvalidSample without a reason.
     """
     if version is None:
         raise VersionNotFound(
@@ -128,11 +128,11 @@ def put_exclusions(
 
 
 def _find(version: Version, keys: frozenset[str]) -> dict[str, dict[int, str]]:
-    """Return part id -> row -> key of these keys. Raises: VersionNotFound for a key that is not live in the version."""
+    """Return part id -> row -> key of these keys. Raises: SampleNotFound for a key that is not live in the version."""
     rows = live_rows(version, keys)
     found = {key for members in rows.values() for key in members.values()}
     if missing := sorted(keys - found):
-        raise VersionNotFound(
+        raise SampleNotFound(
             f"{version.name} has no live sample {missing[0]!r}"
             + (f" (nor {len(missing) - 1} others of these keys)" if len(missing) > 1 else "")
             + "; nothing was excluded. List keys with version.samples()"

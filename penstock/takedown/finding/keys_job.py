@@ -13,7 +13,7 @@ from loader import Root
 from loader.dataset.log.state import Deny
 from loader.dataset.publishing.apply_denies import Rows
 from loader.dataset.root import root_over
-from loader.errors import VersionNotFound
+from loader.errors import TakedownNotFound
 
 from ...compute.attach import outcomes_anew
 from ...compute.cluster import Cluster
@@ -82,7 +82,7 @@ def _looked(unit: KeysUnit, node: Node) -> KeysResult:
     denies = [one for one in root_over(store).state.denies if one.n <= unit.newest]
     deny = next((one for one in denies if one.n == unit.n), None)
     if deny is None:
-        raise VersionNotFound(f"{store.url} has no takedown {unit.n}")
+        raise TakedownNotFound(f"{store.url} has no takedown {unit.n}")
     if unit.marks is None or unit.denied is None:
         found = denied_in(store, deny, denies, unit.dataset, unit.file)
         return KeysResult(mine=_stored(found.mine), every=_stored(found.every))

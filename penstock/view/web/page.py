@@ -23,6 +23,7 @@ from loader.errors import (
     NotRecorded,
     PenstockError,
     RunNotFound,
+    SampleNotFound,
     StoreError,
     VersionNotFound,
     VersionRetired,
@@ -43,6 +44,7 @@ _HERE = Path(__file__).parent / "templates"
 _STATUS: Mapping[type[PenstockError], int] = {
     RunNotFound: 404,
     VersionNotFound: 404,
+    SampleNotFound: 404,
     FieldNotFound: 400,
     NotRecorded: 404,
     InvalidPlan: 404,

@@ -104,7 +104,7 @@ def test_resolve(state, text, number):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("photo", r"no dataset 'photo': datasets here: old, photos"),
+        ("photo", r"no dataset 'photo', did you mean 'photos'[?] datasets here: old, photos"),
         ("photos@9", r"photos has versions 1\.\.3 \(retired 3\), tags 2026\.11\.20, aliases prod"),
         ("photos@dev", r"no photos@dev: .*aliases prod"),
         ("v-0123abcd", r"no version v-0123abcd: datasets here: old, photos"),

@@ -18,7 +18,7 @@ from loader.dataset.log.log import Log
 from loader.dataset.names import check_key, member_name
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.shard import member_header
-from loader.errors import Conflict, Denied, InvalidKey, InvalidName, VersionNotFound
+from loader.errors import Conflict, Denied, InvalidKey, InvalidName, SampleNotFound
 from penstock.verify.version import verify
 
 ALICE = Target(kind="subject", value="alice")
@@ -359,8 +359,8 @@ def test_a_group_beside_an_exclusion_keeps_nothing_of_it(root, interrupted):
 def test_old_rules_hold_past_a_deny(root):
     write(root, a="alice", b="bob")
     deny(root)
-    with pytest.raises(VersionNotFound):
+    with pytest.raises(SampleNotFound):
         root.exclude("d", ["nobody"], reason="x")
     write(root, c="carol")
-    with pytest.raises((Conflict, VersionNotFound)):
+    with pytest.raises((Conflict, SampleNotFound)):
         root.exclude("d", ["a"], reason="x")

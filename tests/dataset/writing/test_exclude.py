@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loader
-from loader.errors import Conflict, EmptyVersion, FieldNotFound, InvalidKey, InvalidSample, VersionNotFound
+from loader.errors import Conflict, EmptyVersion, FieldNotFound, InvalidKey, InvalidSample, SampleNotFound
 from penstock.verify.version import verify
 
 
@@ -48,13 +48,13 @@ def test_a_whole_part_may_go(made, properties):
 
 def test_unknown_keys_are_named(made):
     with pytest.raises(
-        VersionNotFound, match=r"d@1 has no live sample 'nope' .nor 1 others .*nothing was excluded"
+        SampleNotFound, match=r"d@1 has no live sample 'nope' .nor 1 others .*nothing was excluded"
     ):
         made.exclude("d", ["k1", "nope", "zero"], reason="x")
-    with pytest.raises(VersionNotFound, match=r"no live sample 'k\\ud800'"):
+    with pytest.raises(SampleNotFound, match=r"no live sample 'k\\ud800'"):
         made.exclude("d", ["k\ud800"], reason="x")
     made.exclude("d", ["k1"], reason="x")
-    with pytest.raises(VersionNotFound, match="d@2 has no live sample 'k1'"):
+    with pytest.raises(SampleNotFound, match="d@2 has no live sample 'k1'"):
         made.exclude("d", ["k1"], reason="x")
     assert len(made.open("d")) == 9
 

@@ -13,7 +13,7 @@ from loader.errors import (
     FormatTooNew,
     InvalidKey,
     InvalidRuntime,
-    VersionNotFound,
+    SampleNotFound,
 )
 from loader.storage import open_store
 from penstock.exclusions.exclusion import Exclusion, records, standing
@@ -116,12 +116,12 @@ def test_many_people_at_once(root):
 
 
 def test_unknown_keys_write_nothing(root):
-    with pytest.raises(VersionNotFound, match=r"d@4 has no live sample 'k1', 'zz'; nothing was excluded"):
+    with pytest.raises(SampleNotFound, match=r"d@4 has no live sample 'k1', 'zz'; nothing was excluded"):
         exclude(root, "d@4", ["k3", "zz", "k1"], reason="dark", by="ann")
     assert records(root.store, "d") == []
     assert len(root.versions("d")) == 4
     exclude(root, "d@4", ["k3"], reason="dark", by="ann")
-    with pytest.raises(VersionNotFound, match="'k3' was excluded already, by ann: dark"):
+    with pytest.raises(SampleNotFound, match="'k3' was excluded already, by ann: dark"):
         exclude(root, "d", ["k3"], reason="other", by="ben")
 
 
@@ -161,7 +161,7 @@ def test_a_withdrawal_ends_every_exclusion_of_the_key(root):
     assert stands(root) == {"k4": ["ann", "ben"]}
     assert root.open("d").id == before
     with pytest.raises(
-        VersionNotFound, match="'k3', 'zz' of d: no exclusion stands, so nothing was withdrawn"
+        SampleNotFound, match="'k3', 'zz' of d: no exclusion stands, so nothing was withdrawn"
     ):
         withdraw(root, "d", ["k4", "k3", "zz"], reason="fine", by="cleo")
     assert stands(root) == {"k4": ["ann", "ben"]}

@@ -20,7 +20,7 @@ from loader.dataset.log.denies import Target
 from loader.dataset.publishing import compact
 from loader.dataset.tables.parquet import TableFile, get_table
 from loader.dataset.tables.stats import merge
-from loader.errors import InvalidPlan, VersionNotFound, VersionRetired
+from loader.errors import InvalidPlan, TakedownNotFound, VersionRetired
 from penstock.cli import main
 from penstock.takedown.finding import find as find_module
 from penstock.takedown.finding.keys_tables import KeysTables
@@ -247,7 +247,7 @@ def test_a_table_is_read_as_often_whatever_the_number_of_versions(kit, root, mon
 
 def test_an_unknown_takedown(root, kit):
     kit.write(root, "photos", {"p1": "bob"})
-    with pytest.raises(VersionNotFound, match="it has none"):
+    with pytest.raises(TakedownNotFound, match="it has none"):
         run_takedown(root, 3, apply=True)
 
 

@@ -1,0 +1,35 @@
+"""Splits by hash: the same sample, or the same person, is in the same split of every later version."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from math import isclose
+
+from ..errors import InvalidRuntime
+
+
+def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
+    """Return the split of a sample, such as "train".
+
+        split_of("k0001", {"train": 0.95, "val": 0.05}, "photos")
+
+    The place in [0, 1) is the BLAKE2b hash of salt and identity, divided among the splits in the order of their names.
+    If a share grows, samples move between neighbours only.
+
+    identity: Text that decides: the sample's key, or what must not be torn apart, such as a person, scene or episode.
+    splits: Name -> share of all identities; the shares add up to 1.
+    salt: Text that makes splits of data sets independent of each other, such as the dataset's name.
+
+    Raises: InvalidRuntime for shares that are negative, or do not add up to 1.
+    """
+    if not splits or min(splits.values()) < 0 or not isclose(sum(splits.values()), 1, abs_tol=1e-6):
+        raise InvalidRuntime(
+            f"splits = {dict(splits)}: shares of at least 0 that add up to 1 are needed, such as "
+            "{'train': 0.95, 'val': 0.05}"
+        )
+    hashed = blake2b(f"{salt}\0{identity}".encode(), digest_size=8).digest()
+    place = int.from_bytes(hashed, "little") / 2**64
+    for name, share in sorted(splits.items()):
+        place -= share
+        if place < 0:
+            return name
+    return max(splits)

@@ -1,0 +1,81 @@
+"""Errors that name what was meant: the closest known name, or our argument for one of torch's DataLoader."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ORDER = "the plan fixes the order: loader.plan(..., seed=7)"
+_BATCH = "loader.plan(..., global_batch=256) is the batch of all ranks together"
+
+PLAN_WORDS = {
+    "batch_size": "global_batch= is the batch of all ranks together",
+    "drop_last": 'a batch goes on into the next epoch; boundary="mask" pads it instead',
+    "generator": "seed= fixes the order",
+    "num_replicas": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
+    "num_workers": "workers are the Loader's: loader.Loader(plan, workers=8)",
+    "rank": "the rank is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
+    "sampler": "the order is of the plan: loader.source(view, weight=2), bucket_by=, loader.listed(...)",
+    "shuffle": "every plan is shuffled by its seed; loader.listed(...) gives an order of your own",
+    "weights": "a weight is a source's: {'photos': loader.source(view, weight=2)}",
+    "world_size": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
+}
+"""Argument of a DataLoader or DistributedSampler -> what `loader.plan` has instead."""
+LOADER_WORDS = {
+    "batch_sampler": _ORDER,
+    "batch_size": f"{_BATCH}; micro_batch= cuts a rank's part of it",
+    "collate_fn": "transform= makes each sample; values of one shape are stacked",
+    "dataset": "a Loader takes a plan: loader.Loader(loader.plan({'photos': version}, seed=7, global_batch=256))",
+    "drop_last": 'every batch is whole: loader.plan(..., boundary="fill"), the default',
+    "generator": "the plan's seed decides every random draw: loader.plan(..., seed=7)",
+    "global_batch": _BATCH,
+    "multiprocessing_context": 'executor="processes" makes batches in processes',
+    "num_replicas": "world_size= is the number of data-parallel ranks",
+    "num_workers": 'workers= is the number of threads or processes; "auto", the default, chooses',
+    "persistent_workers": "workers live as long as the Loader",
+    "pin_memory": "batch.pin_memory() returns the batch in pinned memory",
+    "prefetch_factor": "prefetch= is in bytes of batches made ahead",
+    "sampler": _ORDER,
+    "seed": _ORDER,
+    "shuffle": _ORDER,
+    "timeout": "timeouts are the store's: loader.Root(url, options={'timeout_s': 30})",
+    "worker_init_fn": "a transform is sent to each worker; prepare on its first call",
+}
+"""Argument of a DataLoader or of `loader.plan` -> what `loader.Loader` has instead."""
+
+
+def explains(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator: a function called with one of `words` raises TypeError with its text.
+
+    For another keyword that the function does not have, the error names the closest one that it has.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        code = function.__code__
+        accepted = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        takes_any = bool(code.co_flags & 0x08)
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for given in kwargs:
+                if given in words and given not in accepted:
+                    raise TypeError(f"{name}() has no argument {given!r}: {words[given]}")
+                if given not in accepted and not takes_any:
+                    near = did_you_mean(given, accepted) or f"; it has {', '.join(accepted)}"
+                    raise TypeError(f"{name}() has no argument {given!r}{near}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ", did you mean 'photos'?" for a name that is close to a known one, else ""."""
+    from difflib import get_close_matches  # only where something is wrong: its import takes 2 ms
+
+    near = get_close_matches(name, list(known), 1)
+    return f", did you mean {near[0]!r}?" if near else ""

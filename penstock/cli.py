@@ -7,11 +7,13 @@ import argparse
 import gc
 import json
 import os
+import platform
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
@@ -22,6 +24,8 @@ COMPLETION = """the shell completes verbs, options and names of a local root aft
   register-python-argcomplete --shell fish penstock | source"""
 
 
+DISTRIBUTION = "penstock"
+"""Name under which pip knows this package."""
 MANY_OBJECTS = 100_000
 """Objects made between two searches for cycles. Verbs hold a few small ones per sample, and make hardly a cycle: with
 Python's own 700 the searches take a quarter of an import."""
@@ -30,9 +34,17 @@ Python's own 700 the searches take a quarter of an import."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status."""
     gc.set_threshold(MANY_OBJECTS)
-    if problem := foreign_loader():
-        print(f"penstock: {problem}", file=sys.stderr)
-        return 2
+    try:
+        if problem := foreign_loader():
+            print(f"penstock: {problem}", file=sys.stderr)
+            return 2
+        return _run(argv)
+    except KeyboardInterrupt:
+        print("penstock: stopped; the same command goes on", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(argv: Sequence[str] | None) -> int:
     from loader import errors
 
     from .card.rendering.escape import terminal_text
@@ -82,19 +94,20 @@ def foreign_loader() -> str | None:
     return f"`import loader` gives {found}, which is not penstock's; rename that file or folder, or run elsewhere"
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> "Parser":
     """Return the parser of all verbs and their arguments."""
     from .verbs import GROUPS, VERBS
 
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument("--root", default=None, help="path or URL of the root (default: $PENSTOCK_ROOT)")
     shared.add_argument("--json", action="store_true", help="print JSON")
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="penstock",
         description="Look after dataset versions under a root.",
         epilog=COMPLETION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action="version", version=installed_version())
     several = top.add_subparsers(
         required=True,
         metavar="VERB",
@@ -109,6 +122,47 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name the verb or option that is closest to an unknown one."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            from loader.keywords import did_you_mean  # after `foreign_loader`
+
+            near = did_you_mean(unknown[0].partition("=")[0], self._options(found))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            from loader.keywords import did_you_mean
+
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{near}") from None
+
+    def _options(self, found: argparse.Namespace) -> list[str]:
+        """Return the options of the verb that was parsed."""
+        parser: argparse.ArgumentParser = self
+        for word in getattr(found, "words", "").split():
+            several = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+            parser = several.choices[word]
+        return [option for action in parser._actions for option in action.option_strings]
+
+
+def installed_version() -> str:
+    """Return "penstock 0.1.0", with Python's version and the folder that it is imported from."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version(DISTRIBUTION)
+    except PackageNotFoundError:  # a checkout on PYTHONPATH
+        number = "of a checkout"
+    return f"penstock {number} (Python {platform.python_version()}, {os.path.dirname(__file__)})"
+
+
 def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
     """Return a group of verbs as lines of the help, which indents them by two."""
     width = max(shutil.get_terminal_size().columns - 4, 40)
@@ -119,11 +173,11 @@ def _listed(group: str, verbs: "Mapping[str, Verb]") -> str:
     return "\n".join([f"{group}:", *lines])
 
 
-def _of(verb: "Verb", shared: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+def _of(verb: "Verb", shared: "Parser") -> "list[Parser]":
     return [shared] if verb.run else []
 
 
-def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: argparse.ArgumentParser) -> None:
+def _add(words: str, verb: "Verb", parser: argparse.ArgumentParser, shared: Parser) -> None:
     verb.arguments(parser)
     if verb.run:
         parser.set_defaults(verb=verb.run, words=words)

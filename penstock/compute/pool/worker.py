@@ -251,6 +251,9 @@ def _prepare(
     # A new program ignores what its parent ignores: Dagster takes SIGINT's handler for SIGTERM, and a job in the
     # background of a script ignores SIGINT.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent too, with which this process ends
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
         score.write(_OOM_SCORE)
     with contextlib.suppress(ValueError, AttributeError):  # without a stderr there is nowhere to write to

@@ -56,10 +56,12 @@ def test_a_terminal_shows_tables(filled):
     shown = on_a_terminal("ls", "d", root=root)
     assert "\x1b[1m" in shown
     header, line, *rows = letters(shown).splitlines()
-    assert re.split("  +", header.strip()) == ["version", "id", "names, holds"]
+    assert re.split("  +", header.strip()) == [
+        *("version", "id", "created (UTC)", "samples", "bytes", "names, holds")
+    ]
     assert set(line) == {LINE}
     assert [row.split()[0] for row in rows] == ["d@1", "d@2", "d@3", "d@4"]
-    assert rows[1].split()[2:] == ["(retired:", "leak)"]
+    assert rows[1].split()[-2:] == ["(retired:", "leak)"]
     show = letters(on_a_terminal("show", "d@4", root=root))
     assert show.count(LINE * 20) >= 2
     assert "13 samples (1 excluded) in 4 parts\n\ngroup " in show
@@ -92,12 +94,11 @@ def test_plain_text_is_what_it_was(cli, own):
     root = loader.Root(own)
     root.hold("d@4", by="alice", why="audit")
     of = {record.name: record.id for record in root.versions("d")}
-    assert cli("ls", "d", root=own).out == (
-        f"{'d@1':<24} {of['d@1'][:18]}  paper\n"
-        f"{'d@2':<24} {of['d@2'][:18]}  (retired: leak)\n"
-        f"{'d@3':<24} {of['d@3'][:18]}\n"
-        f"{'d@4':<24} {of['d@4'][:18]}  prod (held by alice: audit)\n"
-    )
+    names = {"d@1": "paper", "d@2": "(retired: leak)", "d@3": "", "d@4": "prod (held by alice: audit)"}
+    of_each = r"  \d{4}-\d\d-\d\d \d\d:\d\d +\d+ +\d+\.\d KiB"
+    for line, (name, told) in zip(cli("ls", "d", root=own).out.splitlines(), names.items(), strict=True):
+        start = re.escape(f"{name:<24} {of[name][:18]}")
+        assert re.fullmatch(f"{start}{of_each}" + (re.escape(f"  {told}") if told else ""), line)
     assert cli("hold", "ls", root=own).out == f"{'d@4':<24} alice: audit\n"
     body = cli("order", "d@4", "--step", "3", "--batch", "6", "--json", root=own).json
     assert cli("order", "d@4", "--step", "3", "--batch", "6", root=own).out == "".join(

@@ -115,8 +115,8 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("d@4", "zz", *TOLD), "VersionNotFound: d@4 has no live sample 'zz'"),
-        (("d@4", HOSTILE, *TOLD), "VersionNotFound"),
+        (("d@4", "zz", *TOLD), "SampleNotFound: d@4 has no live sample 'zz'"),
+        (("d@4", HOSTILE, *TOLD), "SampleNotFound"),
         (("d@4", *TOLD), "InvalidRuntime: no key is given"),
         (("d@2", "k3", *TOLD), "VersionRetired"),
         (("d@9", "k3", *TOLD), "VersionNotFound"),
@@ -127,7 +127,7 @@ HOSTILE = "k\x1b]0;x\x07\u202e<b>"
         (("d@4", "k3", "--list"), "InvalidRuntime: --list is of a dataset"),
         (("d@4", "--list", "--withdraw"), "InvalidRuntime: --list is of a dataset"),
         (("nothing", "--list"), "VersionNotFound"),
-        (("d@4", "k3", "--withdraw", *TOLD), "VersionNotFound: 'k3' of d: no exclusion stands"),
+        (("d@4", "k3", "--withdraw", *TOLD), "SampleNotFound: 'k3' of d: no exclusion stands"),
     ],
 )
 def test_mistakes_of_the_caller(cli, own, arguments, error):

@@ -1,8 +1,10 @@
 """`penstock VERB`: text and JSON, exit status 0 done, 1 the data or the store, 2 the caller."""
 
 import json
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ EVERY_VERB = [
     ("verify", "d@4", "--full"),
     ("order", "d@4", "--step", "3", "--batch", "6"),
     ("lease", "ls"),
+    ("plans", "ls"),
     ("hold", "ls"),
     ("card", "d@4"),
 ]
@@ -69,6 +72,20 @@ def test_ls(cli, filled):
     assert [(row["name"], row["id"]) for row in body] == list(ids.items())
     assert [row["retired"] for row in body] == [None, "leak", None, None]
     assert [row["refs"] for row in body] == [["paper"], [], [], ["prod"]]
+    version = loader.Root(root).open("d@4")
+    groups, created_us = version.manifest["groups"].values(), version.manifest["created_us"]
+    assert (body[3]["samples"], body[3]["created_us"]) == (len(version), created_us)
+    assert body[3]["nbytes"] == sum(group["nbytes"] for group in groups)
+    created = f"{datetime.fromtimestamp(created_us / 1e6, UTC):%Y-%m-%d %H:%M}"
+    assert re.search(rf"  {created} +13 +\d+\.\d KiB  prod$", lines[3])
+
+
+def test_ls_of_a_version_that_was_swept_shows_no_numbers(cli, own):
+    root = loader.Root(own)
+    root.store.delete_many([root.record("d@2", retired=True).manifest])
+    (row,) = (row for row in cli("ls", "d", "--json", root=own).json if row["name"] == "d@2")
+    assert (row["samples"], row["nbytes"], row["created_us"]) == (None, None, None)
+    assert re.search(r"  - +- +-  \(retired: leak\)$", cli("ls", root=own).out.splitlines()[1])
 
 
 def test_control_characters_reach_no_terminal(cli, own):
@@ -158,7 +175,8 @@ def test_lease(cli, own):
     rows = cli("lease", "ls", "--json", root=own).json
     assert [row["version"] for row in rows] == ["d@1", "d@4"]
     (host,) = {row["host"] for row in rows}
-    assert all(line.endswith(f" on {host}, not looked at yet") for line in lines)
+    assert all(f" on {host}, last beat " in line for line in lines)
+    assert all(line.endswith(" ago, no collector has looked yet") for line in lines)
     root.close()
     assert cli("lease", "ls", root=own).out == "no leases\n"
 
@@ -192,6 +210,10 @@ def test_hold(cli, own):
 
 
 CALLERS_MISTAKES = [
+    (("show", "dd@1"), "VersionNotFound", "no dataset 'dd', did you mean 'd'?"),
+    (("show", "d@papre"), "VersionNotFound", "no d@papre, did you mean 'paper'?"),
+    (("ls", "othre"), "VersionNotFound", "has no dataset 'othre', did you mean 'other'?"),
+    (("plans", "ls", "othre"), "VersionNotFound", "did you mean 'other'?"),
     (("show", "d@9"), "VersionNotFound", "d has versions 1..4 (retired 2), tags paper, aliases prod"),
     (("show", "nope"), "VersionNotFound", "datasets here: d, other"),
     (("show", "d@2"), "VersionRetired", "leak"),
@@ -207,8 +229,8 @@ CALLERS_MISTAKES = [
         "InvalidRuntime",
         "rank = 2",
     ),
-    (("explain", "p-nope", "--step", "0"), "InvalidPlan", "has no plan 'p-nope'"),
-    (("explain", "../x", "--step", "0"), "InvalidStore", "../x"),
+    (("explain", "p-nope", "--step", "0"), "RunNotFound", "no run 'p-nope'"),
+    (("explain", "../x", "--step", "0"), "InvalidName", "../x"),
     (("retire", "d@9", "--reason", "x"), "VersionNotFound", "d@9"),
 ]
 
@@ -349,3 +371,55 @@ def test_the_script_is_the_module(filled):
     script = Path(sys.executable).parent / "penstock"
     run = subprocess.run([script, "ls", "--root", root], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("d@1 ")
+
+
+def test_plans_ls_names_the_versions_that_each_plan_reads(cli, own):
+    root = loader.Root(own)
+    before = {row["plan"] for row in cli("plans", "ls", "--json", root=own).json}
+    view = root.open("d@4").select("cls").where("score > 1")
+    saved = loader.plan(
+        {"images": view, "others": root.open("other@1")}, seed=5, global_batch=3, allow_repeats=True
+    ).save(root)
+    root.store.put("plans/no-plan.json", b"[]")
+    rows = {row["plan"]: row for row in cli("plans", "ls", "--json", root=own).json}
+    assert rows.keys() == before | {saved}
+    row = rows[saved]
+    assert (row["global_batch"], row["seed"]) == (3, 5)
+    assert row["sources"]["images"] == {"version": "d@4", "fields": ["cls"], "where": "score > 1"}
+    (line,) = (line for line in cli("plans", "ls", root=own).out.splitlines() if line.startswith(saved))
+    assert line.endswith("images: d@4 where score > 1, others: other@1")
+    assert re.search(r"  \d{4}-\d\d-\d\d \d\d:\d\d +3 +5  ", line)
+    assert saved not in cli("plans", "ls", "nobody", root=own).out
+    assert saved in cli("plans", "ls", "other", root=own).out
+    none = loader.Root(own / "none")
+    none.create()
+    assert cli("plans", "ls", root=none.url).out == f"{none.url} has no saved plans\n"
+
+
+def test_explain_takes_a_run_and_step(cli, own):
+    root = loader.Root(own)
+    plan = loader.plan({"d": root.open("d@4").select("cls")}, seed=1, global_batch=4)
+    with loader.Loader(plan, 0, 1, steps=3, trail=loader.Trail(root, run="big-7")) as batches:
+        last = [list(batch.ids) for batch in batches][2]
+    told = cli("explain", "big-7@2", "--json", root=own).json
+    assert [(one["source"], one["key"]) for one in told] == last
+    assert cli("explain", plan.hash, "--step", "2", "--json", root=own).json == told
+    assert cli("explain", "big-7", "--step", "2", "--slot", "1", "--json", root=own).json == told[1:2]
+    run = cli("explain", "big-7", root=own)
+    assert (run.code, "pass big-7@STEP, or --step STEP" in run.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [(("veriffy", "d"), "'verify'"), (("gc", "swep"), "'sweep'"), (("ls", "--jsno"), "'--json'")],
+)
+def test_an_unknown_word_of_the_command_line_names_the_closest(penstock, arguments, near):
+    run = penstock(*arguments)
+    assert run.code == 2
+    assert f"did you mean {near}?" in run.err
+
+
+def test_version_prints_the_installed_version(penstock):
+    run = penstock("--version")
+    assert run.code == 0
+    assert re.match(r"penstock \d+\.\d+\.\d+ \(Python 3\.", run.out)

@@ -1,0 +1,65 @@
+"""Ctrl-C in verbs that take long: one line, in the words of the command line."""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import pytest
+
+import loader
+
+ENDED_S = 60
+
+
+def tars(folder):
+    """Ten archives of 100 samples of 100 KB."""
+    folder.mkdir()
+    for number in range(10):
+        with tarfile.open(folder / f"{number}.tar", "w") as tar:
+            for i in range(100):
+                member = tarfile.TarInfo(f"{number}-{i:03d}.bin")
+                member.size = 100_000
+                tar.addfile(member, io.BytesIO(random.Random(i).randbytes(member.size)))
+
+
+def lines(folder):
+    folder.mkdir()
+    for number in range(4):
+        rows = (json.dumps({"id": f"{number}-{i}", "text": "x" * 200}) for i in range(20_000))
+        (folder / f"{number}.jsonl").write_text("\n".join(rows))
+
+
+def run(command, until=None):
+    """(Exit status, stderr) of a command. until: is true of the process at some moment, and Ctrl-C is pressed then."""
+    program = [sys.executable, "-m", "penstock", *command]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, start_new_session=True) as work:
+        ends = time.monotonic() + ENDED_S
+        while until is not None and not until(work):
+            assert work.poll() is None
+            assert time.monotonic() < ends
+            time.sleep(0.001)
+        if until is not None:
+            os.killpg(work.pid, signal.SIGINT)  # a terminal sends it to the workers too
+        _, said = work.communicate(timeout=ENDED_S)
+        return work.returncode, said
+
+
+STOPPED = (130, "penstock: stopped; the same command goes on\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "form", "options"), [(tars, "webdataset", []), (lines, "jsonl", ["--field", "text"])]
+)
+def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_goes_on(tmp_path, make, form, options):
+    make(tmp_path / "in")
+    root = tmp_path / "root"
+    command = ["import", form, str(tmp_path / "in"), "d", *options, "--root", str(root)]
+    assert run(command, until=lambda _: any(root.glob("log/*"))) == STOPPED
+    assert run(command) == (0, "")
+    assert len(loader.Root(root).open("d")) == (1000 if form == "webdataset" else 80_000)

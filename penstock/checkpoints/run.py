@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import loader
-from loader.errors import Corrupt, InvalidRuntime, MissingDependency
+from loader.errors import Corrupt, InvalidField, InvalidRuntime, MissingDependency
 from loader.storage.mirror.store import primary_of
 
 from . import index, marker
@@ -108,7 +108,7 @@ class Checkpoints:
 
         writer, begun = self.writer(step, batches), Event()
         how: dict[str, Any] = {"storage_writer": writer, **self._collective()}
-        with _quiet(how):
+        with _quiet(how), _named_apart(state):
             if wait:
                 first_error(lambda: save(dict(state), **how))
                 return
@@ -170,7 +170,7 @@ class Checkpoints:
                 )
             batches.load_state_dict(checkpoint.loader)
         reader = self._reader(checkpoint, made, partial)
-        with _quiet(how):
+        with _quiet(how), _named_apart(state):
             first_error(lambda: load(state, storage_reader=reader, **how))
         return checkpoint
 
@@ -235,6 +235,39 @@ class Checkpoints:
         from .reader import Reader
 
         return Reader(self._store, checkpoint, made, partial=partial)
+
+
+@contextmanager
+def _named_apart(state: Mapping[str, Any]) -> Iterator[None]:
+    """Raise InvalidField where two values of a state have one name, of which torch says ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        seen = dict[str, tuple[str, ...]]()
+        for path in _paths(state):
+            name = ".".join(path)
+            if (other := seen.setdefault(name, path)) != path:
+                raise InvalidField(
+                    f"the state's values at {_subscripts(other)} and {_subscripts(path)} would both be stored as "
+                    f"{name!r}, because torch joins the keys of nested dicts with dots: rename one of them"
+                ) from error
+        raise
+
+
+def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the keys on the way to each value of nested dicts and lists."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _paths(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _paths(inner, (*path, str(number)))
+    else:
+        yield path
+
+
+def _subscripts(path: tuple[str, ...]) -> str:
+    return "".join(f"[{key!r}]" for key in path)
 
 
 @contextmanager

@@ -66,6 +66,8 @@ class Imported:
     """Bytes of fields that were copied."""
     skipped: int = 0
     """Parts that an earlier run had written."""
+    left_out: list[str] = field(default_factory=list)
+    """Features of the place that are not read yet: text over time."""
     failures: list[str] = field(default_factory=list)
     """Errors of objects and parts that could not be read or written."""
 
@@ -81,7 +83,13 @@ class Imported:
             return "\n".join(
                 [*told, objects, "there is no version: repair or move these, and run the command again"]
             )
-        return f"{self.name}  {self.id}\n{self.samples} samples with bytes of their own\n{objects} were left alone"
+        left_out = (
+            [f"left out, as text over time is not read yet: {', '.join(self.left_out)}"]
+            if self.left_out
+            else []
+        )
+        made = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
+        return "\n".join([*made, f"{objects} were left alone", *left_out])
 
 
 def import_place(
@@ -129,6 +137,7 @@ def import_place(
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(found.infos))
     report.failures += found.lacking
+    report.left_out += getattr(found, "left_out", ())
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes)

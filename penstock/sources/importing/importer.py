@@ -58,6 +58,8 @@ class Readable(NamedTuple):
     """Field -> facts of it, as `Root.publish` takes them."""
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
+    left_out: Sequence[str] = ()
+    """Features of the place that are not read yet."""
 
 
 class Importer(Protocol):

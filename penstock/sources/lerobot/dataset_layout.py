@@ -14,6 +14,8 @@ from loader.storage import ObjectInfo, Store
 
 INFO = "meta/info.json"
 VERSIONS = "v2.0", "v2.1", "v3.0"
+LANGUAGE = "language"
+"""Dtype, since LeRobot 0.6, of `language_persistent` and `language_events`: lists of structs, which no stream holds."""
 BOOKKEEPING = "timestamp", "frame_index", "episode_index", "index", "task_index"
 """Features that every dataset has beside its own."""
 _KNOWN = {
@@ -66,6 +68,8 @@ class Layout:
     """Rows per second."""
     robot: str | None
     """Kind of the robot."""
+    left_out: tuple[str, ...]
+    """Features that are not read: those of `LANGUAGE`."""
     features: Mapping[str, Mapping[str, Any]]
     """Feature -> dtype, shape, names; without those of bookkeeping."""
     tasks: Mapping[int, str]
@@ -106,7 +110,12 @@ def read_layout(store: Store, infos: list[ObjectInfo], *, whole: bool = True) ->
     return Layout(
         fps=_fps(info.get("fps")),
         robot=robot if isinstance(robot, str) else None,
-        features={name: told for name, told in features.items() if name not in BOOKKEEPING},
+        left_out=tuple(sorted(name for name, told in features.items() if told["dtype"] == LANGUAGE)),
+        features={
+            name: told
+            for name, told in features.items()
+            if name not in BOOKKEEPING and told["dtype"] != LANGUAGE
+        },
         tasks=tasks,
         episodes=dict(sorted(episodes.items())),
     )

@@ -1,18 +1,20 @@
 """Messages of an MCAP file, in the order of the file: read once, from the beginning, with its checksums."""
 
 import io
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from loader.errors import InvalidSample
+from loader.errors import Corrupt, InvalidSample
 
 from .log_message import MAX_CHUNK_BYTES, MAX_FIELD_BYTES, Channel, LogMessage, damage_named
 
 
 def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
     """Yield the messages of a file. Raises: Corrupt; InvalidSample; StoreError; MissingDependency."""
-    with damage_named(where):
+    with damage_named(where), _end_named(file, where):
         from mcap.records import Channel as ChannelRecord
         from mcap.records import Message, Schema
 
@@ -31,6 +33,22 @@ def mcap_messages(file: io.RawIOBase, where: str) -> Iterator[LogMessage]:
                 )
             elif isinstance(record, Message):
                 yield LogMessage(channels[record.channel_id], record.log_time, record.data)
+
+
+@contextmanager
+def _end_named(file: io.RawIOBase, where: str) -> Iterator[None]:
+    """Raise Corrupt, with what helps, for a file that ends within a record: mcap's own errors say neither."""
+    from mcap.exceptions import EndOfFile
+
+    try:
+        yield
+    except (EndOfFile, struct.error) as error:
+        if file.read(1):  # it goes on
+            raise
+        raise Corrupt(
+            f"{where}: it ends in the middle of a record, because its recorder was killed or the copy is incomplete. "
+            "Copy it again, or save what is whole: mcap recover FILE -o RECOVERED"
+        ) from error
 
 
 def _records(file: io.RawIOBase) -> Iterator[Any]:

@@ -598,3 +598,15 @@ def test_listing_and_requests(tmp_path):
         checkpoints.load({"w": torch.ones(2)})
     assert traffic.requests == 3  # marker, index, one range
     assert not distributed.is_initialized()
+
+
+@pytest.mark.parametrize("how", ["save", "load"])
+def test_two_values_of_one_name_are_named(tmp_path, how):
+    """torch joins the keys of nested dicts with dots, and says ValueError."""
+    twice = {"ema": {"layer": {"weight": torch.zeros(2)}}, "ema.layer": {"weight": torch.ones(2)}}
+    says = r"at \['ema'\]\['layer'\]\['weight'\] and \['ema.layer'\]\['weight'\] .* as 'ema.layer.weight'"
+    with Checkpoints(tmp_path / "root", "run") as checkpoints:
+        checkpoints.save(1, {"ema.layer": {"weight": torch.ones(2)}, "dots.are.fine": torch.ones(1)})
+        with pytest.raises(InvalidField, match=says):
+            checkpoints.save(2, twice) if how == "save" else checkpoints.load(twice, partial=True)
+        assert checkpoints.latest().step == 1

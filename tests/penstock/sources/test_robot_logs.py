@@ -600,3 +600,18 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
     monkeypatch.setattr("penstock.sources.robot_logs.episode.MAX_FIELD_BYTES", 50)
     (failure,) = imported(tmp_path / "sound", tmp_path / "small", "mcap").failures
     assert ("more than 50 bytes" in failure, "topic /" in failure) == (True, True), failure
+
+
+def test_an_mcap_of_a_killed_recorder_names_the_remedy(tmp_path):
+    out = io.BytesIO()
+    writer = mcap.writer.Writer(out, compression=mcap.writer.CompressionType.NONE, chunk_size=100)
+    writer.start()
+    schema = writer.register_schema("thing", "jsonschema", b"{}")
+    channel = writer.register_channel("/thing", "json", schema)
+    for n in range(20):
+        writer.add_message(channel, ZERO + n, b'{"x":%d}' % n, ZERO + n)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.mcap").write_bytes(out.getvalue()[:-10])  # never finished, and cut
+    (failure,) = imported(tmp_path / "in", tmp_path / "root", "mcap").failures
+    assert "a.mcap: it ends in the middle of a record" in failure
+    assert "mcap recover FILE -o RECOVERED" in failure

@@ -62,6 +62,7 @@ def _readable(dataset: "Dataset") -> Readable:
         dataset.runs,
         dataset.samples,
         facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
+        left_out=dataset.layout.left_out,
     )
 
 

@@ -6,18 +6,29 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import StoreError
+from ..refusals import Refuse
 from ..shared.requests import count_request
-from ..store import ObjectInfo
+from ..store import ObjectInfo, key_fault
 from .connection import Connection, client_errors
+from .errors import is_unparsed
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
+
+    from .raw_listing import PageOf
 
 PAGE_KEYS = 1_000
 
 
 def list_objects(
-    connection: Connection, base: str, prefix: str, start_after: str, *, seek: bool = False
+    connection: Connection,
+    base: str,
+    prefix: str,
+    start_after: str,
+    *,
+    pages_of: PageOf,
+    refuse: Refuse,
+    seek: bool = False,
 ) -> Iterator[ObjectInfo]:
     """Yield objects below `base` whose relative key starts with `prefix`, behind `start_after`.
 
@@ -26,6 +37,8 @@ def list_objects(
     the budget of a page that always fails runs out.
 
     base: '' or ends in '/'.
+    pages_of: lists on where obstore cannot parse a key.
+    refuse: receives each object whose key no store takes.
     seek: let the server begin behind the last object yielded, which some get wrong.
 
     Raises: StoreError when the bucket does not list in key order.
@@ -36,9 +49,10 @@ def list_objects(
     previous = ""  # in this pass
     last = start_after  # over all passes
     seen = ""  # the last path of the pages that were taken, over all passes
+    is_parsed = True
 
     def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
-        nonlocal pages, previous, seen
+        nonlocal pages, previous, seen, is_parsed
         try:
             if pages is None:
                 behind = base + last if seek and last else None
@@ -49,18 +63,36 @@ def list_objects(
                 page = next(pages, None)
             seen = end if page else seen
             return page
-        except client_errors():
+        except client_errors() as error:
             pages = None  # a broken stream cannot be resumed
+            if is_unparsed(error):
+                is_parsed = False
+                return None
             raise
 
-    while (page := connection.call("list", prefix, attempt)) is not None:
+    def each_page() -> Iterator[Sequence[Any]]:
+        nonlocal previous
+        while (page := connection.call("list", prefix, attempt)) is not None:
+            yield page
+        if not is_parsed:
+            behind, token, previous = base + last if seek and last else "", "", ""
+            while True:
+                raw = connection.call("list", prefix, lambda *_: pages_of(full, behind, token))  # noqa: B023
+                yield raw.objects
+                token = raw.token
+                if not token:
+                    return
+
+    for page in each_page():
         for meta in page:
             key = meta["path"][len(base) :]
             if not meta["path"].startswith(full) or not key:
                 continue
+            is_marker = meta["size"] == 0
+            key = key.removesuffix("/") if is_marker else key  # consoles make 'sub/' of a folder
             if key <= previous:
-                if meta["size"] == 0:
-                    continue  # a folder marker: 'sub/' sorts behind 'sub.x', and 'sub' before it
+                if is_marker:
+                    continue  # 'sub/' sorts behind 'sub.x', and 'sub' before it
                 raise StoreError(
                     f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
                     "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
@@ -68,7 +100,10 @@ def list_objects(
             previous = key
             if key > last:
                 last = key
-                yield info_of(key, meta)
+                if fault := key_fault(key):
+                    refuse(key, fault)
+                else:
+                    yield info_of(key, meta)
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:

@@ -42,25 +42,30 @@ class Refusals:
 
 class _ListsPlaces(Protocol):
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool, outside: bool
     ) -> Iterator[ObjectInfo]: ...
 
 
 def list_place(
-    store: Store, prefix: str = "", start_after: str = "", *, refuse: Refuse | None = None, seek: bool = False
+    store: Store,
+    prefix: str = "",
+    start_after: str = "",
+    *,
+    refuse: Refuse | None = None,
+    seek: bool = False,
+    outside: bool = False,
 ) -> Iterator[ObjectInfo]:
     """Yield as `Store.list` the objects of a place that other people fill.
 
-    Symbolic links are followed inside of the place only.
-
-    refuse: Receives what is not handed out. None logs it.
+        refuse: Receives what is not handed out. None logs it.
     seek: Begin behind `start_after` as `store.list_from` does.
+    outside: Follow symbolic links out of the place, too.
 
     Raises: as `Store.list`.
     """
     refuse = refuse or log_refusals(store.url)
     if hasattr(type(store), "list_place"):
-        return cast(_ListsPlaces, store).list_place(prefix, start_after, refuse, seek=seek)
+        return cast(_ListsPlaces, store).list_place(prefix, start_after, refuse, seek=seek, outside=outside)
     return list_from(store, prefix, start_after) if seek else store.list(prefix, start_after)
 
 

@@ -178,10 +178,10 @@ class FsspecStore(Opened):
         return self._call("look up", key, lambda: self._info(key, path))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        return self.list_place(prefix, start_after or "", log_refusals(self.url), seek=False)
+        return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`; file systems have no way to begin further on."""
         full = self._base + check_prefix(prefix)

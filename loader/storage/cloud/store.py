@@ -92,14 +92,14 @@ class RemoteStore(ReadStore):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List as `Store.list`; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
-        return self.list_place(prefix, start_after or "", log_refusals(self.url), seek=False)
+        return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """List as `store.list_from`."""
         return self.list_place(prefix, start_after, log_refusals(self.url), seek=True)
 
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`."""
         return list_objects(

@@ -192,10 +192,10 @@ class LocalStore(Opened):
             yield _info(key, status)
 
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`; a walk always begins behind `start_after`."""
-        for key, status in walk(self._base, check_prefix(prefix), start_after, refuse, inside=True):
+        for key, status in walk(self._base, check_prefix(prefix), start_after, refuse, inside=not outside):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:

@@ -212,11 +212,12 @@ class MirroredStore:
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
 
     def list_place(
-        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
     ) -> Iterator[ObjectInfo]:
         """List as `refusals.list_place`."""
         yield from self._listed(
-            prefix, lambda store: list_place(store, prefix, start_after, refuse=refuse, seek=seek)
+            prefix,
+            lambda store: list_place(store, prefix, start_after, refuse=refuse, seek=seek, outside=outside),
         )
 
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:

@@ -25,8 +25,10 @@ from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import group_guessed
 from loader.foreign.register import check_apart, transaction
+from loader.foreign.selection import EVERYTHING, Selection, list_selected
 from loader.foreign.shard_rows import shards_of
-from loader.storage import Store
+from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
@@ -61,7 +63,9 @@ class Imported:
     same: int = 0
     """Objects that are as they were."""
     others: int = 0
-    """Objects of the place that are not of the format."""
+    """Objects of the place that are not of the format, or not selected."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Objects that the listing of the place could not hand out."""
     nbytes: int = 0
     """Bytes of fields that were copied."""
     skipped: int = 0
@@ -76,12 +80,19 @@ class Imported:
     def to_text(self) -> str:
         """Return the lines for people."""
         objects = f"objects: {self.new} new, {self.replaced} written again, {self.same} as before; {self.others} others"
+        refused = self.refusals.lines()
         if self.failures:
             told = [f"  failed: {why}" for why in self.failures]
             return "\n".join(
-                [*told, objects, "there is no version: repair or move these, and run the command again"]
+                [
+                    *told,
+                    *refused,
+                    objects,
+                    "there is no version: repair or move these, and run the command again",
+                ]
             )
-        return f"{self.name}  {self.id}\n{self.samples} samples with bytes of their own\n{objects} were left alone"
+        made = f"{self.name}  {self.id}\n{self.samples} samples with bytes of their own"
+        return "\n".join([made, f"{objects} were left alone", *refused])
 
 
 def import_place(
@@ -94,6 +105,7 @@ def import_place(
     shuffle: bool | None = None,
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
+    selection: Selection = EVERYTHING,
 ) -> Imported:
     """Publish a version with copies of the samples of a place, or the next one with those of its new objects.
 
@@ -102,6 +114,7 @@ def import_place(
     options: Column of the keys, columns that become fields, fields and columns that are left out.
     shuffle: Lay the samples in the order of their keys' hashes. None does it where a file is a sample.
     workers: Threads, each with a part of its own.
+    selection: Objects that are looked at.
 
     What fails is named, the rest goes on, and no version is published. Memory: of a format that can be registered some
     1 KB per sample, of others their keys; 8 MiB or one larger sample per thread.
@@ -117,21 +130,29 @@ def import_place(
     check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
-    listed = list(store.list())
+    listed = list_selected(store, format, selection)
     found = (
-        format_named(format).look(store, listed)
+        format_named(format).look(store, listed.infos)
         if importer is None
-        else importer.look(store, listed, options)
+        else importer.look(store, listed.infos, options)
     )
     if not found.infos and not found.lacking:
-        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
+        raise EmptyVersion(
+            f"{listed.why_none(store.url, format)}; nothing was imported{_hint(format, listed.infos)}"
+        )
     since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(found.infos))
+    report = Imported(
+        new=new,
+        replaced=replaced,
+        same=since.same,
+        others=listed.n - len(found.infos),
+        refusals=listed.refusals,
+    )
     report.failures += found.lacking
     version = parent
     if since.fresh:
-        chosen = _chosen(format, importer, options, shuffle, shard_bytes)
+        chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
         work = _Import(root, dataset, store, parent, since, chosen, workers, report)
         if isinstance(found, Found):
             version = work.of_spans(found)
@@ -143,6 +164,21 @@ def import_place(
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report
+
+
+_ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
+
+
+def _hint(format: str, infos: Sequence[ObjectInfo]) -> str:
+    """Return the advice to import another format of text, where the place has objects of that."""
+    for other, ending in _ENDINGS.items():
+        if (
+            format in _ENDINGS
+            and other != format
+            and any(info.key.lower().endswith(ending) for info in infos)
+        ):
+            return f": penstock import {other} reads its objects *{ending}"
+    return ""
 
 
 def _chosen(

@@ -4,45 +4,13 @@ Patterns are those of .gitignore (through pathspec), against keys. Files of a ta
 left out, as `formats.live_files` says. What a listing cannot hand out is counted and named.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..errors import InvalidRuntime, MissingDependency
 from ..storage import ObjectInfo, Store
+from ..storage.patterns import key_filter
 from ..storage.refusals import Refusals, list_place
 from .formats.live_files import live_files
-
-KeyFilter = Callable[[str], str]
-"""Key -> why it is not taken: "not_included", "excluded" or ""."""
-
-
-def key_filter(include: Sequence[str], exclude: Sequence[str], whose: str) -> KeyFilter:
-    """Return the function that says why patterns do not take a key.
-
-    include: only keys that match one are taken; all when empty. exclude: no key that matches one is taken. whose: for
-    messages.
-
-    Raises: InvalidRuntime for what is no pattern; MissingDependency.
-    """
-    if not include and not exclude:
-        return lambda key: ""
-    try:
-        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
-    except ImportError:
-        raise MissingDependency(f"{whose}: patterns need pathspec: pip install pathspec") from None
-    try:
-        included = GitIgnoreSpec.from_lines(include) if include else None
-        excluded = GitIgnoreSpec.from_lines(exclude) if exclude else None
-    except (ValueError, TypeError) as error:
-        raise InvalidRuntime(f"{whose}: {error}; patterns are those of .gitignore") from error
-
-    def why(key: str) -> str:
-        if included is not None and not included.match_file(key):
-            return "not_included"
-        return "excluded" if excluded is not None and excluded.match_file(key) else ""
-
-    return why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,10 +136,10 @@ def test_an_array_is_read_in_bounded_memory(place):
 
 def test_a_place_of_the_other_json_says_which_import_reads_it(root, place):
     (place / "a.json").write_text("[]")
-    with pytest.raises(EmptyVersion, match="no jsonl object among 1.*penstock import json reads"):
+    with pytest.raises(EmptyVersion, match=r"no jsonl object among 1.*penstock import json reads"):
         import_place(root, "jsonl", open_store(str(place)), "chats")
     (place / "a.json").rename(place / "a.jsonl")
-    with pytest.raises(EmptyVersion, match="no json object among 1.*penstock import jsonl reads"):
+    with pytest.raises(EmptyVersion, match=r"no json object among 1.*penstock import jsonl reads"):
         _imported(root, place)
 
 
@@ -158,7 +158,7 @@ def test_shards_without_an_index_say_that_it_is_missing(root, place, format, nam
     with pytest.raises(InvalidStore, match=rf"has 1 shards, such as {name}, and no index\.json.*{match}"):
         import_place(root, format, open_store(str(place)), "shards")
     if not format.endswith("-compressed"):
-        with pytest.raises(InvalidStore, match="no index.json"):
+        with pytest.raises(InvalidStore, match=r"no index\.json"):
             register(root, format, place, "shards")
 
 

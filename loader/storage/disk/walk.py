@@ -40,11 +40,12 @@ def walk(
     folder = prefix[: prefix.rfind("/") + 1] if top is None else top
     extent = _extent_of(base) if inside else ()
     tree = _Tree(base, prefix, start_after, refuse, unfinished, top is None, extent)
-    chain = (os.path.realpath(base + folder),) if extent else ()
-    if extent and not tree.holds(chain[0]):
+    if not extent:
+        yield from tree.files(folder, ())
+    elif tree.holds(real := os.path.realpath(base + folder)):
+        yield from tree.files(folder, (real,))
+    else:
         refuse(folder.rstrip("/"), _OUTSIDE)
-        return
-    yield from tree.files(folder, chain)
 
 
 _OUTSIDE = "a link out of the place: copy in what it leads to (cp -rL), or give the folder that it leads to as a place"
@@ -53,9 +54,11 @@ _OUTSIDE = "a link out of the place: copy in what it leads to (cp -rL), or give 
 def _extent_of(base: str) -> tuple[str, ...]:
     """Return the real folders, each ending in '/', that links of a place may lead to."""
     real = os.path.join(os.path.realpath(base), "")
-    found = _SNAPSHOT.fullmatch(real)
-    blobs = os.path.realpath(f"{found[1]}blobs") if found else ""
-    return (real, os.path.join(blobs, "")) if blobs and os.path.dirname(blobs) + "/" == found[1] else (real,)
+    if found := _SNAPSHOT.fullmatch(real):
+        blobs = f"{found[1]}blobs"
+        if os.path.realpath(blobs) == blobs:
+            return real, f"{blobs}/"
+    return (real,)
 
 
 @dataclass(frozen=True, slots=True)

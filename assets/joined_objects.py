@@ -108,8 +108,8 @@ class JoinedObjects:
             _log.warning(why, self.url, len(found.waiting), key, file)
         for info in infos:
             wanted = info.key > start_after and info.key.startswith(prefix) and info.key not in found.waiting
-            if wanted and (files := found.files.get(info.key, [info])):
-                yield joined(files)
+            if wanted and (parts := found.files.get(info.key, [info])):
+                yield joined(parts)
 
     list_from = list
 

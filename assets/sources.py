@@ -177,8 +177,8 @@ class Source:
 
         It raises InvalidStore for an object of a table's log: which files count changes with each commit.
 
-        "not_media" (hidden, a folder marker, a table about the media, another tool's own file), "elsewhere" (not below
-        prefix), "not_included", "excluded", "not_listed" (its key is none that a store takes), "too_small" or
+        "not_media" (hidden, a folder marker, a table about the media, another tool's own file). "elsewhere" (not below
+        prefix). "not_included" or "excluded". "not_listed" (its key is none that a store takes). "too_small" or
         "too_large".
         """
         unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")

@@ -75,7 +75,8 @@ def register(
 
     options: of the URL's store; they are not kept. without: fields that are left out, of tables columns too.
     key: column of a table that holds the keys. fields: column of a table that becomes a field -> its extension, "" for
-    the format's choice. selection: objects that are looked at.
+    the format's choice.
+    selection: objects that are looked at.
 
     Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables; Conflict
     where the dataset is not of this place, or somebody published meanwhile; EmptyVersion; Corrupt, InvalidSample for

@@ -21,7 +21,7 @@ Refuse = Callable[[str, str], object]
 
 @dataclass(slots=True)
 class Refusals:
-    """What listings refused: how many objects, and the first of them."""
+    """Objects that listings refused: their number, and the first of them."""
 
     n: int = 0
     """Number of refused objects."""

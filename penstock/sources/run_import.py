@@ -25,9 +25,9 @@ from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import group_guessed
 from loader.foreign.register import check_apart, transaction
-from loader.foreign.selection import EVERYTHING, Selection, list_selected
+from loader.foreign.selection import EVERYTHING, Listed, Selection, list_selected
 from loader.foreign.shard_rows import shards_of
-from loader.storage import ObjectInfo, Store
+from loader.storage import Store
 from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
@@ -42,6 +42,8 @@ from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, d
 from .importing.walk import UnitsAhead, Walk
 from .unit_threads import in_threads
 
+_ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
+"""Formats of text that are taken for one another -> ending of their objects' names."""
 WORKERS = 8
 """Units that are copied at once, unless told otherwise: half of them wait for the disk."""
 
@@ -131,25 +133,11 @@ def import_place(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, format, selection)
-    found = (
-        format_named(format).look(store, listed.infos)
-        if importer is None
-        else importer.look(store, listed.infos, options)
-    )
-    if not found.infos and not found.lacking:
-        raise EmptyVersion(
-            f"{listed.why_none(store.url, format)}; nothing was imported{_hint(format, listed.infos)}"
-        )
+    found = _look(format, importer, store, listed, options)
     since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = Imported(
-        new=new,
-        replaced=replaced,
-        same=since.same,
-        others=listed.n - len(found.infos),
-        refusals=listed.refusals,
-    )
-    report.failures += found.lacking
+    report = Imported(new=new, replaced=replaced, same=since.same, others=listed.n - len(found.infos))
+    report.refusals, report.failures = listed.refusals, [*found.lacking]
     version = parent
     if since.fresh:
         chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
@@ -166,19 +154,23 @@ def import_place(
     return report
 
 
-_ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
-
-
-def _hint(format: str, infos: Sequence[ObjectInfo]) -> str:
-    """Return the advice to import another format of text, where the place has objects of that."""
-    for other, ending in _ENDINGS.items():
-        if (
-            format in _ENDINGS
-            and other != format
-            and any(info.key.lower().endswith(ending) for info in infos)
-        ):
-            return f": penstock import {other} reads its objects *{ending}"
-    return ""
+def _look(
+    format: str, importer: Importer | None, store: Store, listed: Listed, options: Options
+) -> Found | Readable:
+    """Return the objects of the format, and their reader. Raises: EmptyVersion; as `Format.look`."""
+    found: Found | Readable
+    if importer is None:
+        found = format_named(format).look(store, listed.infos)
+    else:
+        found = importer.look(store, listed.infos, options)
+    if not found.infos and not found.lacking:
+        why = f"{listed.why_none(store.url, format)}; nothing was imported"
+        for other, ending in _ENDINGS.items():
+            is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
+            if format in _ENDINGS and other != format and is_there:
+                why += f": penstock import {other} reads its objects *{ending}"
+        raise EmptyVersion(why)
+    return found
 
 
 def _chosen(

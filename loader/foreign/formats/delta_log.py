@@ -101,7 +101,7 @@ class _Log:
     def read_checkpoint(self, info: ObjectInfo) -> None:
         """Take the files of a checkpoint. Raises: Corrupt; InvalidStore; StoreError."""
         with opened(self._store, info) as file:
-            reader = pq.ParquetFile(pa.PythonFile(file, "r"))
+            reader = pq.ParquetFile(pa.PythonFile(file, "r"), pre_buffer=False)
             columns = [name for name in reader.schema_arrow.names if name in _COLUMNS]
             for batch in reader.iter_batches(batch_size=1024, columns=columns, use_threads=False):
                 for row in batch.to_pylist():

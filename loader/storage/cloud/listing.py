@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import StoreError
 from ..refusals import Refuse
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
     from .raw_listing import PageOf
+
+T = TypeVar("T")
 
 PAGE_KEYS = 1_000
 
@@ -44,46 +46,16 @@ def list_objects(
     Raises: StoreError when the bucket does not list in key order.
     """
     full = base + prefix
-    folder = full[: full.rfind("/")] if "/" in full else None
-    pages: Iterator[Sequence[Any]] | None = None
     previous = ""  # in this pass
     last = start_after  # over all passes
-    seen = ""  # the last path of the pages that were taken, over all passes
-    is_parsed = True
+    pages = _Pages(connection, base, prefix, pages_of)
 
-    def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
-        nonlocal pages, previous, seen, is_parsed
-        try:
-            if pages is None:
-                behind = base + last if seek and last else None
-                pages, previous = obstore.list(client, folder, offset=behind, chunk_size=PAGE_KEYS), ""
-            page: Sequence[Any] | None = next(pages, None)
-            while page and (end := max(meta["path"] for meta in page)) <= seen:
-                count_request()
-                page = next(pages, None)
-            seen = end if page else seen
-            return page
-        except client_errors() as error:
-            pages = None  # a broken stream cannot be resumed
-            if is_unparsed(error):
-                is_parsed = False
-                return None
-            raise
+    def behind() -> str:
+        return base + last if seek and last else ""
 
-    def each_page() -> Iterator[Sequence[Any]]:
-        nonlocal previous
-        while (page := connection.call("list", prefix, attempt)) is not None:
-            yield page
-        if not is_parsed:
-            behind, token, previous = base + last if seek and last else "", "", ""
-            while True:
-                raw = connection.call("list", prefix, lambda *_: pages_of(full, behind, token))  # noqa: B023
-                yield raw.objects
-                token = raw.token
-                if not token:
-                    return
-
-    for page in each_page():
+    for page in pages.each(behind):
+        if pages.begins:
+            previous = ""
         for meta in page:
             key = meta["path"][len(base) :]
             if not meta["path"].startswith(full) or not key:
@@ -104,6 +76,57 @@ def list_objects(
                     refuse(key, fault)
                 else:
                     yield info_of(key, meta)
+
+
+class _Pages:
+    """The pages of a listing, in passes: each begins anew where the one before broke."""
+
+    def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
+        self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
+        self._full = base + prefix
+        self._folder = self._full[: self._full.rfind("/")] if "/" in self._full else None
+        self._pages: Iterator[Sequence[Any]] | None = None
+        self._seen = ""  # the last path of the pages that were taken, over all passes
+        self._is_parsed = True
+        self.begins = True
+        """True for the first page of a pass."""
+
+    def each(self, behind: Callable[[], str]) -> Iterator[Sequence[Any]]:
+        """Yield the pages. behind: path behind which a pass may begin, "" for its beginning. Raises: StoreError."""
+        while (page := self._call(lambda obstore, client: self._next(obstore, client, behind()))) is not None:
+            yield page
+            self.begins = False
+        if self._is_parsed:
+            return
+        self.begins, start, token = True, behind(), ""
+        while True:
+            raw = self._call(lambda *_: self._pages_of(self._full, start, token))  # noqa: B023 - called at once
+            yield raw.objects
+            self.begins, token = False, raw.token
+            if not token:
+                return
+
+    def _call(self, attempt: Callable[[Any, Client], T]) -> T:
+        return self._connection.call("list", self._prefix, attempt)
+
+    def _next(self, obstore: Any, client: Client, behind: str) -> Sequence[Any] | None:
+        """Return the next page; None behind the last one, and where obstore cannot parse a key."""
+        try:
+            if self._pages is None:
+                self._pages = obstore.list(client, self._folder, offset=behind or None, chunk_size=PAGE_KEYS)
+                self.begins = True
+            page: Sequence[Any] | None = next(self._pages, None)
+            while page and (end := max(meta["path"] for meta in page)) <= self._seen:
+                count_request()
+                page = next(self._pages, None)
+            self._seen = end if page else self._seen
+            return page
+        except client_errors() as error:
+            self._pages = None  # a broken stream cannot be resumed
+            if is_unparsed(error):
+                self._is_parsed = False
+                return None
+            raise
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:

@@ -62,7 +62,7 @@ def s3_pages(bucket: str, config: Mapping[str, Any], provider: Any, runtime: Run
     def signed(config: Mapping[str, Any]) -> str:
         import obstore
 
-        client = connector("S3Store", bucket, config, None if anonymous else provider, runtime)(0)
+        client: Any = connector("S3Store", bucket, config, None if anonymous else provider, runtime)(0)
         try:
             return str(obstore.sign(client, "GET", "x", _SIGNED_FOR))
         except client_errors() as error:

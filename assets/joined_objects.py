@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from loader.errors import Changed, ObjectNotFound
 from loader.storage import Blob, ObjectInfo, Store
+from loader.storage.refusals import Refuse, list_place, log_refusals
 
 from .source_formats import JOINED, companions
 
@@ -88,9 +89,16 @@ class JoinedObjects:
 
         Raises: InvalidStore for metadata that cannot be read; StoreError.
         """
+        return self.list_place(prefix, start_after or "", log_refusals(self.url))
+
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+    ) -> Iterator[ObjectInfo]:
+        """List as `refusals.list_place`: the whole place is always listed."""
         from penstock.sources.importing.importer import joined
 
-        infos, beside = tuple(self.place.list()), companions(self._format)
+        files = list_place(self.place, refuse=refuse, outside=outside)
+        infos, beside = tuple(files), companions(self._format)
         if beside and all(beside.search(info.key) for info in infos):
             return  # nothing landed yet, or metadata alone
         found = self._look(infos)
@@ -99,10 +107,9 @@ class JoinedObjects:
             why = "%s: %d objects wait for files of theirs, the first is %s, without %s"
             _log.warning(why, self.url, len(found.waiting), key, file)
         for info in infos:
-            is_behind = start_after is None or info.key > start_after
-            wanted = is_behind and info.key.startswith(prefix) and info.key not in found.waiting
-            if wanted and (files := found.files.get(info.key, [info])):
-                yield joined(files)
+            wanted = info.key > start_after and info.key.startswith(prefix) and info.key not in found.waiting
+            if wanted and (parts := found.files.get(info.key, [info])):
+                yield joined(parts)
 
     list_from = list
 
@@ -166,7 +173,7 @@ class JoinedObjects:
         """Return the newest listing."""
         with self._lock:
             found = self._listed
-        return found or self._look(tuple(self.place.list()))
+        return found or self._look(tuple(list_place(self.place)))
 
     def _look(self, infos: Sequence[ObjectInfo]) -> _Listed:
         from penstock.sources import joining_importer

@@ -8,6 +8,8 @@ The registries are imported for a source with a format alone: definitions of med
 """
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +42,19 @@ def companions(format: str) -> re.Pattern[str] | None:
     from penstock.sources import COMPANIONS
 
     return COMPANIONS.get(format)
+
+
+def strangers(format: str) -> tuple[Callable[[str], str], Callable[[str], bool]]:
+    """Return what is known of objects by their keys beside the files of tables.
+
+    Two functions: the name of the table format whose log an object belongs to, "" for none; and whether an object is
+    another tool's own.
+    """
+    if not format:
+        return lambda key: "", lambda key: False
+    from loader.foreign.formats.live_files import is_no_table_file, table_log
+
+    return partial(table_log, format), partial(is_no_table_file, format)
 
 
 def check_format(whose: str, format: str, in_place: bool, options: "Options") -> None:

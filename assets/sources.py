@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from loader.errors import InvalidStore
 from loader.storage import ObjectInfo
+from loader.storage.patterns import key_filter
+from loader.storage.store import key_fault
 from resources.storage import check_options
 
 from .media.segments.read import TABLES
-from .source_formats import JOINED, check_format, companions
+from .source_formats import JOINED, check_format, companions, strangers
 
 if TYPE_CHECKING:
     from loader.dataset.columnar.choices import Options
@@ -172,31 +175,36 @@ class Source:
     def sieve(self) -> Sieve:
         """Return the function that says why an object is not taken; "" for one that is taken.
 
-        "not_media" (hidden, a folder marker, a table about the media), "elsewhere" (not below prefix), "not_included",
-        "excluded", "too_small" or "too_large".
-        """
-        from pathspec import GitIgnoreSpec  # 20 ms, and definitions are loaded often
+        It raises InvalidStore for an object of a table's log: which files count changes with each commit.
 
-        try:
-            included = GitIgnoreSpec.from_lines(self.include) if self.include else None
-            excluded = GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
-        except ValueError as error:
-            raise ValueError(f"source {self.name!r}: {error}; patterns are those of .gitignore") from error
+        "not_media" (hidden, a folder marker, a table about the media, another tool's own file). "elsewhere" (not below
+        prefix). "not_included" or "excluded". "not_listed" (its key is none that a store takes). "too_small" or
+        "too_large".
+        """
+        unwanted = key_filter(self.include, self.exclude, f"source {self.name!r}")
         largest = self.max_bytes if self.max_bytes is not None else float("inf")
-        beside = companions(self.format)
+        beside, (log_of, is_stranger) = companions(self.format), strangers(self.format)
 
         def why(info: ObjectInfo) -> str:
             key = info.key
+            if log := log_of(key):
+                if reason := unwanted(key):
+                    return reason
+                raise InvalidStore(
+                    f"{key} is of the log of a {log} table, which says what files of it count, and a source takes "
+                    "files as they land: export its live rows as Parquet into a folder of their own, or leave the "
+                    "table out (exclude=) and import it (penstock import parquet)"
+                )
+            if key_fault(key.removesuffix("/")):
+                return unwanted(key) or "not_listed"
             if key.startswith(".") or "/." in key or key.endswith("/") or key == ORIGINS or key in TABLES:
                 return "not_media"
-            if beside is not None and beside.search(key):
+            if (beside is not None and beside.search(key)) or is_stranger(key):
                 return "not_media"
             if not key.startswith(self.prefix):
                 return "elsewhere"
-            if included is not None and not included.match_file(key):
-                return "not_included"
-            if excluded is not None and excluded.match_file(key):
-                return "excluded"
+            if reason := unwanted(key):
+                return reason
             if info.nbytes < self.min_bytes:
                 return "too_small"
             return "too_large" if info.nbytes > largest else ""

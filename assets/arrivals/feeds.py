@@ -30,6 +30,7 @@ from loader.errors import (
     Transient,
 )
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import list_place
 from resources.storage import from_environment, open_place
 
 from ..sources import Feed
@@ -136,7 +137,7 @@ class _Files:
         self.url, self._store, self._prefix = store.url, store, prefix
 
     def letters(self, limit: int, held: Collection[str]) -> Iterator[Letter]:
-        for info in self._store.list(self._prefix):
+        for info in list_place(self._store, self._prefix):
             if limit <= 0:
                 return
             if info.key in held or info.key.rsplit("/", 1)[-1].startswith("."):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from loader.dataset.log.state import Deny
 from loader.errors import AlreadyExists, Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import list_place
 from penstock.stages import partitions
 
 from ..joined_objects import JoinedObjects
@@ -153,7 +154,7 @@ def _undiscovered(landing: Store, book: Book, source: Source, denied: DeniedObje
     import polars as pl
 
     seen, why = pl.DataFrame(book.seen()), source.sieve()
-    infos = (info for info in landing.list(source.prefix) if not why(info))
+    infos = (info for info in list_place(landing, source.prefix) if not why(info))
     while chunk := list(islice(infos, _CHUNK)):
         objects = [raw_object(landing, info) for info in chunk]
         for position in unseen([item.identity for item in objects], seen):

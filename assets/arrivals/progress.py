@@ -231,6 +231,8 @@ class Step:
     """True where the source, or its feed, raised an error."""
     set_aside: list[str] = field(default_factory=list)
     """Notices that make no sense: where they stand, and why."""
+    unlisted: list[str] = field(default_factory=list)
+    """The first objects that the listing could not hand out, and why: names that are no keys, links out of a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from loader.dataset.tables.parquet import TableFile, put_named_table
 from loader.errors import Forbidden, InvalidStore, ObjectNotFound
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import Refusals, list_place
 
 from ..source_formats import JOINED
 from ..sources import Sieve, Source
@@ -79,8 +80,15 @@ def reconcile(
         raise InvalidStore(
             f"an inventory has files, and a raw object of {source.format} lies in several: leave the inventory out"
         )
-    there = read_inventory(inventory, source.options, place.url) if inventory else _listed(place, source)
+    refusals = Refusals()
+    there = (
+        read_inventory(inventory, source.options, place.url)
+        if inventory
+        else _listed(place, source, refusals)
+    )
     there, not_taken = _sifted(there, source)
+    if refusals.n:
+        not_taken["not_listed"] = not_taken.get("not_listed", 0) + refusals.n
     base = place.url.rstrip("/") + "/"
     tag = pl.col("etag").str.strip_chars('"').alias("tag")  # an inventory of S3 has them without quotes
     there = there.with_columns((base + pl.col("key")).alias("uri"), tag)
@@ -122,11 +130,11 @@ def _written(dataset: Dataset, place: Store, report: Reconciled, why: Sieve, *, 
     return replace(report, made=made, table=table)
 
 
-def _listed(place: Store, source: Source) -> "pl.DataFrame":
+def _listed(place: Store, source: Source, refusals: Refusals) -> "pl.DataFrame":
     """List the whole place, from its beginning, as no server can get wrong."""
     import polars as pl
 
-    infos, frames = iter(place.list(source.prefix)), [_frame([])]
+    infos, frames = list_place(place, source.prefix, refuse=refusals), [_frame([])]
     while chunk := list(islice(infos, _CHUNK)):
         frames.append(_frame(chunk))
     return pl.concat(frames)

@@ -22,8 +22,8 @@ from itertools import islice
 
 from loader.errors import PenstockError
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import SHOWN, list_place
 from loader.storage.spec import redact
-from loader.storage.store import list_from
 
 from ..sources import Sieve, Source
 from .batch_manifests import Book
@@ -142,18 +142,45 @@ def _list_on(work: Work) -> bool:
     """List on, let new objects wait, and return whether there is more to list now."""
     source, progress, budget = work.source, work.progress, work.budget
     why, ends, left = source.sieve(), time.monotonic() + budget.max_s, budget.max_listed
-    infos = list_from(work.place, source.prefix, progress.cursor)
+    refused = _Refused(work, why)
+    infos = list_place(work.place, source.prefix, progress.cursor, refuse=refused, seek=True)
     while left:
         room = work.room()
         chunk = list(islice(infos, min(_CHUNK, left))) if room else []
         if room and not chunk:
+            refused.count(None)
             progress.end_pass()
             return False
         n_done = _admit_chunk(work, chunk, why, room)
+        refused.count(progress.cursor)
         left -= n_done
         if n_done < len(chunk) or not room or time.monotonic() >= ends:
             break
     return True
+
+
+class _Refused:
+    """Objects that a listing could not hand out: counted once a pass, though a tick may list some of them again."""
+
+    def __init__(self, work: Work, why: Sieve) -> None:
+        self._work, self._why = work, why
+        self._waiting = list[tuple[str, str, str]]()
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Receive one. The source may not have taken it anyway, for a reason of its own."""
+        own = self._why(ObjectInfo(key=name, nbytes=self._work.source.min_bytes, etag=""))
+        self._waiting.append((name, own or "not_listed", reason))
+
+    def count(self, cursor: str | None) -> None:
+        """Count those in front of the cursor; all where it is None."""
+        waiting, self._waiting = self._waiting, []
+        for name, kind, reason in waiting:
+            if cursor is not None and name > cursor:
+                self._waiting.append((name, kind, reason))
+                continue
+            self._work.progress.refused(kind)
+            if kind == "not_listed" and len(self._work.step.unlisted) < SHOWN:
+                self._work.step.unlisted.append(f"{name!r}: {reason}")
 
 
 def _admit_chunk(work: Work, chunk: Sequence[ObjectInfo], why: Sieve, room: int) -> int:

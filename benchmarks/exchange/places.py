@@ -122,6 +122,12 @@ def _csv(place: Path, n: int) -> None:
         (place / f"{number:05d}.csv").write_text("".join(["number,text\n", *lines]))
 
 
+def _json(place: Path, n: int) -> None:
+    for number, texts in _texts(n):
+        lines = (json.dumps({"text": text, "source": "made up"}) + "\n" for text in texts)
+        (place / f"{number:05d}.json").write_text("[" + ",".join(lines) + "]")
+
+
 def _jsonl(place: Path, n: int) -> None:
     for number, texts in _texts(n):
         lines = (json.dumps({"text": text, "source": "made up"}) + "\n" for text in texts)
@@ -337,6 +343,7 @@ MAKERS: dict[str, Callable[[Path, int], None]] = {
     "hf": _hub,
     "arrow": _arrow,
     "lance": _lance,
+    "json": _json,
     "jsonl": _jsonl,
     "csv": _csv,
     "tfrecord": _records,
@@ -349,5 +356,5 @@ MAKERS: dict[str, Callable[[Path, int], None]] = {
 """Format -> function that fills an empty folder with a place of so many photos, texts or steps."""
 OF_EPISODES = frozenset({"rlds", "robomimic", "lerobot", "mcap", "rosbag"})
 """Formats whose samples are episodes."""
-TEXTS = frozenset({"csv", "jsonl"})
+TEXTS = frozenset({"csv", "json", "jsonl"})
 """Formats whose column `text` is a field."""

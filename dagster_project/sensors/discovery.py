@@ -104,6 +104,8 @@ def discovery_sensor(
         said = "; ".join(map(told, steps))
         for line in [line for step in steps for line in step.set_aside][:_SET_ASIDE]:
             context.log.warning(f"a notice was set aside: {line}")
+        for line in [f"{step.source}: {line}" for step in steps for line in step.unlisted]:
+            context.log.warning(f"an object was not taken: {line}")
         context.log.info(f"{len(asked)} runs asked for; {said}")
         if all(step.failed for step in steps) and not asked:
             raise dg.Failure(said)

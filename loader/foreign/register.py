@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any
 
@@ -21,12 +21,14 @@ from ..dataset.tables.foreign_objects import foreign_table, is_adopted, place_id
 from ..dataset.versions.version import Version
 from ..errors import Conflict, Corrupt, EmptyVersion, InvalidStore
 from ..storage import Store, open_store
+from ..storage.refusals import Refusals
 from . import TABLES, look_at
 from .earlier import Difference, difference
 from .formats.sample import NO_METADATA, Found
 from .groups import groups_of
 from .numbered_keys import text_array
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
+from .selection import EVERYTHING, Listed, Selection, list_selected
 from .shard_rows import Rows, Shard, keys_of, own_keys, rows_of, shards_of
 
 AT_ONCE = 16
@@ -48,7 +50,9 @@ class Registered:
     same: int
     """Objects that are as they were."""
     others: int
-    """Objects of the place that are not of the format."""
+    """Objects of the place that are not of the format, or not selected."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Objects that the listing of the place could not hand out."""
     sealed: int = 0
     """New shards whose checksums are sealed, since all their bytes were read; see `penstock seal`."""
 
@@ -63,6 +67,7 @@ def register(
     without: Sequence[str] = (),
     key: str | None = None,
     fields: Mapping[str, str] = NO_METADATA,
+    selection: Selection = EVERYTHING,
 ) -> Registered:
     """Publish a version of the samples at a URL, or the next one where the dataset was registered from there before.
 
@@ -71,6 +76,7 @@ def register(
     options: of the URL's store; they are not kept. without: fields that are left out, of tables columns too.
     key: column of a table that holds the keys. fields: column of a table that becomes a field -> its extension, "" for
     the format's choice.
+    selection: objects that are looked at.
 
     Raises: InvalidStore for a format or place that cannot be registered; InvalidRuntime for options of tables; Conflict
     where the dataset is not of this place, or somebody published meanwhile; EmptyVersion; Corrupt, InvalidSample for
@@ -83,7 +89,8 @@ def register(
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
-    found, each, n_listed = _found(store, format, columns)
+    chosen |= selection.to_json()
+    found, each, listed = _found(store, format, columns, selection)
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
     infos = found.infos
@@ -104,25 +111,26 @@ def register(
         replaced=len(since.replaced),
         gone=len(since.gone),
         same=since.same,
-        others=n_listed - len(infos),
+        others=listed.n - len(infos),
+        refusals=listed.refusals,
         sealed=sealed,
     )
 
 
-def _found(store: Store, format: str, columns: Options) -> tuple[Found, int, int]:
-    """Return what a place has of a format, how many objects share a shard, and how many objects there are.
+def _found(store: Store, format: str, columns: Options, selection: Selection) -> tuple[Found, int, Listed]:
+    """Return what a place has of a format, how many objects share a shard, and the objects there are.
 
     Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
     """
-    listed = list(store.list())
-    found, each = look_at(format, store, listed, columns)
+    listed = list_selected(store, format, selection)
+    found, each = look_at(format, store, listed.infos, columns)
     if found.lacking:
         raise Corrupt(
             f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
         )
     if not found.infos:
-        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was registered")
-    return found, each, len(listed)
+        raise EmptyVersion(f"{listed.why_none(store.url, format)}; nothing was registered")
+    return found, each, listed
 
 
 def _publish(

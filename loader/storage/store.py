@@ -8,6 +8,7 @@ One rule says for every backend what a key may be, so that a dataset can move be
 machine can do more than other stores: fill buffers, and be mapped into memory.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -264,6 +265,21 @@ def check_key(key: str) -> str:
         )
     _check_text(key)
     return key
+
+
+_PLAIN_KEY = re.compile(r"(?!.*//|/|.*/\Z)(?!.*(?:\A|/)\.)[^\x00-\x1f\x7f\ud800-\udfff]{1,256}", re.DOTALL)
+"""Most keys: `key_fault` of any other costs a few microseconds."""
+
+
+def key_fault(key: str) -> str:
+    """Return why no store takes this text for a key; "" for a key."""
+    if _PLAIN_KEY.fullmatch(key):
+        return ""
+    try:
+        check_key(key)
+    except InvalidStore as error:
+        return f"its {str(error).removesuffix(f'; {_ACCEPTED}').removeprefix('the ')[:300]}; rename it"
+    return ""
 
 
 def check_prefix(prefix: str) -> str:

@@ -17,6 +17,7 @@ from loader.dataset.writing.exclude import Superseded
 from loader.errors import Conflict, EmptyVersion, InvalidStore
 from loader.foreign.earlier import live_samples, token_of
 from loader.foreign.register import Registered, check_apart
+from loader.foreign.selection import EVERYTHING, Selection, list_selected
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
@@ -30,14 +31,21 @@ AT_ONCE = 8
 
 
 def register_lerobot(
-    root: Root, store: Store, dataset: str, *, without: Sequence[str] = (), workers: int = AT_ONCE
+    root: Root,
+    store: Store,
+    dataset: str,
+    *,
+    without: Sequence[str] = (),
+    workers: int = AT_ONCE,
+    selection: Selection = EVERYTHING,
 ) -> Registered:
     """Publish a version of the episodes of a place, or the next one with those that are new or others by now.
 
     Nothing is written in the place. Every video is read once. Counts of the result are of episodes. Memory: streams of
     64 episodes.
 
-    without: features that are left out, by their name or their field's. workers: threads.
+    without: features that are left out, by their name or their field's. workers: threads. selection: objects that are
+    looked at.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets cannot be read where they lie; Corrupt with
     episode and row; Conflict where the dataset is not of this place, or somebody published meanwhile; EmptyVersion;
@@ -48,15 +56,15 @@ def register_lerobot(
     root.create()
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
-    listed = list(store.list())
-    found = dataset_in(store, listed, Options(without=frozenset(without)))
+    listed = list_selected(store, "lerobot", selection)
+    found = dataset_in(store, listed.infos, Options(without=frozenset(without)))
     cameras = _cameras(found)
     used = _used(found, cameras)
     if not cameras:
         raise InvalidStore(
             f"{store.url} has no video that could stay where it is: penstock import lerobot copies it"
         )
-    chosen = {"format": "lerobot", "without": sorted(set(without))}
+    chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
     units = {number: _unit_id(found, store, cameras, one) for number, one in found.layout.episodes.items()}
     since = _difference(parent, store, chosen, units, used)
     version = parent
@@ -75,7 +83,8 @@ def register_lerobot(
         replaced=len(since.replaced),
         gone=len(since.gone),
         same=len(units) - len(since.fresh),
-        others=len(listed) - len(used),
+        others=listed.n - len(used),
+        refusals=listed.refusals,
     )
 
 

@@ -35,6 +35,7 @@ IMPORTERS = {
     "arrow": ".importers.arrow",
     "csv": ".importers.csv_text",
     "hf": ".importers.hf",
+    "json": ".importers.json_array",
     "jsonl": ".importers.jsonl",
     "lance": ".importers.lance",
     "lerobot": ".importers.episodes.lerobot",

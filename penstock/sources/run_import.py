@@ -25,8 +25,10 @@ from loader.foreign.earlier import Difference, imported_difference
 from loader.foreign.formats.sample import Found
 from loader.foreign.groups import group_guessed
 from loader.foreign.register import check_apart, transaction
+from loader.foreign.selection import EVERYTHING, Listed, Selection, list_selected
 from loader.foreign.shard_rows import shards_of
 from loader.storage import Store
+from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
@@ -40,6 +42,8 @@ from .importing.unit_writer import FOLDER, RENAMED, Unit, UnitWriter, Written, d
 from .importing.walk import UnitsAhead, Walk
 from .unit_threads import in_threads
 
+_ENDINGS = {"json": ".json", "jsonl": ".jsonl"}
+"""Formats of text that are taken for one another -> ending of their objects' names."""
 WORKERS = 8
 """Units that are copied at once, unless told otherwise: half of them wait for the disk."""
 
@@ -61,7 +65,9 @@ class Imported:
     same: int = 0
     """Objects that are as they were."""
     others: int = 0
-    """Objects of the place that are not of the format."""
+    """Objects of the place that are not of the format, or not selected."""
+    refusals: Refusals = field(default_factory=Refusals)
+    """Objects that the listing of the place could not hand out."""
     nbytes: int = 0
     """Bytes of fields that were copied."""
     skipped: int = 0
@@ -78,18 +84,21 @@ class Imported:
     def to_text(self) -> str:
         """Return the lines for people."""
         objects = f"objects: {self.new} new, {self.replaced} written again, {self.same} as before; {self.others} others"
+        refused = self.refusals.lines()
         if self.failures:
             told = [f"  failed: {why}" for why in self.failures]
             return "\n".join(
-                [*told, objects, "there is no version: repair or move these, and run the command again"]
+                [
+                    *told,
+                    *refused,
+                    objects,
+                    "there is no version: repair or move these, and run the command again",
+                ]
             )
-        left_out = (
-            [f"left out, as text over time is not read yet: {', '.join(self.left_out)}"]
-            if self.left_out
-            else []
-        )
         made = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
-        return "\n".join([*made, f"{objects} were left alone", *left_out])
+        if self.left_out:
+            refused.append(f"left out, as text over time is not read yet: {', '.join(self.left_out)}")
+        return "\n".join([*made, f"{objects} were left alone", *refused])
 
 
 def import_place(
@@ -102,6 +111,7 @@ def import_place(
     shuffle: bool | None = None,
     workers: int = WORKERS,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
+    selection: Selection = EVERYTHING,
 ) -> Imported:
     """Publish a version with copies of the samples of a place, or the next one with those of its new objects.
 
@@ -110,6 +120,7 @@ def import_place(
     options: Column of the keys, columns that become fields, fields and columns that are left out.
     shuffle: Lay the samples in the order of their keys' hashes. None does it where a file is a sample.
     workers: Threads, each with a part of its own.
+    selection: Objects that are looked at.
 
     What fails is named, the rest goes on, and no version is published. Memory: of a format that can be registered some
     1 KB per sample, of others their keys; 8 MiB or one larger sample per thread.
@@ -125,22 +136,16 @@ def import_place(
     check_apart(root.url, store.url)
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
-    listed = list(store.list())
-    found = (
-        format_named(format).look(store, listed)
-        if importer is None
-        else importer.look(store, listed, options)
-    )
-    if not found.infos and not found.lacking:
-        raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
+    listed = list_selected(store, format, selection)
+    found = _look(format, importer, store, listed, options)
     since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
-    report = Imported(new=new, replaced=replaced, same=since.same, others=len(listed) - len(found.infos))
-    report.failures += found.lacking
+    report = Imported(new=new, replaced=replaced, same=since.same, others=listed.n - len(found.infos))
+    report.refusals, report.failures = listed.refusals, [*found.lacking]
     report.left_out += getattr(found, "left_out", ())
     version = parent
     if since.fresh:
-        chosen = _chosen(format, importer, options, shuffle, shard_bytes)
+        chosen = _chosen(format, importer, options, shuffle, shard_bytes) | selection.to_json()
         work = _Import(root, dataset, store, parent, since, chosen, workers, report)
         if isinstance(found, Found):
             version = work.of_spans(found)
@@ -152,6 +157,25 @@ def import_place(
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report
+
+
+def _look(
+    format: str, importer: Importer | None, store: Store, listed: Listed, options: Options
+) -> Found | Readable:
+    """Return the objects of the format, and their reader. Raises: EmptyVersion; as `Format.look`."""
+    found: Found | Readable
+    if importer is None:
+        found = format_named(format).look(store, listed.infos)
+    else:
+        found = importer.look(store, listed.infos, options)
+    if not found.infos and not found.lacking:
+        why = f"{listed.why_none(store.url, format)}; nothing was imported"
+        for other, ending in _ENDINGS.items():
+            is_there = any(info.key.lower().endswith(ending) for info in listed.infos)
+            if format in _ENDINGS and other != format and is_there:
+                why += f": penstock import {other} reads its objects *{ending}"
+        raise EmptyVersion(why)
+    return found
 
 
 def _chosen(

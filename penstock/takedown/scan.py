@@ -16,6 +16,7 @@ from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import list_place
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
 from .finding.find import producer_names_some
@@ -63,7 +64,13 @@ def scanned(
     verdicts: looks at the objects; None: this process does.
     """
     known = {place["path"] for place in record.having("absent")}
-    infos = (info for prefix in SCANNED for info in root.store.list(prefix) if info.key not in known)
+    refused = dict[str, str]()
+    infos = (
+        info
+        for prefix in SCANNED
+        for info in list_place(root.store, prefix, refuse=refused.__setitem__, outside=True)
+        if info.key not in known
+    )
     looked = 0
     for path, verdict in (verdicts or Scan(root, record, marks).verdicts)(infos):
         looked += 1
@@ -73,6 +80,9 @@ def scanned(
         elif verdict is not None:
             why = _NEVER.get(path.partition("/")[0], _WHY)
             yield {**place, "clean": False, "why": f"it holds, or shows, what is taken down: {why}"}
+    for path, why in refused.items():
+        place = {"check": "scan", "what": "an object that no store can read", "path": path}
+        yield {**place, "clean": False, "why": f"it could not be read: {why}"}
     yield {
         "check": "scan",
         "what": f"{looked} objects under {', '.join(SCANNED)}",

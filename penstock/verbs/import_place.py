@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 import loader
 from loader.storage import open_store
 
-from .table_arguments import fields_of, table_arguments
+from .table_arguments import fields_of, selection_arguments, selection_of, table_arguments
 from .verb import Answer, Verb
 
 
@@ -14,7 +14,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "format",
         help="one that can be registered (arrow, energon, files, hf, litdata, mds, megatron, parquet, webdataset), or "
-        "csv, jsonl, lerobot, mcap, robomimic, rosbag",
+        "csv, json, jsonl, lerobot, mcap, robomimic, rosbag",
     )
     parser.add_argument(
         "url", help="folder or bucket prefix that holds the objects; nothing is written there"
@@ -41,6 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="leave a field out, of tables a column too; may be repeated",
     )
+    selection_arguments(parser)
     table_arguments(parser)
     parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
 
@@ -58,6 +59,7 @@ def run(arguments: Namespace) -> Answer:
         options=Options(arguments.key, fields_of(arguments), frozenset(arguments.without)),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
+        selection=selection_of(arguments),
     )
     return done.to_json(), done.to_text(), int(bool(done.failures))
 

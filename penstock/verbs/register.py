@@ -1,12 +1,13 @@
 """`penstock register FORMAT URL NAME`: a version over bytes that stay where they are."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
 
 import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .table_arguments import fields_of, table_arguments
+from .table_arguments import fields_of, selection_arguments, selection_of, table_arguments
 from .verb import Answer, Verb
 
 LEROBOT = "lerobot"
@@ -32,6 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
         metavar="FIELD",
         help="leave a field out, of tables a column too; may be repeated",
     )
+    selection_arguments(parser)
     table_arguments(parser)
 
 
@@ -43,16 +45,26 @@ def run(arguments: Namespace) -> Answer:
     from ..registered.chunks import chunks_of
 
     root, format, without = loader.Root(arguments.root), arguments.format, arguments.without
+    selection = selection_of(arguments)
     if format == LEROBOT:
         from ..registered.lerobot_videos import register_lerobot
 
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
-        done = register_lerobot(root, open_store(arguments.url), arguments.name, without=without)
+        done = register_lerobot(
+            root, open_store(arguments.url), arguments.name, without=without, selection=selection
+        )
     elif format in FORMATS or format in TABLES:
         fields = fields_of(arguments)
         done = register(
-            root, format, arguments.url, arguments.name, without=without, key=arguments.key, fields=fields
+            root,
+            format,
+            arguments.url,
+            arguments.name,
+            without=without,
+            key=arguments.key,
+            fields=fields,
+            selection=selection,
         )
     else:
         accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
@@ -65,6 +77,7 @@ def run(arguments: Namespace) -> Answer:
         "samples": len(version),
         "fields": version.fields,
         **counts,
+        "refusals": asdict(done.refusals),
     }
     what, stay = ("episodes", "videos") if format == LEROBOT else ("objects", "bytes")
     lines = [
@@ -72,6 +85,7 @@ def run(arguments: Namespace) -> Answer:
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
         f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
         f"{done.others} others were left alone",
+        *done.refusals.lines(),
     ]
     if done.sealed:
         body["sealed"] = done.sealed

@@ -17,6 +17,7 @@ from loader.dataset.tables.manifest import differences, read_manifest
 from loader.dataset.tables.references import references, table_references
 from loader.dataset.versions.version import open_record
 from loader.errors import FormatTooNew, PenstockError, VersionRetired
+from loader.storage.refusals import Refusals, list_place
 
 from ..progress import progress
 from .derived import CHECKS, check_stored
@@ -112,7 +113,9 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
     """
     check_root(root.store)
     report = RootReport(root=root.url, full=full)
-    listed = [(info.key, info.nbytes) for info in root.store.list("")]
+    refusals = Refusals()
+    infos = list_place(root.store, refuse=refusals, outside=True)
+    listed = [(info.key, info.nbytes) for info in infos]
     report.objects, report.nbytes = len(listed), sum(nbytes for _, nbytes in listed)
     hints = {int(found[1]) for key, _ in listed if (found := _HINT.fullmatch(key))}
     numbers = {number for key, _ in listed if (number := entry_number(key)) is not None}
@@ -127,6 +130,8 @@ def verify_root(root: Root, *, full: bool = False, cluster: "Cluster | None" = N
         elif not _ours(key):
             report.n_foreign += 1
             report.foreign.extend([key] if report.n_foreign <= SHOWN else [])
+    report.n_foreign += refusals.n
+    report.foreign = [*report.foreign, *(name for name, _ in refusals.first)][:SHOWN]
     kept = [key for key, _ in listed if key.partition("/")[0] in CHECKS]
     for key in progress(kept, "verify what is named after its content"):
         report.problems.extend(check_stored(root.store, key, state))

@@ -16,6 +16,7 @@ from loader.foreign.formats import webdataset as format
 from loader.foreign.formats.sample import ForeignSample
 from loader.foreign.formats.tar_headers import Member
 from loader.foreign.register import register
+from loader.foreign.selection import Selection
 from loader.storage import Span, open_store
 
 
@@ -182,13 +183,49 @@ def test_a_field_is_left_out_where_it_is_asked_for(root, tmp_path, tars):
     assert read(version) == {"a": {"jpg": b"1"}}
 
 
-@pytest.mark.parametrize("name", ["x.tgz", "x.tar.gz", "x.tar.zst"])
+PACKED = {
+    "x.tgz": b"\x1f\x8b\x08",
+    "x.tar.gz": b"\x1f\x8b\x08",
+    "x.tar.zst": b"(\xb5/\xfd",
+    "x.tar.lz4": b"\x04\x22M\x18",
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
 def test_compressed_archives_are_refused_by_name(name, root, tmp_path, tars):
-    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), name: []})
+    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2)})
+    (tmp_path / "tars" / name).write_bytes(PACKED[name] + bytes(600))
     with pytest.raises(
         InvalidStore, match=f"{name} .* is compressed: .* penstock import webdataset-compressed"
     ):
         register(root, "webdataset", tmp_path / "tars", "photos")
+
+
+def test_files_beside_archives_are_left_alone(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"000.tar": tars.numbered(0, 2), "001.tar": tars.numbered(1, 2)})
+    whole = (tmp_path / "tars/000.tar").read_bytes()
+    beside = {
+        "idx": b"v1.2 2\n",
+        "md5": b"0" * 32,
+        "sha256": b"0" * 64,
+        "json": b"{}",
+        "tmp": whole,
+        "part": whole[:700],
+    }
+    for ending, data in beside.items():
+        (tmp_path / f"tars/000.tar.{ending}").write_bytes(data)
+    (tmp_path / "tars/002.tar.done").write_bytes(b"")
+    done = register(root, "webdataset", tmp_path / "tars", "photos")
+    assert len(done.version) == 4
+    assert (done.new, done.others) == (2, 7)
+
+
+def test_an_archive_with_the_name_of_a_compressed_one_is_told(root, tmp_path, tars):
+    tars.fill(tmp_path / "tars", {"a.tar": tars.numbered(0, 2), "b.tar.gz": tars.numbered(1, 2)})
+    with pytest.raises(InvalidStore, match=r"b\.tar\.gz .* is not compressed, .* rename it"):
+        register(root, "webdataset", tmp_path / "tars", "photos")
+    chosen = Selection(exclude=("*.tar.gz",))
+    assert len(register(root, "webdataset", tmp_path / "tars", "photos", selection=chosen).version) == 2
 
 
 def test_a_place_without_archives_says_what_is_there(root, tmp_path):

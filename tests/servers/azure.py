@@ -6,7 +6,7 @@ What the real one does beyond this is tested against Azurite.
 import hashlib
 import re
 import threading
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 Answer = tuple[int, bytes, dict[str, str]]
@@ -59,16 +59,16 @@ class SmallAzure:
         return said(206, piece, data, {"content-range": f"bytes {low}-{low + len(piece) - 1}/{len(data)}"})
 
     def list(self, query: dict[str, str]) -> Answer:
-        prefix, after = query.get("prefix", ""), query.get("marker", "")
+        prefix, after = query.get("prefix", ""), bytes.fromhex(query.get("marker", "")).decode()
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
         page, rest = keys[: self.page_keys], keys[self.page_keys :]
         entries = "".join(
-            f"<Blob><Name>{escape(key)}</Name><Properties><Last-Modified>{_WHEN}</Last-Modified><Content-Length>"
+            f"<Blob>{_name(key)}<Properties><Last-Modified>{_WHEN}</Last-Modified><Content-Length>"
             f"{len(self.objects[key])}</Content-Length><Content-Type>x/y</Content-Type><Etag>"
             f"{etag(self.objects[key])}</Etag></Properties></Blob>"
             for key in page
         )
-        more = f"<NextMarker>{page[-1]}</NextMarker>" if rest else "<NextMarker/>"
+        more = f"<NextMarker>{page[-1].encode().hex()}</NextMarker>" if rest else "<NextMarker/>"
         body = f"<EnumerationResults><Blobs>{entries}</Blobs>{more}</EnumerationResults>"
         return said(200, body.encode(), more={"content-type": "application/xml"})
 
@@ -98,6 +98,13 @@ class SmallAzure:
                 f"x-ms-request-id: {number}\r\n\r\n"
             )
         return 202, "".join([*made, "--b--\r\n"]).encode(), {"content-type": "multipart/mixed; boundary=b"}
+
+
+def _name(key: str) -> str:
+    """The element of a blob's name: one that XML cannot hold is percent-encoded."""
+    if key.isprintable():
+        return f"<Name>{escape(key)}</Name>"
+    return f'<Name Encoded="true">{quote(key)}</Name>'
 
 
 def said(

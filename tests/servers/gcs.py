@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from email.utils import formatdate
 from itertools import count
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape
 
 Answer = tuple[int, bytes, dict[str, str]]
@@ -158,15 +158,17 @@ class Gcs:
         return 200, b"<CopyObjectResult/>" if source else b"", headers
 
     def _xml_list(self, bucket: str, query: dict[str, str]) -> Answer:
-        after = query.get("continuation-token") or query.get("start-after", "")
+        after = bytes.fromhex(query.get("continuation-token", "")).decode() or query.get("start-after", "")
         names, more = self._page(bucket, query.get("prefix", ""), after, int(query.get("max-keys", 1000)))
+        encoded = query.get("encoding-type") == "url"
+        written, told = (quote, "<EncodingType>url</EncodingType>") if encoded else (escape, "")
         entries = [
-            f'<Contents><Key>{escape(name)}</Key><Size>{len(found.data)}</Size><ETag>"{found.md5.hex()}"</ETag>'
+            f'<Contents><Key>{written(name)}</Key><Size>{len(found.data)}</Size><ETag>"{found.md5.hex()}"</ETag>'
             f"<LastModified>2023-11-14T22:13:20.000Z</LastModified></Contents>"
             for name, found in ((name, self._stored(bucket, name)) for name in names)
         ]
-        token = f"<NextContinuationToken>{escape(more)}</NextContinuationToken>" if more else ""
-        body = f"<ListBucketResult>{token}{''.join(entries)}</ListBucketResult>"
+        token = f"<NextContinuationToken>{more.encode().hex()}</NextContinuationToken>" if more else ""
+        body = f"<ListBucketResult>{told}{token}{''.join(entries)}</ListBucketResult>"
         return 200, body.encode(), {"content-type": "application/xml"}
 
     def _xml_upload(self, request, bucket: str, name: str) -> Answer:

@@ -7,6 +7,8 @@ import hashlib
 import re
 import threading
 from html import unescape
+from urllib.parse import quote
+from xml.sax.saxutils import escape
 
 Answer = tuple[int, bytes, dict[str, str]]
 _WHEN = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -68,17 +70,20 @@ class SmallS3:
         return said(200, data, data)
 
     def list(self, query: dict[str, str]) -> Answer:
-        prefix, after = query.get("prefix", ""), query.get("continuation-token", "")
+        token, prefix = query.get("continuation-token", ""), query.get("prefix", "")
+        after = bytes.fromhex(token).decode() or query.get("start-after", "")
+        encoded = query.get("encoding-type") == "url"
+        written, told = (quote, "<EncodingType>url</EncodingType>") if encoded else (escape, "")
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
         page, rest = keys[: self.page_keys], keys[self.page_keys :]
         entries = "".join(
-            f"<Contents><Key>{key}</Key><Size>{len(self.objects[key])}</Size><LastModified>2015-10-21T07:28:00.000Z"
-            f"</LastModified><ETag>{etag(self.objects[key])}</ETag></Contents>"
+            f"<Contents><Key>{written(key)}</Key><Size>{len(self.objects[key])}</Size>"
+            f"<LastModified>2015-10-21T07:28:00.000Z</LastModified><ETag>{etag(self.objects[key])}</ETag></Contents>"
             for key in page
         )
-        token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if rest else ""
+        token = f"<NextContinuationToken>{page[-1].encode().hex()}</NextContinuationToken>" if rest else ""
         more = f"<IsTruncated>{str(bool(rest)).lower()}</IsTruncated>"
-        return said(200, f"<ListBucketResult>{more}{token}{entries}</ListBucketResult>".encode())
+        return said(200, f"<ListBucketResult>{told}{more}{token}{entries}</ListBucketResult>".encode())
 
     def _delete(self, body: bytes) -> bytes:
         made = b""

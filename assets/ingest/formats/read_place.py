@@ -8,7 +8,9 @@ from loader.dataset.columnar.column_names import duplicate_key
 from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
+from loader.foreign.formats.live_files import live_files
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import list_place
 from penstock.sources import importer_named
 from penstock.sources.importing.importer import Importer, Readable
 from penstock.sources.importing.read_units import ReadUnit, UnitReader
@@ -34,7 +36,11 @@ class ReadPlace:
         if companions(format):
             try:
                 self._all = (
-                    joined.readable() if joined else self._importer.look(files, list(files.list()), options)
+                    joined.readable()
+                    if joined
+                    else self._importer.look(
+                        files, live_files(files, format, list(list_place(files))), options
+                    )
                 )
                 self._keys = frozenset(info.key for info in self._all.infos)
             except (Throttled, Transient):

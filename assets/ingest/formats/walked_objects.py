@@ -11,6 +11,7 @@ from loader.foreign import format_named
 from loader.foreign.formats.sample import Found
 from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import list_place
 from penstock.card.counting.classes import modality_of
 from penstock.compute.work import Fault
 
@@ -90,7 +91,7 @@ class WalkedPlace:
         self._all: Found | PenstockError | None = None
         if companions(format):
             try:
-                self._all = self._format.look(landing, list(landing.list()))
+                self._all = self._format.look(landing, list(list_place(landing)))
             except (Throttled, Transient):
                 raise
             except PenstockError as error:

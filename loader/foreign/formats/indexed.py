@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ...dataset.tables.columns import RESERVED_COLUMNS
-from ...errors import Corrupt, InvalidSample
+from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Store
 from .sample import ForeignRun, ForeignSample, ForeignTable, Found
 from .window import Window
@@ -48,6 +48,20 @@ def folders_in(infos: Sequence[ObjectInfo]) -> list[Folder]:
         if top is not None:
             objects.setdefault(top, {})[info.key.removeprefix(top)] = info
     return [Folder(top, some) for top, some in sorted(objects.items())]
+
+
+def check_indexed(store: Store, infos: Sequence[ObjectInfo], shards: re.Pattern[str], how: str) -> None:
+    """Raise InvalidStore for a place that has shards, and no index at all.
+
+    shards: names of shards. how: the way to make an index.
+    """
+    if any(posixpath.basename(info.key) == INDEX for info in infos):
+        return
+    if found := [info.key for info in infos if shards.search(info.key)]:
+        raise InvalidStore(
+            f"{store.url} has {len(found)} shards, such as {found[0]}, and no {INDEX}, which tells what they hold: "
+            f"fetch it too, or make it: {how}"
+        )
 
 
 def _above(key: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ everything else fields.
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from .exported import KEY, METADATA, Exported, exported_at
 from .indexed import (
     Reader,
     check_apart,
+    check_indexed,
     check_size,
     column_name,
     corrupt,
@@ -33,6 +35,12 @@ from .sample import ForeignSample, Found
 from .window import Window
 
 OBJECTS_PER_SHARD = 1
+SHARDS = re.compile(r"(^|/)shard\.\d+\.mds(\.\w+)?$")
+"""Names of shards, plain and compressed."""
+MAKE_INDEX = (
+    "MDSWriter.finish() of MosaicML streaming writes it, and streaming.base.util.merge_index(folder) joins those of "
+    "several folders"
+)
 _DTYPES = {
     8: "u1",
     9: "i1",
@@ -62,6 +70,7 @@ class _Value(NamedTuple):
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the shards that the index of a place lists, or of its splits. Raises: as `shards_in`; StoreError."""
+    check_indexed(store, infos, SHARDS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
         name = f"{store.url}/{folder.index_key}"

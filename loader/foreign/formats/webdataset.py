@@ -20,23 +20,52 @@ _KEY = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _PLAIN = re.compile(r"(?:(?!__|\./)(?:[^\n]*/)?[^./\n]+\n)*")
 """Keys, each with an end of line behind it, that `named` gives of their members in whatever field."""
 _SKIPPED = re.compile(r"__[^/]*__($|/)")
-_PACKED = re.compile(r"\.(tgz|tar\.[a-z0-9]+)$")
+_PACKED = re.compile(r"\.(tgz|tbz2|txz|tzst|tar\.[a-z0-9]+)$")
+"""Names of compressed archives, and of files beside archives: their first bytes say which."""
+_MAGIC = re.compile(
+    rb"\x1f\x8b|BZh[1-9]|\xfd7zXZ\0|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18|LZIP|\x1f\x9d|\x5d\0\0|\x89LZO"
+)
+"""gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
+_COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
+LOOKED_AT = 8
+"""Objects of a name's ending whose first bytes are looked at."""
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
-    """Return the archives among the objects of a place. Raises: InvalidStore for compressed ones."""
-    packed = [info.key for info in infos if _PACKED.search(info.key.lower())]
-    if packed:
-        raise InvalidStore(
-            f"{store.url}/{packed[0]} ({len(packed)} such) is compressed: no member can be read by itself. Unpack "
-            "the archives, or import them: penstock import webdataset-compressed"
-        )
+    """Return the archives among the objects of a place.
+
+    Files beside archives, such as `000.tar.idx` and `000.tar.md5`, are left alone. Costs a request for each of the
+    first `LOOKED_AT` of each such ending. Raises: InvalidStore for compressed archives; StoreError.
+    """
+    _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
     return Found(
         [info for info in infos if info.key.lower().endswith(".tar")],
         partial(samples, store, exported, Neighbours()),
         seals=True,
     )
+
+
+def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
+    """Raise InvalidStore for archives that are compressed, or have the name of such."""
+    endings = dict[str, list[ObjectInfo]]()
+    for info in infos:
+        if found := _PACKED.search(info.key.lower()):
+            endings.setdefault(found[1], []).append(info)
+    for ending, some in endings.items():
+        for one in [info for info in some if info.nbytes][:LOOKED_AT]:
+            data = store.get_range(one.key, 0, min(one.nbytes, BLOCK_BYTES)).data
+            many = f"{store.url}/{one.key} ({len(some)} such)"
+            if _MAGIC.match(data):
+                raise InvalidStore(
+                    f"{many} is compressed: no member can be read by itself. Unpack the archives, leave "
+                    "them out (--exclude), or import them: penstock import webdataset-compressed"
+                )
+            if ending in _COMPRESSED and data[257:262] == b"ustar":
+                raise InvalidStore(
+                    f"{many} is an archive that is not compressed, whatever its name says: rename it to .tar, or leave "
+                    "it out (--exclude)"
+                )
 
 
 def samples(

@@ -3,7 +3,7 @@
 import errno
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,8 +32,12 @@ _LIBRARIES = {
     "azure.core.exceptions": ("AzureError",),
 }
 _TOKENS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
-# What s3fs makes EIO of, what gcsfs makes of any 403, and what the libraries say that found no credentials.
-_REFUSED = re.compile(r"(?i)\(401\)|^forbidden: |credentials")
+# Classes of botocore, google-auth and azure-core: no credentials, or none that count any longer.
+_NO_CREDENTIALS = {
+    *("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "NoAuthTokenError"),
+    *("TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"),
+    *("DefaultCredentialsError", "RefreshError", "ClientAuthenticationError", "CredentialUnavailableError"),
+}
 # All that gcsfs says of a missing bucket: that it has no objects to list, or takes none.
 _OBJECTS = re.compile(r"(?:https?://.*/storage/v1/)?b/[^/]+/o(?:\?.*)?")
 _SLOW = {429, 503}
@@ -124,13 +128,17 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     number = getattr(error, "errno", None)
     if lacks_bucket(error):
         return InvalidStore(f"{why}; there is no such bucket: {NO_BUCKET}")
-    if (other := other_region(brief)) is not None or number == _ELSEWHERE:
+    answers = list(_answers(error))
+    other = next(
+        (found for one in answers if (found := other_region(one.get("Message", ""))) is not None), None
+    )
+    if other is not None or number == _ELSEWHERE:
         return InvalidStore(f"{why}; {region_advice(other or '', *_REGION)}")
     if isinstance(error, FileNotFoundError) or status == 404:
         return ObjectNotFound(f"{why}; there is no such object")
     if isinstance(error, FileExistsError):
         return AlreadyExists(f"{why}; choose another key")
-    if isinstance(error, PermissionError) or status in (401, 403) or _REFUSED.search(brief):
+    if isinstance(error, PermissionError) or status in (401, 403) or _is_refused(error, answers):
         return Forbidden(f"{why}; {advice(lacking)}")
     if isinstance(error, NotImplementedError) or number == errno.EROFS:
         return InvalidStore(f"{why}; this file system cannot do that: read from it, and write elsewhere")
@@ -143,15 +151,37 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
     return StoreError(why)
 
 
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it was made of."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _answers(error: Exception) -> Iterator[Mapping[str, Any]]:
+    """Yield what botocore understood of the answers that an error was made of: Code, Message."""
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, Mapping):
+            yield response.get("Error", {})
+
+
+def _is_refused(error: Exception, answers: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the store refused the credentials, or there are none. A key's words decide nothing."""
+    if any(one.get("Code") == "401" for one in answers):  # s3fs makes EIO of it
+        return True
+    if type(error) is OSError and str(error).startswith("Forbidden: "):  # gcsfs, of any 403
+        return True
+    return any(type(cause).__name__ in _NO_CREDENTIALS for cause in _causes(error))
+
+
 def lacks_bucket(error: BaseException) -> bool:
     """Return whether the error says that there is no bucket, which file systems take for a missing file."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         response = getattr(cause, "response", None)
         told = response.get("Error", {}).get("Code") if isinstance(response, Mapping) else None
         if told in NO_BUCKET_CODES or getattr(cause, "error_code", None) in NO_BUCKET_CODES:
             return True
-        cause = cause.__cause__
     return isinstance(error, FileNotFoundError) and _OBJECTS.fullmatch(str(error)) is not None
 
 

@@ -26,10 +26,11 @@ from ...errors import (
 from ..disk.errors import upload_size
 from ..options import RETRY_OPTIONS, runtime_of
 from ..ranges import plan_reads, slice_reads
+from ..refusals import Refuse, log_refusals
 from ..shared import fork
 from ..shared.requests import Retrier
 from ..spec import Opened, StoreSpec, spec_of
-from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span
+from ..store import Blob, ObjectInfo, ReadLimits, Span, Store, check_key, check_prefix, check_span, key_fault
 from ..stream import open_reader
 from .open import (
     atomic_create,
@@ -177,13 +178,22 @@ class FsspecStore(Opened):
         return self._call("look up", key, lambda: self._info(key, path))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        return self.list_place(prefix, start_after or "", log_refusals(self.url))
+
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+    ) -> Iterator[ObjectInfo]:
+        """List as `refusals.list_place`; file systems have no way to begin further on."""
         full = self._base + check_prefix(prefix)
         found = self._call("list", prefix, lambda: self._find(prefix, full[: full.rfind("/")]))
         for path in sorted(found):
             key = path[len(self._base) :]
-            if path.startswith(full) and key and (start_after is None or key > start_after):
-                info = found[path]
-                yield _listed(key, info)
+            if not path.startswith(full) or not key or key <= start_after:
+                continue
+            if not (fault := self._fault(key, path)):
+                yield _listed(key, found[path])
+            elif not key.endswith("/") or found[path].get("size"):  # else a folder that a console made
+                refuse(key, fault)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -211,12 +221,24 @@ class FsspecStore(Opened):
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
-        if self._strip is not None and self._strip(path) != path:
+        if (taken := self._taken_for(path)) is not None:
             raise InvalidStore(
-                f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {self._strip(path)!r}, and "
+                f"{self.url}: {type(self._fs).__name__} would take the key {key!r} for {taken!r}, and "
                 "could meet another object; choose another key, or open the URL without fsspec options"
             )
         return path
+
+    def _taken_for(self, path: str) -> str | None:
+        """Return the other path that the file system would take this one for; None where it takes it as it is."""
+        taken = path if self._strip is None else self._strip(path)
+        return taken if taken != path else None
+
+    def _fault(self, key: str, path: str) -> str:
+        """Return why an object that was listed cannot be read; "" where it can."""
+        if fault := key_fault(key):
+            return fault
+        taken = self._taken_for(path)
+        return "" if taken is None else f"{type(self._fs).__name__} would take it for {taken!r}"
 
     def _info(self, key: str, path: str) -> ObjectInfo:
         info = self._fs.info(path)

@@ -24,6 +24,7 @@ from ..options import bucket_and_prefix, check_address, runtime_of, translate_op
 from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
+from .raw_listing import azure_pages
 from .store import RemoteStore
 
 _OBSTORE = (
@@ -67,7 +68,8 @@ def open_azure(url: str, options: Mapping[str, object], spec: StoreSpec) -> Stor
     runtime = runtime_of(shown, options)
     config, provider = azure_config(shown, options, host)
     connect = connector("AzureStore", container, config, provider, runtime)
-    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=256)
+    pages_of = azure_pages(container, config, provider, runtime)
+    return RemoteStore(connect, prefix, spec, shown, runtime, pages_of=pages_of, delete_keys=256)
 
 
 def azure_config(

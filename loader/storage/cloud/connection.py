@@ -31,6 +31,8 @@ class Connection:
         """connect: max_retries -> obstore client. Raises: ForkedStore; InvalidStore."""
         self._token = fork.opened(url)
         self._url, self._spec, self._runtime = url, spec, runtime
+        folder = url.partition("://")[2].partition("/")[2]
+        self._base = f"{folder}/" if folder else ""
         self._connect = connect
         self._retrier = Retrier(runtime.budget, runtime.limiter())
         self._lock = Lock()
@@ -55,7 +57,8 @@ class Connection:
             except errors as error:
                 what = f"{verb} {self._url}/{key}"
                 # `from None`: the client's own text may hold signed URLs
-                raise translate(error, what, self._lacking(client), self._runtime.secrets) from None
+                path = self._base + key
+                raise translate(error, what, self._lacking(client), self._runtime.secrets, path) from None
 
         return self._retrier.call(once)
 

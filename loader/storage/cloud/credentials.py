@@ -58,6 +58,26 @@ def file_provider(url: str, path: str) -> Any:
         ) from None
 
 
+def google_token(config: Mapping[str, Any]) -> str:
+    """Return an OAuth token by google-auth: of a service account's key in obstore's `config`, or of this machine.
+
+    Raises: ImportError without google-auth; ValueError, KeyError, TypeError, OSError, GoogleAuthError without
+    credentials.
+    """
+    import google.auth
+    from google.auth.transport.requests import Request
+
+    key = config.get("service_account_key")
+    path = config.get("service_account") or config.get("application_credentials")
+    if key or path:
+        info = json.loads(key if key else Path(str(path)).read_bytes())
+        made = _loaded(info.get("type", "service_account"), info)
+    else:
+        made, _ = google.auth.default(scopes=_SCOPES)
+    made.refresh(Request())
+    return str(made.token)
+
+
 def _loaded(kind: str, info: Mapping[str, Any]) -> Any:
     if kind == "service_account":
         from google.oauth2 import service_account

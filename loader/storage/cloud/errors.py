@@ -1,19 +1,28 @@
 """Errors of obstore in the words of `loader.errors`: the one mapping for S3, GCS and Azure.
 
 obstore names a few conditions by class and the rest by text: "... non-2xx status code: 503 ...: <xml>". Only the
-status and the store's own code and message are kept of that text; it may hold signed URLs.
+status and the store's own code and message are kept of that text; it may hold signed URLs. It also holds the object's
+key, whose words must decide nothing: each condition is looked for in the part that tells it.
 """
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
 
 from ...errors import Forbidden, InvalidStore, ObjectNotFound, StoreError, Throttled, Transient
 from ..spec import redact
 
-_STATUS = re.compile(r"status code: (\d{3})")
+_STATUS = re.compile(r"status code: (\d{3})|Server returned error response: ")
+_LEADS = ("location {} not found: ", "location {} already exists: ", "for path {}: ")
+"""obstore's words around the path of an object, in front of its other words."""
+_LEAD_CHARACTERS = 100
+_ASKED = re.compile(r"Error performing [A-Z]+ (?P<address>https?://\S+)")
 _FIELD = r"<{0}>([^<]*)</{0}>"
 # (compiled when they are first used: a start meets no such error)
-_METADATA = r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|/latest/(api/token|meta-data)"
+_METADATA = re.compile(
+    r"https?://(169\.254\.169\.254|169\.254\.170\.2|metadata\.google|[^/]+/latest/(api/token|meta-data))"
+)
 _NO_CREDENTIALS = r"(?i)no credentials|credential.*(not found|missing)|could not .*credential"
 _NO_TOKEN_YET = r"credential provider.*(TransportError|ConnectionError|ConnectTimeout|ReadTimeout)"
 _SLOW = {429, 503}
@@ -25,6 +34,7 @@ _SLOW_CODES = {
 # NoSuchUpload: the answer to a completed multipart upload was lost, and some servers then deny having had it.
 _AGAIN_CODES = {"RequestTimeout", "InternalError", "OperationTimedOut", "NoSuchUpload"}
 _ARCHIVED_CODES = {"InvalidObjectState", "BlobArchived"}
+_MOVED_CODES = {"PermanentRedirect", "TemporaryRedirect"}
 NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 NO_BUCKET = "create the bucket, or correct the URL or the endpoint"
 _OTHER_REGION = r"the region (?:'[^']*' )?is wrong(?:; expecting '([a-z0-9-]+)')?"
@@ -36,26 +46,62 @@ _KEPT = re.compile(
 """Text of obstore about one key among many that S3 did not delete, in an answer whose status is 200."""
 
 
-def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str]) -> StoreError:
+class _Answer(NamedTuple):
+    """The parts of an error of obstore, none of which holds the object's key in clear."""
+
+    address: str
+    """Address of the request, "" where none was told. It ends in the key, as far as it is the object's own."""
+    said: str
+    """obstore's own words: all of the text, if no server answered."""
+    status: int
+    """HTTP status, 0 without an answer, and of an answer that was an error only by its body."""
+    body: str
+    """Body of the answer. XML escapes a key, so that no key brings a tag."""
+
+
+def _answer(error: Exception, path: str) -> _Answer:
+    """Return the parts of an error. path: of the object in its bucket, whose words must tell nothing."""
+    text = str(error).split("\n\nDebug source", 1)[0]
+    for lead in _LEADS:
+        before, found, rest = text.partition(lead.format(path))
+        if found and len(before) < _LEAD_CHARACTERS:
+            text = rest
+            break
+    address = ""
+    if asked := _ASKED.search(text):
+        address, text = asked["address"], text[: asked.start("address")] + text[asked.end("address") :]
+    if found_status := _STATUS.search(text):
+        said, body = text[: found_status.start()], text[found_status.end() :]
+        return _Answer(address, said, int(found_status[1] or 0), body)
+    return _Answer(address, text, 0, "")
+
+
+def _asks_for_credentials(address: str, path: str) -> bool:
+    """Return whether a request went to a machine's metadata server."""
+    asked = address.partition("?")[0]
+    is_objects_own = path and unquote(asked).endswith(f"/{path}")
+    return not is_objects_own and _METADATA.match(asked) is not None
+
+
+def translate(
+    error: Exception, what: str, lacking: Sequence[str], secrets: Sequence[str], path: str = ""
+) -> StoreError:
     """Return the leaf of `StoreError` for an error of obstore met while doing `what` (verb and address).
 
-    lacking: as for `advice`.
+    lacking: as for `advice`. path: of the object in its bucket; "" of many.
     """
-    text = str(error).split("\n\nDebug source", 1)[0]
-    found = _STATUS.search(text)
-    status = int(found.group(1)) if found else 0
-    kept = _KEPT.search(text)
-    code = kept["code"] if kept else _xml(text, "Code")
-    brief = (
-        f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, status, code)
-    )
+    answer, text = _answer(error, path), str(error).split("\n\nDebug source", 1)[0]
+    status, said = answer.status, answer.said
+    kept = _KEPT.search(text) if not status else None
+    code = kept["code"] if kept else _xml(answer.body, "Code")
+    brief = f"the store answered {code} {kept['why']} for {kept['key']}" if kept else _brief(text, answer)
     why = f"cannot {what}: {redact(brief, secrets)}"
     name = type(error).__name__
     if code == "NoSuchKey" and isinstance(error, FileNotFoundError):  # each log is read up to this answer
         return ObjectNotFound(f"{why}; there is no such object")
-    if re.search(_NO_TOKEN_YET, text):
+    if re.search(_NO_TOKEN_YET, said):
         return Transient(f"{why}; what gives out credentials did not answer")
-    if re.search(_METADATA, text) or re.search(_NO_CREDENTIALS, text):
+    if _asks_for_credentials(answer.address, path) or re.search(_NO_CREDENTIALS, said):
         return Forbidden(f"cannot {what}: no credentials were found; {advice(lacking)}")
     if code in _ARCHIVED_CODES:
         return StoreError(f"{why}; it lies in an archive tier: restore the object, then run this again")
@@ -63,7 +109,7 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
         return Forbidden(
             f"{why}; set this machine's clock (the store takes signatures of the last minutes only)"
         )
-    if (other := other_region(text)) is not None:
+    if (other := other_region(_xml(answer.body, "Message"))) is not None:
         return InvalidStore(f"{why}; {region_advice(other)}")
     if (
         name in ("PermissionDeniedError", "UnauthenticatedError")
@@ -75,16 +121,16 @@ def translate(error: Exception, what: str, lacking: Sequence[str], secrets: Sequ
         return InvalidStore(f"{why}; {NO_BUCKET}")
     if isinstance(error, FileNotFoundError) and code not in _AGAIN_CODES:
         return ObjectNotFound(f"{why}; there is no such object")
-    if "configured region" in text or "PermanentRedirect" in text:
+    if "configured region" in said or code in _MOVED_CODES:
         return InvalidStore(f"{why}; {region_advice('')}")
     if status in _SLOW or code in _SLOW_CODES:
         return Throttled(why)
-    if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in text):
+    if status in _AGAIN or code in _AGAIN_CODES or (status == 0 and "HTTP error" in said):
         return Transient(why)
-    if name == "InvalidPathError":
+    if is_unparsed(error):
         return InvalidStore(f"{why}; the bucket holds a key that is no '/'-separated path: move it elsewhere")
     if status == 400 and not code:  # the answer to a HEAD has no body
-        ask = "the region and the credentials" if " s3://" in what else "the credentials"
+        ask = "the region and the credentials" if what.partition(" s3://")[1] else "the credentials"
         return StoreError(f"{why}, and no reason: check {ask} (keys that expired or are of another kind)")
     return StoreError(why)
 
@@ -94,16 +140,24 @@ def is_conflict(error: Exception) -> bool:
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
-def is_past_end(error: Exception) -> bool:
-    """Return whether a range begins behind the last byte: HTTP 416, or a whole object, which obstore notices."""
-    found = _STATUS.search(str(error))
-    return (found is not None and found.group(1) == "416") or "Wanted range starting at" in str(error)
+def is_past_end(error: Exception, path: str) -> bool:
+    """Return whether a range begins behind the last byte: HTTP 416, or a whole object, which obstore notices.
+
+    path: as for `translate`.
+    """
+    answer = _answer(error, path)
+    return answer.status == 416 or "Wanted range starting at" in answer.said
 
 
-def _brief(text: str, status: int, code: str) -> str:
-    if status:
-        message = _xml(text, "Message")
-        return " ".join(f"the store answered {status} {code} {message}".split())
+def is_unparsed(error: Exception) -> bool:
+    """Return whether obstore gave up a page of a listing because of a key that is no path."""
+    return type(error).__name__ == "InvalidPathError"
+
+
+def _brief(text: str, answer: _Answer) -> str:
+    if answer.status:
+        code, message = _xml(answer.body, "Code"), _xml(answer.body, "Message")
+        return " ".join(f"the store answered {answer.status} {code} {message}".split())
     text = text.split(" - ", 1)[-1] if text.startswith("Generic") else text
     return " ".join(text.split())[:300]
 

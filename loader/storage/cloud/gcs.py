@@ -29,6 +29,7 @@ from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
 from .credentials import file_provider
+from .raw_listing import google_pages
 from .store import RemoteStore
 
 _OBSTORE = (
@@ -56,7 +57,8 @@ def open_gcs(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     runtime = runtime_of(shown, options)
     config, provider = gcs_config(shown, options)
     connect = connector("GCSStore", bucket, config, provider, runtime)
-    return RemoteStore(connect, prefix, spec, shown, runtime, delete_keys=1)
+    pages_of = google_pages(bucket, config, provider, runtime)
+    return RemoteStore(connect, prefix, spec, shown, runtime, pages_of=pages_of, delete_keys=1)
 
 
 def gcs_config(

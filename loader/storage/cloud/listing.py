@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import StoreError
+from ..refusals import Refuse
 from ..shared.requests import count_request
-from ..store import ObjectInfo
+from ..store import ObjectInfo, key_fault
 from .connection import Connection, client_errors
+from .errors import is_unparsed
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
+
+    from .raw_listing import PageOf
+
+T = TypeVar("T")
 
 PAGE_KEYS = 1_000
 
 
 def list_objects(
-    connection: Connection, base: str, prefix: str, start_after: str, *, seek: bool = False
+    connection: Connection,
+    base: str,
+    prefix: str,
+    start_after: str,
+    *,
+    pages_of: PageOf,
+    refuse: Refuse,
+    seek: bool = False,
 ) -> Iterator[ObjectInfo]:
     """Yield objects below `base` whose relative key starts with `prefix`, behind `start_after`.
 
@@ -26,41 +39,32 @@ def list_objects(
     the budget of a page that always fails runs out.
 
     base: '' or ends in '/'.
+    pages_of: lists on where obstore cannot parse a key.
+    refuse: receives each object whose key no store takes.
     seek: let the server begin behind the last object yielded, which some get wrong.
 
     Raises: StoreError when the bucket does not list in key order.
     """
     full = base + prefix
-    folder = full[: full.rfind("/")] if "/" in full else None
-    pages: Iterator[Sequence[Any]] | None = None
     previous = ""  # in this pass
     last = start_after  # over all passes
-    seen = ""  # the last path of the pages that were taken, over all passes
+    pages = _Pages(connection, base, prefix, pages_of)
 
-    def attempt(obstore: Any, client: Client) -> Sequence[Any] | None:
-        nonlocal pages, previous, seen
-        try:
-            if pages is None:
-                behind = base + last if seek and last else None
-                pages, previous = obstore.list(client, folder, offset=behind, chunk_size=PAGE_KEYS), ""
-            page: Sequence[Any] | None = next(pages, None)
-            while page and (end := max(meta["path"] for meta in page)) <= seen:
-                count_request()
-                page = next(pages, None)
-            seen = end if page else seen
-            return page
-        except client_errors():
-            pages = None  # a broken stream cannot be resumed
-            raise
+    def behind() -> str:
+        return base + last if seek and last else ""
 
-    while (page := connection.call("list", prefix, attempt)) is not None:
+    for page in pages.each(behind):
+        if pages.begins:
+            previous = ""
         for meta in page:
             key = meta["path"][len(base) :]
             if not meta["path"].startswith(full) or not key:
                 continue
+            is_marker = meta["size"] == 0
+            key = key.removesuffix("/") if is_marker else key  # consoles make 'sub/' of a folder
             if key <= previous:
-                if meta["size"] == 0:
-                    continue  # a folder marker: 'sub/' sorts behind 'sub.x', and 'sub' before it
+                if is_marker:
+                    continue  # 'sub/' sorts behind 'sub.x', and 'sub' before it
                 raise StoreError(
                     f"cannot list {prefix!r}: {key!r} came behind {previous!r}, and key order is needed; "
                     "this bucket (an S3 directory bucket?) does not list in it: use a general purpose bucket"
@@ -68,7 +72,61 @@ def list_objects(
             previous = key
             if key > last:
                 last = key
-                yield info_of(key, meta)
+                if fault := key_fault(key):
+                    refuse(key, fault)
+                else:
+                    yield info_of(key, meta)
+
+
+class _Pages:
+    """The pages of a listing, in passes: each begins anew where the one before broke."""
+
+    def __init__(self, connection: Connection, base: str, prefix: str, pages_of: PageOf) -> None:
+        self._connection, self._prefix, self._pages_of = connection, prefix, pages_of
+        self._full = base + prefix
+        self._folder = self._full[: self._full.rfind("/")] if "/" in self._full else None
+        self._pages: Iterator[Sequence[Any]] | None = None
+        self._seen = ""  # the last path of the pages that were taken, over all passes
+        self._is_parsed = True
+        self.begins = True
+        """True for the first page of a pass."""
+
+    def each(self, behind: Callable[[], str]) -> Iterator[Sequence[Any]]:
+        """Yield the pages. behind: path behind which a pass may begin, "" for its beginning. Raises: StoreError."""
+        while (page := self._call(lambda obstore, client: self._next(obstore, client, behind()))) is not None:
+            yield page
+            self.begins = False
+        if self._is_parsed:
+            return
+        self.begins, start, token = True, behind(), ""
+        while True:
+            raw = self._call(lambda *_: self._pages_of(self._full, start, token))  # noqa: B023 - called at once
+            yield raw.objects
+            self.begins, token = False, raw.token
+            if not token:
+                return
+
+    def _call(self, attempt: Callable[[Any, Client], T]) -> T:
+        return self._connection.call("list", self._prefix, attempt)
+
+    def _next(self, obstore: Any, client: Client, behind: str) -> Sequence[Any] | None:
+        """Return the next page; None behind the last one, and where obstore cannot parse a key."""
+        try:
+            if self._pages is None:
+                self._pages = obstore.list(client, self._folder, offset=behind or None, chunk_size=PAGE_KEYS)
+                self.begins = True
+            page: Sequence[Any] | None = next(self._pages, None)
+            while page and (end := max(meta["path"] for meta in page)) <= self._seen:
+                count_request()
+                page = next(self._pages, None)
+            self._seen = end if page else self._seen
+            return page
+        except client_errors() as error:
+            self._pages = None  # a broken stream cannot be resumed
+            if is_unparsed(error):
+                self._is_parsed = False
+                return None
+            raise
 
 
 def info_of(key: str, meta: Any) -> ObjectInfo:

@@ -212,7 +212,7 @@ class ReadStore(Opened):
             try:
                 answer = self._answer(obstore, client, path, 0, BOUNDED_BYTES)
             except client_errors() as error:
-                if is_past_end(error):
+                if is_past_end(error, path):
                     return None  # there is no byte to ask for
                 raise
             etag, nbytes = answer.etag, answer.size  # what is read to its end may be asked by others
@@ -243,7 +243,7 @@ class ReadStore(Opened):
         try:
             answer = self._answer(obstore, client, path, offset, offset + nbytes, beyond)
         except client_errors() as error:
-            if is_past_end(error):
+            if is_past_end(error, path):
                 raise self._short(key, offset, nbytes) from None
             raise
         try:

@@ -29,6 +29,7 @@ from ..spec import StoreSpec
 from ..store import Store
 from .connection import connector
 from .credentials import credential_provider, profile_settings
+from .raw_listing import s3_pages
 from .s3_direct.range_requests import Direct
 from .s3_puts import S3PutStore
 
@@ -77,6 +78,7 @@ def open_s3(url: str, options: Mapping[str, object], spec: StoreSpec) -> Store:
     delete_keys = 1 if config.get("disable_bulk_delete") else 1000
     return S3PutStore(
         *(connect, unsigned, prefix, spec, shown, runtime),
+        pages_of=s3_pages(bucket, config, provider, runtime),
         delete_keys=delete_keys,
         direct=_direct(shown, options, config, runtime),
         sends=not says and not _given(config, _NOT_SENT),

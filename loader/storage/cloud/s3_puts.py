@@ -17,6 +17,7 @@ from ..options import Runtime
 from ..spec import StoreSpec
 from ..store import check_key
 from .listing import etag_of
+from .raw_listing import PageOf
 from .s3_direct.http_connection import Wire
 from .s3_direct.range_requests import Direct
 from .s3_direct.streamed_put import Sending
@@ -53,15 +54,18 @@ class S3PutStore(RemoteStore):
         url: str,
         runtime: Runtime,
         *,
+        pages_of: PageOf,
         delete_keys: int,
         direct: Direct | None = None,
         sends: bool = True,
     ) -> None:
-        """connect, unsigned: make clients whose signature covers payloads, and does not.
+        """connect, unsigned: make clients whose signature covers payloads, and does not. pages_of: as RemoteStore.
 
         sends: whether an object may be put by an address that is signed. Raises: as RemoteStore.
         """
-        super().__init__(connect, prefix, spec, url, runtime, delete_keys=delete_keys, direct=direct)
+        super().__init__(
+            connect, prefix, spec, url, runtime, pages_of=pages_of, delete_keys=delete_keys, direct=direct
+        )
         self._unsigned, self._twins, self._reading_back = unsigned, Lock(), Lock()
         self._twin_client: Client | None = None
         self._vouches, self._sends = True, sends

@@ -15,6 +15,7 @@ from ...errors import AlreadyExists, Transient
 from ..disk.errors import upload_size
 from ..files import put_held
 from ..options import Runtime
+from ..refusals import Refuse, log_refusals
 from ..spec import StoreSpec
 from ..store import ObjectInfo, check_key, check_prefix
 from ..stream import open_reader
@@ -22,6 +23,7 @@ from .connection import client_errors
 from .deletes import delete_objects
 from .errors import is_conflict
 from .listing import list_objects
+from .raw_listing import PageOf
 from .reads import BOUNDED_BYTES, ReadStore
 from .s3_direct.range_requests import Direct
 
@@ -45,15 +47,19 @@ class RemoteStore(ReadStore):
         url: str,
         runtime: Runtime,
         *,
+        pages_of: PageOf,
         delete_keys: int,
         direct: Direct | None = None,
     ) -> None:
-        """delete_keys: how many keys the provider deletes in one request; direct: as for `ReadStore`.
+        """Connect.
+
+        pages_of: as for `list_objects`. delete_keys: how many keys the provider deletes in one request. direct: as for
+        `ReadStore`.
 
         Raises: ForkedStore; InvalidStore when the client refuses its configuration.
         """
         super().__init__(connect, prefix, spec, url, runtime, direct)
-        self._delete_keys = delete_keys
+        self._pages_of, self._delete_keys = pages_of, delete_keys
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         path = self._prefix + check_key(key)
@@ -86,12 +92,25 @@ class RemoteStore(ReadStore):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """List as `Store.list`; an empty folder marker ('sub/') that a console made is listed as an empty 'sub'."""
-        return list_objects(self._connection, self._prefix, check_prefix(prefix), start_after or "")
+        return self.list_place(prefix, start_after or "", log_refusals(self.url))
 
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """List as `store.list_from`."""
-        prefix = check_prefix(prefix)
-        return list_objects(self._connection, self._prefix, prefix, start_after, seek=True)
+        return self.list_place(prefix, start_after, log_refusals(self.url), seek=True)
+
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+    ) -> Iterator[ObjectInfo]:
+        """List as `refusals.list_place`."""
+        return list_objects(
+            self._connection,
+            self._prefix,
+            check_prefix(prefix),
+            start_after,
+            pages_of=self._pages_of,
+            refuse=refuse,
+            seek=seek,
+        )
 
     def delete_many(self, keys: Iterable[str]) -> None:
         delete_objects(self._connection, self._prefix, [check_key(key) for key in keys], self._delete_keys)

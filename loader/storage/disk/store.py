@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import AlreadyExists, Changed, Corrupt, InvalidStore, ObjectNotFound
 from ..ranges import plan_reads, slice_reads
+from ..refusals import Refuse, log_refusals
 from ..shared.requests import count_request
 from ..spec import Opened, StoreSpec
 from ..store import (
@@ -187,7 +188,14 @@ class LocalStore(Opened):
         return _info(key, status)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for key, status in walk(self._base, check_prefix(prefix), start_after):
+        for key, status in walk(self._base, check_prefix(prefix), start_after, log_refusals(self.url)):
+            yield _info(key, status)
+
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+    ) -> Iterator[ObjectInfo]:
+        """List as `refusals.list_place`; a walk always begins behind `start_after`."""
+        for key, status in walk(self._base, check_prefix(prefix), start_after, refuse, inside=not outside):
             yield _info(key, status)
 
     def list_with_unfinished(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -195,7 +203,8 @@ class LocalStore(Opened):
 
         These have paths that are no keys. Raises: as `list`.
         """
-        for key, status in walk(self._base, check_prefix(prefix), None, unfinished=True):
+        log = log_refusals(self.url)
+        for key, status in walk(self._base, check_prefix(prefix), None, log, unfinished=True):
             yield _info(key, status)
 
     def list_in_place(self, prefix: str = "", top: str = "") -> Iterator[tuple[ObjectInfo, bool]]:
@@ -203,8 +212,9 @@ class LocalStore(Opened):
 
         Each such link is yielded itself, with True, and may be one on the way to `prefix`. Raises: as `list`.
         """
+        log = log_refusals(self.url)
         for key, status in walk(
-            self._base, check_prefix(prefix), None, unfinished=True, top=check_prefix(top)
+            self._base, check_prefix(prefix), None, log, unfinished=True, top=check_prefix(top)
         ):
             yield _info(key, status), stat.S_ISLNK(status.st_mode)
 

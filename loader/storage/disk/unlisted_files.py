@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ...json_text import is_text
-from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store
+from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
 from .errors import disk_error
 from .store import LocalStore
+from .walk import unlisted_kind
 
 
 def is_unfinished(path: str) -> bool:
@@ -65,7 +66,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
         with os.scandir(os.path.join(folder, inside)) as entries:
             for entry in entries:
                 path = inside + entry.name
-                if why := _why(entry):
+                if why := _why(entry, path):
                     yield os.fsencode(path).decode(errors="backslashreplace"), why
                 elif entry.is_dir():
                     folders.append(f"{path}/")
@@ -77,7 +78,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
         yield from _below(folder, path)
 
 
-def _why(entry: os.DirEntry[str]) -> str:
+def _why(entry: os.DirEntry[str], path: str) -> str:
     """Return the reason why nothing of an entry is listed; "" where it is, or is an unfinished write."""
     if not is_text(entry.name):
         return "its name is not UTF-8, as every key is: rename it"
@@ -85,8 +86,6 @@ def _why(entry: os.DirEntry[str]) -> str:
         if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
             return ""
         return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
-    if entry.is_dir() or entry.is_file():
-        return ""
-    if entry.is_symlink():
-        return "a link to what is not there: mount or restore that, or remove the link"
-    return "neither a file nor a folder: move it elsewhere"
+    if fault := key_fault(path):
+        return fault
+    return "" if entry.is_dir() or entry.is_file() else unlisted_kind(entry)

@@ -1,82 +1,159 @@
 """The files below a directory in key order, read one directory at a time."""
 
-import logging
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ...json_text import is_text
-from ..store import TEMPORARY
+from ..refusals import Refuse
+from ..store import TEMPORARY, key_fault
 from .errors import disk_error
 
-_log = logging.getLogger(__name__)
+_SNAPSHOT = re.compile(r"(.*/)snapshots/[^/]+/", re.DOTALL)
+"""A snapshot of Hugging Face's cache: links to files in the folder "blobs" beside "snapshots"."""
 
 
 def walk(
-    base: str, prefix: str, start_after: str | None, *, unfinished: bool = False, top: str | None = None
+    base: str,
+    prefix: str,
+    start_after: str | None,
+    refuse: Refuse,
+    *,
+    unfinished: bool = False,
+    top: str | None = None,
+    inside: bool = False,
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield keys below `base` (it ends in '/') that start with `prefix` and sort after `start_after`, with stats.
 
     Order is that of the keys as whole strings, so a directory sorts as its name with '/' behind it: 'a.b' < 'a/b'
     because '.' < '/'. Subtrees that cannot match are not read.
 
+    refuse: receives each name that is no key, and each link that is not followed.
     unfinished: also files that a writer has not finished.
     top: a folder, "" or ending in '/', below which no link is followed. A link there is yielded in place of the files
     behind it, with the status of a link, also where it is on the way to `prefix`.
+    inside: links that lead out of `base`, or to a folder that they lie in, are refused.
 
     Raises: Forbidden; Transient.
     """
     folder = prefix[: prefix.rfind("/") + 1] if top is None else top
-    yield from _walk(base, folder, prefix, start_after, unfinished, follows=top is None)
+    extent = _extent_of(base) if inside else ()
+    tree = _Tree(base, prefix, start_after, refuse, unfinished, top is None, extent)
+    if not extent:
+        yield from tree.files(folder, ())
+    elif tree.holds(real := os.path.realpath(base + folder)):
+        yield from tree.files(folder, (real,))
+    else:
+        refuse(folder.rstrip("/"), _OUTSIDE)
 
 
-def _walk(
-    base: str, folder: str, prefix: str, start_after: str | None, unfinished: bool, *, follows: bool
-) -> Iterator[tuple[str, os.stat_result]]:
-    for key, entry in _entries(base, folder, prefix, start_after or "", unfinished, follows=follows):
-        if key.endswith("/"):
-            wanted = key.startswith(prefix) or prefix.startswith(key)
-            if wanted and (start_after is None or key > start_after or start_after.startswith(key)):
-                yield from _walk(base, key, prefix, start_after, unfinished, follows=follows)
-        elif key.startswith(prefix) or (not follows and prefix.startswith(f"{key}/")):
-            if start_after is not None and key <= start_after:
-                continue
-            try:
-                yield key, entry.stat(follow_symlinks=follows)
-            except FileNotFoundError:
-                continue  # deleted since the directory was read
-            except OSError as error:
-                raise disk_error("list", base + key, error) from error
+_OUTSIDE = "a link out of the place: copy in what it leads to (cp -rL), or give the folder that it leads to as a place"
 
 
-def _entries(
-    base: str, folder: str, prefix: str, start_after: str, unfinished: bool, *, follows: bool
-) -> list[tuple[str, os.DirEntry[str]]]:
-    """Return the entries of a directory that may match, sorted.
+def _extent_of(base: str) -> tuple[str, ...]:
+    """Return the real folders, each ending in '/', that links of a place may lead to."""
+    real = os.path.join(os.path.realpath(base), "")
+    if found := _SNAPSHOT.fullmatch(real):
+        blobs = f"{found[1]}blobs"
+        if os.path.realpath(blobs) == blobs:
+            return real, f"{blobs}/"
+    return (real,)
 
-    Other names, thousands of them in a log, cost no more than being read.
-    """
-    found: list[tuple[str, os.DirEntry[str]]] = []
-    try:
-        with os.scandir(base + folder) as entries:
-            for entry in entries:
-                path = folder + entry.name
-                if not (path.startswith(prefix) or prefix.startswith(path)):
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The arguments of `walk`."""
+
+    base: str
+    prefix: str
+    start_after: str | None
+    refuse: Refuse
+    unfinished: bool
+    follows: bool
+    extent: tuple[str, ...]
+
+    def holds(self, real: str) -> bool:
+        """Return whether a real path lies in the place."""
+        return os.path.join(real, "").startswith(self.extent)
+
+    def files(self, folder: str, chain: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the files below a folder. chain: the real paths of it and of those above it, where links are judged."""
+        prefix, after = self.prefix, self.start_after
+        for key, entry in self._entries(folder):
+            if key.endswith("/"):
+                wanted = key.startswith(prefix) or prefix.startswith(key)
+                wanted = wanted and (after is None or key > after or after.startswith(key))
+                if wanted and (inner := self._chain_of(key, entry, chain)) is not None:
+                    yield from self.files(key, inner)
+            elif key.startswith(prefix) or (not self.follows and prefix.startswith(f"{key}/")):
+                if after is not None and key <= after:
                     continue
-                if path + "/" <= start_after and not start_after.startswith(path):
+                if self.extent and entry.is_symlink() and not self.holds(os.path.realpath(self.base + key)):
+                    self.refuse(key, _OUTSIDE)
                     continue
-                is_file = entry.is_file(follow_symlinks=follows) or (not follows and entry.is_symlink())
-                if entry.name.startswith(TEMPORARY) and not (unfinished and is_file):
-                    continue
-                if not is_text(entry.name):
-                    _log.warning("%s%s holds a name that is not UTF-8: %r", base, folder, entry.name)
-                    continue
-                if entry.is_dir(follow_symlinks=follows):
-                    found.append((path + "/", entry))
-                elif is_file:
-                    found.append((path, entry))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise disk_error("list", base + folder, error) from error
-    found.sort(key=lambda item: item[0])
-    return found
+                try:
+                    yield key, entry.stat(follow_symlinks=self.follows)
+                except FileNotFoundError:
+                    continue  # deleted since the directory was read
+                except OSError as error:
+                    raise disk_error("list", self.base + key, error) from error
+
+    def _chain_of(self, key: str, entry: os.DirEntry[str], chain: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return the chain of a folder; None for a link that is refused."""
+        if not self.extent:
+            return chain
+        if not entry.is_symlink():
+            return (*chain, os.path.join(chain[-1], entry.name))
+        real = os.path.realpath(self.base + key)
+        if not self.holds(real):
+            self.refuse(key.rstrip("/"), _OUTSIDE)
+        elif real in chain:
+            self.refuse(key.rstrip("/"), "a link to a folder that it lies in: remove it")
+        else:
+            return (*chain, real)
+        return None
+
+    def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
+        """Return the entries of a directory that may match, sorted.
+
+        Other names, thousands of them in a log, cost no more than being read.
+        """
+        prefix, start_after, follows = self.prefix, self.start_after or "", self.follows
+        found: list[tuple[str, os.DirEntry[str]]] = []
+        try:
+            with os.scandir(self.base + folder) as entries:
+                for entry in entries:
+                    path = folder + entry.name
+                    if not (path.startswith(prefix) or prefix.startswith(path)):
+                        continue
+                    if path + "/" <= start_after and not start_after.startswith(path):
+                        continue
+                    is_file = entry.is_file(follow_symlinks=follows) or (not follows and entry.is_symlink())
+                    is_unfinished = entry.name.startswith(TEMPORARY)
+                    if is_unfinished and not (self.unfinished and is_file):
+                        continue
+                    if not is_text(entry.name):
+                        named = os.fsencode(path).decode(errors="backslashreplace")
+                        self.refuse(named, "its name is not UTF-8, as every key is: rename it")
+                    elif not is_unfinished and (fault := key_fault(path)):
+                        self.refuse(path, fault)
+                    elif entry.is_dir(follow_symlinks=follows):
+                        found.append((path + "/", entry))
+                    elif is_file:
+                        found.append((path, entry))
+                    elif self.extent:
+                        self.refuse(path, unlisted_kind(entry))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise disk_error("list", self.base + folder, error) from error
+        found.sort(key=lambda item: item[0])
+        return found
+
+
+def unlisted_kind(entry: os.DirEntry[str]) -> str:
+    """Return why an entry that is neither a file nor a folder is not listed."""
+    if entry.is_symlink():
+        return "a link to what is not there: mount or restore that, or remove the link"
+    return "neither a file nor a folder: move it elsewhere"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import BinaryIO, Unpack
 
 from ...errors import InvalidStore, StoreError, Transient
+from ..refusals import Refuse, list_place
 from ..shared.requests import doubted, tried_while
 from ..store import (
     Blob,
@@ -209,6 +210,15 @@ class MirroredStore:
     def list_from(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """List as `store.list_from`."""
         yield from self._listed(prefix, lambda store: list_from(store, prefix, start_after))
+
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool = False, outside: bool = False
+    ) -> Iterator[ObjectInfo]:
+        """List as `refusals.list_place`."""
+        yield from self._listed(
+            prefix,
+            lambda store: list_place(store, prefix, start_after, refuse=refuse, seek=seek, outside=outside),
+        )
 
     def _listed(self, prefix: str, listing: Callable[[Store], Iterator[ObjectInfo]]) -> Iterator[ObjectInfo]:
         check_prefix(prefix)

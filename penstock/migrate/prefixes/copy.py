@@ -21,6 +21,7 @@ from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3_puts import differ
 from loader.storage.disk.store import LocalStore
 from loader.storage.disk.unlisted_files import unlisted
+from loader.storage.refusals import Refuse
 from loader.storage.shared.threads import beside
 
 from ..copying.copy_all import copy_all
@@ -76,14 +77,18 @@ class Sides:
     """The journal's note; None where there is none."""
 
 
-def both_sides(source: Store, target: Store, journal: Journal) -> Iterator[Sides]:
+def both_sides(
+    source: Store, target: Store, journal: Journal, refuse: Refuse | None = None
+) -> Iterator[Sides]:
     """Yield every key of either side, in order.
+
+    refuse: receives what a listing of the source cannot hand out.
 
     Costs two listings, and a look into the journal for each key; memory of a page each.
 
     Raises: Conflict for a root inside the source, before its marker is given.
     """
-    here, there = _without_roots(source), objects(target)
+    here, there = _without_roots(source, refuse), objects(target)
     with beside(next, there, None) as first:  # both wait for their first page
         left, right = next(here, None), first.result()
     while left or right:
@@ -181,7 +186,7 @@ def _items(
     source: Store, target: Store, journal: Journal, report: PrefixReport, replace: bool
 ) -> Iterator[Item]:
     """Yield the items to copy; count, note or name the other keys of the source."""
-    for sides in both_sides(source, target, journal):
+    for sides in both_sides(source, target, journal, report.failures.__setitem__):
         if sides.source is None:
             continue
         try:
@@ -230,12 +235,12 @@ def is_marker(source: Store, info: ObjectInfo) -> bool:
     return False
 
 
-def _without_roots(store: Store) -> Iterator[ObjectInfo]:
+def _without_roots(store: Store, refuse: Refuse | None) -> Iterator[ObjectInfo]:
     """Yield the objects of a place that has no root in it.
 
     A root that is copied as it lies there would be written to at both places. Raises: Conflict.
     """
-    for info in objects(store):
+    for info in objects(store, refuse):
         if info.key.endswith(f"/{MARKER}") and _is_root(store, info.key):
             raise Conflict(
                 f"{store.url}/{info.key} makes a root of what lies beside it, and a copy of that would be a second "

@@ -7,6 +7,7 @@ from loader.dataset.log.marker import MARKER
 from loader.errors import Conflict, Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import ObjectInfo, Store
+from loader.storage.refusals import Refuse, list_place
 from loader.storage.shared.threads import beside
 from loader.storage.spec import Opened
 
@@ -51,9 +52,10 @@ def check_places(source: Store, target: Store) -> None:
             )
 
 
-def objects(store: Store) -> Iterator[ObjectInfo]:
-    """Return the objects of a place, without the notes of migrations."""
-    return (info for info in store.list("") if not info.key.startswith(FOLDER))
+def objects(store: Store, refuse: Refuse | None = None) -> Iterator[ObjectInfo]:
+    """Return the objects of a place, without the notes of migrations. refuse: as for `list_place`."""
+    infos = list_place(store, refuse=refuse, outside=True)
+    return (info for info in infos if not info.key.startswith(FOLDER))
 
 
 def read(store: Store, key: str) -> bytes | None:

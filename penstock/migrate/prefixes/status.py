@@ -57,10 +57,10 @@ class PrefixStatus:
 def prefix_status(source: Store, target: Store, scratch: str | None = None) -> PrefixStatus:
     """Return the progress of a plain prefix, by two listings. Raises: as `check_places`; what listing raises."""
     check_places(source, target)
-    found = PrefixStatus()
+    found, refused = PrefixStatus(), dict[str, str]()
     with Journal(target, FOLDER, scratch) as journal:
         found.unfinished = journal.is_resumed
-        for sides in both_sides(source, target, journal):
+        for sides in both_sides(source, target, journal, refused.__setitem__):
             if sides.source is None:
                 continue
             try:
@@ -76,5 +76,5 @@ def prefix_status(source: Store, target: Store, scratch: str | None = None) -> P
             elif not is_marker(source, sides.source):
                 found.missing += 1
                 found.missing_nbytes += item.nbytes or 0
-    found.uncopied = sum(1 for _ in left_out(source))
+    found.uncopied = len(refused | dict(left_out(source)))
     return found

@@ -75,7 +75,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
     """
     check_places(source, target)
     found = PrefixVerdict(source=source.url, target=target.url, full=full)
-    pool = DaemonPool(AT_ONCE, "penstock-verify")
+    pool, refused = DaemonPool(AT_ONCE, "penstock-verify"), dict[str, str]()
     try:
         with Journal(target, FOLDER, scratch) as journal:
             waiting: list[tuple[Sides, Future[str]]] = []
@@ -88,7 +88,7 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
                     etags_tell = False
 
             def seen() -> Iterator[Sides]:
-                for sides in both_sides(source, target, journal):
+                for sides in both_sides(source, target, journal, refused.__setitem__):
                     if _is_there(source, sides, found) and (full or (etags_tell and _differ(sides))):
                         waiting.append((sides, pool.submit(_compare, source, target, sides)))
                     while len(waiting) >= 4 * AT_ONCE:
@@ -101,7 +101,8 @@ def verify_prefix(source: Store, target: Store, *, full: bool, scratch: str | No
                 take()
             if full:
                 journal.keep()
-        found.problems.update((path, f"never copied: {why}") for path, why in left_out(source))
+        refused.update(left_out(source))
+        found.problems.update((path, f"never copied: {why}") for path, why in refused.items())
     finally:
         pool.dismiss()
     return found

@@ -35,7 +35,7 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
-        values = _DECODER.decode(line.decode())
+        values = DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidSample(f"{where} is not JSON: {error}; repair the line") from error
     if not isinstance(values, dict):
@@ -50,4 +50,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+DECODER = json.JSONDecoder(object_pairs_hook=_object)

@@ -5,6 +5,7 @@ everything else fields, but for JSON.
 """
 
 import itertools
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -17,6 +18,7 @@ from ..exported import KEY, METADATA, TOLD_BYTES, Exported, exported_at
 from ..indexed import (
     Int64s,
     Reader,
+    check_indexed,
     check_size,
     corrupt,
     folders_in,
@@ -32,10 +34,16 @@ from .leaves import Values, put, size_of, values_at
 from .litdata_index import ABSENT, Chunk, LitDataIndex, index_of
 
 OBJECTS_PER_SHARD = 1
+CHUNKS = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)?\.bin$")
+"""Names of chunks, plain and compressed."""
+MAKE_INDEX = (
+    "litdata.optimize writes it when it ends, and litdata.merge_datasets joins those of several folders"
+)
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """Return the chunks that the index of a place lists, or of its splits. Raises: as `index_of`; StoreError."""
+    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     readers, lacking = dict[str, Reader](), list[str]()
     for folder in folders_in(infos):
         exported = exported_at(store, folder.objects.values(), "litdata", folder=folder.prefix)

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import check_size, folders_in, lacking_of, split_reader
-from loader.foreign.formats.litdata.chunks import samples
+from loader.foreign.formats.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
+from loader.foreign.formats.litdata.chunks import CHUNKS, MAKE_INDEX, samples
 from loader.foreign.formats.litdata.litdata_index import Chunk, LitDataIndex, index_of
 from loader.foreign.formats.object_file import opened
 from loader.foreign.formats.sample import ForeignRun
@@ -38,6 +38,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the compressed chunks of an index, or of splits. Raises: InvalidStore; as `index_of`; StoreError."""
     chunks, readers = dict[str, Chunk](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
     lacking = list[str]()
+    check_indexed(store, infos, CHUNKS, MAKE_INDEX)
     for folder in folders_in(infos):
         name = f"{store.url}/{folder.index_key}"
         listed, level = _index_of(store.get(folder.index_key).data, name)

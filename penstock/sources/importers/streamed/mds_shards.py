@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 import pyarrow as pa
 
 from loader.errors import Corrupt, InvalidSample, InvalidStore
-from loader.foreign.formats.indexed import check_size, folders_in, lacking_of, split_reader
-from loader.foreign.formats.mds import samples
+from loader.foreign.formats.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
+from loader.foreign.formats.mds import MAKE_INDEX, SHARDS, samples
 from loader.foreign.formats.mds_index import MdsShard, shards_in
 from loader.foreign.formats.object_file import opened
 from loader.json_text import DamagedJson, parse_json_object
@@ -46,6 +46,7 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """
     shards, readers = dict[str, _Compressed](), dict[str, Callable[[Run], Iterator[ReadSample]]]()
     lacking = list[str]()
+    check_indexed(store, infos, SHARDS, MAKE_INDEX)
     for folder in folders_in(infos):
         name = f"{store.url}/{folder.index_key}"
         listed = _shards(store.get(folder.index_key).data, name)

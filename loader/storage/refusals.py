@@ -1,0 +1,83 @@
+"""Objects of other people's places that a listing cannot hand out: it names them, and goes on.
+
+A bucket may hold keys that no store here takes (`a//b`, `../x`, control characters). A folder may hold names that are
+no text, and links that lead out of it. One such object must not stop the others.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from .store import ObjectInfo, Store, list_from
+
+_log = logging.getLogger(__name__)
+
+SHOWN = 20
+"""Refused names that are kept."""
+Refuse = Callable[[str, str], object]
+"""Receives (name, reason) of what a listing cannot hand out. The name is text, and no key of the store."""
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Objects that listings refused: their number, and the first of them."""
+
+    n: int = 0
+    """Number of refused objects."""
+    first: list[tuple[str, str]] = field(default_factory=list)
+    """(name, reason) of the first `SHOWN`."""
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Count an object."""
+        self.n += 1
+        if len(self.first) < SHOWN:
+            self.first.append((name, reason))
+
+    def lines(self) -> list[str]:
+        """Return a line of text for each, and one for those that are not shown."""
+        shown = [f"  refused: {name[:300]!r}: {reason}" for name, reason in self.first]
+        return [*shown, f"  ... and {self.n - len(shown)} more"] if self.n > len(shown) else shown
+
+
+class _ListsPlaces(Protocol):
+    def list_place(
+        self, prefix: str, start_after: str, refuse: Refuse, *, seek: bool, outside: bool
+    ) -> Iterator[ObjectInfo]: ...
+
+
+def list_place(
+    store: Store,
+    prefix: str = "",
+    start_after: str = "",
+    *,
+    refuse: Refuse | None = None,
+    seek: bool = False,
+    outside: bool = False,
+) -> Iterator[ObjectInfo]:
+    """Yield as `Store.list` the objects of a place that other people fill.
+
+        refuse: Receives what is not handed out. None logs it.
+    seek: Begin behind `start_after` as `store.list_from` does.
+    outside: Follow symbolic links out of the place, too.
+
+    Raises: as `Store.list`.
+    """
+    refuse = refuse or log_refusals(store.url)
+    if hasattr(type(store), "list_place"):
+        return cast(_ListsPlaces, store).list_place(prefix, start_after, refuse, seek=seek, outside=outside)
+    return list_from(store, prefix, start_after) if seek else store.list(prefix, start_after)
+
+
+def log_refusals(url: str) -> Refuse:
+    """Return a function that logs what a listing of the store at `url` refuses: the first `SHOWN` by name."""
+    refusals = Refusals()
+
+    def refuse(name: str, reason: str) -> None:
+        refusals(name, reason)
+        if refusals.n <= SHOWN:
+            _log.warning("%s: %r is left out: %s", url, name[:300], reason)
+        elif refusals.n == SHOWN + 1:
+            _log.warning("%s: more is left out, and not named", url)
+
+    return refuse

@@ -1,0 +1,145 @@
+"""Objects that a listing of a source cannot hand out: they are counted and named, and the others become batches."""
+
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from assets.arrivals.batch_manifests import manifests
+from assets.arrivals.make_batches import discover
+from assets.arrivals.progress import Dataset, TickBudget
+from assets.arrivals.reconcile import reconcile
+from assets.arrivals.tick import tick
+from assets.sources import BatchLimits, Source
+from dagster_project.sensors.discovery import told
+from loader.errors import InvalidStore
+from loader.storage import ObjectInfo, open_store
+
+NOW_US = 1_900_000_000_000_000
+LIMITS = BatchLimits(max_objects=2, max_wait_s=0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with three objects, a link out of it and two names that are no keys."""
+    place, outside = tmp_path / "place", tmp_path / "outside"
+    place.mkdir()
+    outside.mkdir()
+    for name in ("a.jpg", "c.jpg", "e.jpg", "b\x07.jpg", "d\n.jpg"):
+        (place / name).write_bytes(name.encode())
+    for number in range(10):
+        (outside / f"{number}.jpg").write_bytes(b"not yours")
+    (place / "docs").symlink_to(outside)
+    return str(place), {}
+
+
+@pytest.fixture(scope="module")
+def bucket(s3):
+    """The same in a bucket of a real S3 server."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import boto3
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=s3["key"],
+        aws_secret_access_key=s3["secret"],
+    )
+    client.create_bucket(Bucket="unlisted")
+    for key in ("a.jpg", "c.jpg", "e.jpg", "b//x.jpg", "d/../x.jpg", "d\x07.jpg"):
+        client.put_object(Bucket="unlisted", Key=f"raw/{key}", Body=key.encode())
+    yield "s3://unlisted/raw", s3
+    client.close()
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def place(request):
+    url, options = request.getfixturevalue(request.param)
+    return lambda: open_store(url, options)
+
+
+def _ticked(place, root, budget, *sources, n=1) -> list[Any]:
+    @contextmanager
+    def opened(source):
+        yield place()
+
+    dataset = Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US)
+    steps = []
+    for number in range(n):
+        (step,) = tick(replace(dataset, now_us=NOW_US + number), sources, opened, budget)
+        steps.append(step)
+    return steps
+
+
+def _batched(root):
+    return sorted(item.key for found in manifests(root, "d") for item in found.objects)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return open_store(str(tmp_path / "root"))
+
+
+@pytest.mark.parametrize("max_listed", [1, 2, 100])
+def test_ticks_count_and_name_what_is_not_listed_once_a_pass(place, root, max_listed):
+    steps = _ticked(place, root, TickBudget(max_listed=max_listed), Source(), n=5)
+    assert not any(step.failed for step in steps)
+    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+    whole = next(step for step in steps if step.n_passes)
+    assert whole.not_taken == {"not_listed": 3}
+    assert "3 not_listed" in told(whole)
+    until = steps[: steps.index(whole) + 1]
+    assert len([line for step in until for line in step.unlisted]) == 3
+
+
+def test_a_source_that_excludes_such_objects_does_not_count_them(place, root):
+    (step,) = _ticked(place, root, TickBudget(), Source(exclude=("b*", "d*", "x.jpg", "docs")))
+    assert "not_listed" not in step.not_taken
+    assert step.unlisted == []
+    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+
+
+def test_discovery_and_reconciliation_go_on_beside_them(place, root):
+    report = reconcile(
+        Dataset(store=root, name="d", limits=LIMITS, now_us=NOW_US), Source(), place(), write=False
+    )
+    assert report.n_there == 3
+    assert report.not_taken == {"not_listed": 3}
+    discover(root, place(), "d", LIMITS)
+    assert _batched(root) == ["a.jpg", "c.jpg", "e.jpg"]
+
+
+def test_a_key_of_an_inventory_that_no_store_takes_is_not_listed():
+    assert Source().sieve()(ObjectInfo(key="raw//x.jpg", nbytes=1, etag="")) == "not_listed"
+    assert Source(exclude=("raw/",)).sieve()(ObjectInfo(key="raw//x.jpg", nbytes=1, etag="")) == "excluded"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("t/_delta_log/0.json", "Delta"), ("t/.hoodie/x", "Hudi"), ("t/metadata/v1.metadata.json", "Iceberg")],
+)
+def test_a_source_of_tables_with_a_log_of_their_own_is_refused(tmp_path, root, key, name):
+    for path in ("t/0.parquet", key):
+        (tmp_path / "lake" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lake" / path).write_bytes(b"x")
+    source = Source(format="parquet", fields={"text": "txt"})
+    with pytest.raises(InvalidStore, match=f"log of a {name} table.*export its live rows"):
+        source.sieve()(ObjectInfo(key=key, nbytes=1, etag=""))
+    (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), source)
+    assert step.failed
+    assert f"log of a {name} table" in step.note
+    assert _batched(root) == []
+    chosen = replace(source, exclude=(f"{key.rpartition('/')[0]}/",))
+    (step,) = _ticked(lambda: open_store(str(tmp_path / "lake")), root, TickBudget(), chosen)
+    assert _batched(root) == ["t/0.parquet"]
+
+
+def test_another_tools_own_files_are_no_tables():
+    why = Source(format="parquet", fields={"text": "txt"}).sieve()
+    for key in ("_temporary/0/a.parquet", "x/_a.parquet", "_SUCCESS"):
+        assert why(ObjectInfo(key=key, nbytes=1, etag="")) == "not_media"
+    assert why(ObjectInfo(key="_day=1/a.parquet", nbytes=1, etag="")) == ""
+    assert Source().sieve()(ObjectInfo(key="_MG_0001.jpg", nbytes=1, etag="")) == ""

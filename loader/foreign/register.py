@@ -13,7 +13,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from ..dataset.changes import publish_exclusions, publish_registered
-from ..dataset.columnar.choices import Options
+from ..dataset.columnar.choices import WIDTHS, Options
 from ..dataset.log.entries import canonical
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
@@ -83,9 +83,11 @@ def register(
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
-    found, each, n_listed = _found(store, format, columns)
+    found, each, n_listed = _found(store, format, columns, parent)
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
+        if found.declared_widths:
+            chosen[WIDTHS] = "declared"
     infos = found.infos
     since = difference(parent, chosen, store, infos)
     place = place_id(store, infos, chosen if format in TABLES else None)
@@ -109,13 +111,13 @@ def register(
     )
 
 
-def _found(store: Store, format: str, columns: Options) -> tuple[Found, int, int]:
+def _found(store: Store, format: str, columns: Options, parent: Version | None) -> tuple[Found, int, int]:
     """Return what a place has of a format, how many objects share a shard, and how many objects there are.
 
     Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
     """
     listed = list(store.list())
-    found, each = look_at(format, store, listed, columns)
+    found, each = look_at(format, store, listed, columns, parent.manifest["columns"] if parent else {})
     if found.lacking:
         raise Corrupt(
             f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
@@ -148,7 +150,12 @@ def _publish(
             f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
         )
     keys = keys_of(rows, since.keys)
-    group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
+    known = parent.manifest["groups"] if parent else {}
+    if found.columns is not None and parent is not None:
+        found.columns.check_known(
+            {name for one in known.values() for name in one["field_nbytes"]}, parent.name
+        )
+    group_of = groups_of(rows, known)
     if is_adopted(root.store, place):
         raise Conflict(
             f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "

@@ -14,6 +14,7 @@ from typing import Any
 
 from loader import Root, Version
 from loader.dataset.changes import publish_registered
+from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
@@ -30,7 +31,7 @@ from loader.storage import Store
 
 from ..class_names import class_names_of
 from ..progress import progress
-from . import ISOLATED, importer_named
+from . import ISOLATED, PARTITIONED, importer_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, read_units, settled
@@ -123,6 +124,11 @@ def import_place(
         if importer is None
         else importer.look(store, listed, options)
     )
+    if isinstance(found, Readable) and format in PARTITIONED:
+        columns = parent.manifest["columns"] if parent else {}
+        found = found.with_partitions(
+            Partitions((info.key for info in found.infos), options.without, columns)
+        )
     if not found.infos and not found.lacking:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
     since = imported_difference(parent, store, found.infos)
@@ -224,6 +230,8 @@ class _Import:
             written = self._write(txn, units, reader, group_guessed(self.groups))
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
+            if readable.columns is not None and self.parent is not None:
+                readable.columns.check_known(self._fields, self.parent.name)
             facts = settled(self.root.store, written, self.groups)
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
@@ -232,6 +240,11 @@ class _Import:
                 if not failures:
                     check_unique(self.root.store, written)
             return self._publish(txn, written, readable)
+
+    @property
+    def _fields(self) -> set[str]:
+        """Fields that the dataset has."""
+        return {name for group in self.groups.values() for name in group["field_nbytes"]}
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
         """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""

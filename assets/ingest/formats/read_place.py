@@ -9,7 +9,7 @@ from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
 from loader.storage import ObjectInfo, Store
-from penstock.sources import importer_named
+from penstock.sources import PARTITIONED, importer_named
 from penstock.sources.importing.importer import Importer, Readable
 from penstock.sources.importing.read_units import ReadUnit, UnitReader
 
@@ -29,6 +29,7 @@ class ReadPlace:
         joined = JoinedObjects(files, format, options) if format in JOINED else None
         self.landing = cast(Store, joined or files)
         self._files, self._format, self._options = files, format, options
+        self.is_partitioned = format in PARTITIONED
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         if companions(format):

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
+from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.partitions import Partitions
 from loader.errors import Changed, Corrupt, InvalidRuntime
 from loader.foreign.formats.sample import NO_METADATA
 from loader.storage import ObjectInfo, Store
@@ -58,6 +60,18 @@ class Readable(NamedTuple):
     """Field -> facts of it, as `Root.publish` takes them."""
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
+    columns: ColumnAgreement | None = None
+    """What columns of tables become, of the objects that were read; None of other formats."""
+
+    def with_partitions(self, partitions: Partitions) -> "Readable":
+        """Return tables, whose samples have the columns of their folders too."""
+        read = self.samples
+
+        def samples(run: Run) -> Iterator[ReadSample]:
+            for one in read(run):
+                yield one._replace(metadata=partitions.joined(run.info.key, one.metadata))
+
+        return self._replace(samples=samples)
 
 
 class Importer(Protocol):

@@ -12,7 +12,7 @@ It knows nothing of versions: `register.py` makes keys, groups, indexes and tabl
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -20,7 +20,7 @@ from ..dataset.columnar.choices import Options
 from ..dataset.columnar.partitions import Partitions
 from ..errors import InvalidRuntime, InvalidStore
 from ..storage import ObjectInfo, Store
-from .formats.sample import NO_METADATA, Found
+from .formats.sample import Found
 
 FORMATS = {
     "energon": ".formats.energon.archives",
@@ -69,17 +69,17 @@ def look_at(
     store: Store,
     infos: list[ObjectInfo],
     options: Options,
-    known: Mapping[str, str] = NO_METADATA,
+    texts: Iterable[str] = (),
 ) -> tuple[Found, int]:
     """Return the objects of a format, and how many of them one index describes, at most.
 
-    known: types of the columns that the dataset has.
+    texts: columns that the dataset has as text.
 
     Raises: InvalidStore for another format; InvalidRuntime for options that it does not take; as `Format.look`.
     """
     if format in TABLES:
         tables = cast(TableFormat, import_module(TABLES[format], __name__)).look(store, infos, options)
-        partitions = Partitions((info.key for info in tables.infos), options.without, known)
+        partitions = Partitions((info.key for info in tables.infos), options.without, texts)
         return tables.with_partitions(partitions), 1
     if format not in FORMATS:
         raise InvalidStore(

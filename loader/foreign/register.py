@@ -14,6 +14,7 @@ from typing import Any
 
 from ..dataset.changes import publish_exclusions, publish_registered
 from ..dataset.columnar.choices import WIDTHS, Options
+from ..dataset.columnar.partitions import text_columns
 from ..dataset.log.entries import canonical
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
@@ -117,7 +118,9 @@ def _found(store: Store, format: str, columns: Options, parent: Version | None) 
     Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
     """
     listed = list(store.list())
-    found, each = look_at(format, store, listed, columns, parent.manifest["columns"] if parent else {})
+    found, each = look_at(
+        format, store, listed, columns, text_columns(parent.manifest["columns"]) if parent else ()
+    )
     if found.lacking:
         raise Corrupt(
             f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"

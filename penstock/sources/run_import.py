@@ -14,7 +14,7 @@ from typing import Any
 
 from loader import Root, Version
 from loader.dataset.changes import publish_registered
-from loader.dataset.columnar.partitions import Partitions
+from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
@@ -27,7 +27,7 @@ from loader.foreign.formats.sample import Found
 from loader.foreign.groups import group_guessed
 from loader.foreign.register import check_apart, transaction
 from loader.foreign.shard_rows import shards_of
-from loader.storage import Store
+from loader.storage import ObjectInfo, Store
 
 from ..class_names import class_names_of
 from ..progress import progress
@@ -119,16 +119,7 @@ def import_place(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list(store.list())
-    found = (
-        format_named(format).look(store, listed)
-        if importer is None
-        else importer.look(store, listed, options)
-    )
-    if isinstance(found, Readable) and format in PARTITIONED:
-        columns = parent.manifest["columns"] if parent else {}
-        found = found.with_partitions(
-            Partitions((info.key for info in found.infos), options.without, columns)
-        )
+    found = _found(format, importer, store, listed, options, parent)
     if not found.infos and not found.lacking:
         raise EmptyVersion(f"{store.url} has no {format} object among {len(listed)}; nothing was imported")
     since = imported_difference(parent, store, found.infos)
@@ -149,6 +140,24 @@ def import_place(
     if version is not None and not report.failures:
         report.name, report.id, report.samples = version.name, version.id, len(version)
     return report
+
+
+def _found(
+    format: str,
+    importer: Importer | None,
+    store: Store,
+    listed: list[ObjectInfo],
+    options: Options,
+    parent: Version | None,
+) -> Found | Readable:
+    """Return the objects of a format, of tables with the columns of their folders. Raises: as the format."""
+    if importer is None:
+        return format_named(format).look(store, listed)
+    found = importer.look(store, listed, options)
+    if format not in PARTITIONED:
+        return found
+    texts = text_columns(parent.manifest["columns"]) if parent else ()
+    return found.with_partitions(Partitions((info.key for info in found.infos), options.without, texts))
 
 
 def _chosen(

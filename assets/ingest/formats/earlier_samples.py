@@ -30,8 +30,8 @@ class NewestVersion(NamedTuple):
     """Its id; "" where the dataset has none."""
     groups: Mapping[str, Mapping[str, Any]] = {}
     """Its groups, as its manifest has them."""
-    columns: Mapping[str, str] = {}
-    """Types of its columns, as its manifest has them."""
+    columns: Mapping[str, Mapping[str, Any]] = {}
+    """Its columns, as its manifest has them."""
     earlier: Mapping[str, EarlierSamples] = {}
     """Key of a raw object -> what it has of the object, of those that it has something of."""
 

@@ -56,9 +56,12 @@ class ReadPlace:
         """Read an object to its end; return whether it holds a sample. Raises: as `samples`."""
         return sum(1 for _ in self.samples(info)) > 0
 
-    def samples(self, info: ObjectInfo) -> Iterator[Sample]:
-        """Yield the samples of an object, checked. Raises: as the format; Unusable; DuplicateKey."""
-        readable, seen = self.readable(info), set[bytes]()
+    def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
+        """Yield the samples of an object, checked. readable: its reader, where the caller has it.
+
+        Raises: as the format; Unusable; DuplicateKey.
+        """
+        readable, seen = readable or self.readable(info), set[bytes]()
         reader = UnitReader(self._files, readable, self._options, (), [])
         for sample in reader(ReadUnit(info.key, list(readable.runs(info)))):
             if (hashed := key_hash(sample.key)) in seen:

@@ -10,7 +10,7 @@ from typing import Any
 
 import loader
 from loader.dataset.columnar.column_agreement import why_other
-from loader.dataset.columnar.partitions import Partitions
+from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.errors import FieldMismatch
@@ -72,7 +72,7 @@ def write_read(
         groups={group: sorted(body["field_nbytes"]) for group, body in newest.groups.items()},
         taking=Taking.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
-        texts=sorted(Partitions((raw["key"] for raw in fresh), known=newest.columns).texts),
+        texts=sorted(Partitions((raw["key"] for raw in fresh), texts=text_columns(newest.columns)).texts),
     )
     batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id)
     units = enumerate(_units(fresh, newest.earlier))

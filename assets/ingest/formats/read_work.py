@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loader.dataset.columnar.partitions import TEXT, Partitions
+from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
@@ -79,7 +79,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     """
     place = read_place(task.txn, node.open(task.landing), task.taking.format, task.taking.options)
     raws, refusals = list(task.raws), list[Row]()
-    partitions = Partitions((), task.taking.options.without, dict.fromkeys(task.texts, TEXT))
+    partitions = Partitions((), task.taking.options.without, task.texts)
     while True:
         made = ReadParts(refusals=refusals)
         with closing(Spilled()) as spilled:
@@ -109,7 +109,7 @@ def _samples(place: ReadPlace, raw: Row, made: ReadParts, partitions: Partitions
         made.facts.update({name: dict(facts) for name, facts in readable.facts.items()})
         if readable.labels:
             made.labels[info.key] = list(readable.labels)
-        for sample in place.samples(info):
+        for sample in place.samples(info, readable):
             if place.is_partitioned:
                 sample = replace(sample, metadata=dict(partitions.joined(info.key, sample.metadata)))
             yield sample

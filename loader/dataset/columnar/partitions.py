@@ -12,26 +12,21 @@ from .column_names import metadata_name
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """Numbers whose text comes back. One of 19 digits may be no int64."""
-TEXT = "string"
-"""Type of a column of texts, as a manifest has it."""
-_NOTHING: Mapping[str, Any] = {}
 
 
 class Partitions:
     """Partition columns of the objects of a place: int64 where all their values are whole numbers, else text."""
 
-    def __init__(
-        self, keys: Iterable[str], without: Container[str] = (), known: Mapping[str, str] = _NOTHING
-    ) -> None:
-        """keys: of all objects. without: columns that are left out. known: types of the dataset's columns."""
-        texts = {name for name, kind in known.items() if kind == TEXT}
+    def __init__(self, keys: Iterable[str], without: Container[str] = (), texts: Iterable[str] = ()) -> None:
+        """keys: of all objects. without: columns that are left out. texts: columns that the dataset has as text."""
+        known = set(texts)
         for key in keys:
-            texts |= {
+            known |= {
                 metadata_name(name)
                 for name, value in _pairs(key)
                 if not (value is None or _WHOLE.fullmatch(value))
             }
-        self.texts, self._without = frozenset(texts), without
+        self.texts, self._without = frozenset(known), without
 
     def columns(self, key: str) -> Mapping[str, Any]:
         """Return column -> value of an object's folders. Raises: InvalidSample for a column that comes twice."""
@@ -63,6 +58,11 @@ class Partitions:
                     f"{metadata[column]!r}: rename the folder, or leave both out (--without {column})"
                 )
         return {**columns, **metadata} if columns else metadata
+
+
+def text_columns(columns: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the columns that are text. columns: of a dataset, as its newest manifest has them."""
+    return {name for name, one in columns.items() if one["type"] == "string"}
 
 
 def _pairs(key: str) -> Iterable[tuple[str, str | None]]:

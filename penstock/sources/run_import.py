@@ -224,6 +224,7 @@ class _Import:
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
+        self._check_columns(readable)  # of tables whose footers tell: before anything is copied
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
         txn = self._begin()
         with self.root.heartbeat(txn):
@@ -239,8 +240,7 @@ class _Import:
             written = self._write(txn, units, reader, group_guessed(self.groups))
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
-            if readable.columns is not None and self.parent is not None:
-                readable.columns.check_known(self._fields, self.parent.name)
+            self._check_columns(readable)
             facts = settled(self.root.store, written, self.groups)
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
@@ -250,10 +250,11 @@ class _Import:
                     check_unique(self.root.store, written)
             return self._publish(txn, written, readable)
 
-    @property
-    def _fields(self) -> set[str]:
-        """Fields that the dataset has."""
-        return {name for group in self.groups.values() for name in group["field_nbytes"]}
+    def _check_columns(self, readable: Readable) -> None:
+        """Raise FieldMismatch for a column whose numbers have another width than the dataset's."""
+        if readable.columns is not None and self.parent is not None:
+            fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
+            readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
         """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""

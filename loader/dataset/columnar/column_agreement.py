@@ -14,7 +14,7 @@ _FIELD, _METADATA = "the field ", "the column "
 
 
 class ColumnAgreement:
-    """What each column becomes, by the first table that has it; thread-safe."""
+    """Fields and metadata columns that the first table with a column gives it; thread-safe."""
 
     def __init__(self) -> None:
         self._lock, self._first = Lock(), dict[str, tuple[str, str]]()

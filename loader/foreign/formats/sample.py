@@ -75,7 +75,7 @@ class Found(NamedTuple):
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
     columns: ColumnAgreement | None = None
-    """What columns of tables become, once all samples were read; None of other formats."""
+    """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
     declared_widths: bool = False
     """True where a column holds lists of lists of numbers that become arrays: they have the width of their type."""
     seals: bool = False

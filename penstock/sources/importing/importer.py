@@ -61,7 +61,7 @@ class Readable(NamedTuple):
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
     columns: ColumnAgreement | None = None
-    """What columns of tables become, of the objects that were read; None of other formats."""
+    """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
 
     def with_partitions(self, partitions: Partitions) -> "Readable":
         """Return tables, whose samples have the columns of their folders too."""

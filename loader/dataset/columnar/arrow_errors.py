@@ -35,6 +35,8 @@ def arrow_errors(name: str, *, damaged: str = "is damaged or cut", hint: str = "
         raise NotSupported(
             f"{name} uses a feature that Arrow does not read ({error}); write it again without it"
         ) from error
+    except MemoryError as error:
+        raise MemoryError(f"{name}: there is no memory to read it: {error}") from error
     except _DAMAGE as error:
         raise Corrupt(f"{name} {damaged}: {error}{hint}") from error
     except OSError as error:

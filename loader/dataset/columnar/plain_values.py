@@ -121,6 +121,10 @@ def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
             return None
         number = indices[at].as_py()
         if number not in made:
+            if (
+                not 0 <= number < len(array.dictionary)
+            ):  # of a damaged page: a negative one would find a value
+                raise pa.ArrowIndexError(f"value {number} of a dictionary of {len(array.dictionary)}")
             made[number] = inner(number)
         return made[number]
 

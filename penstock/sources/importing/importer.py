@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.partitions import Partitions
-from loader.errors import Changed, Corrupt, InvalidRuntime
+from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.foreign.formats.sample import NO_METADATA
 from loader.storage import ObjectInfo, Store
 
@@ -116,7 +116,7 @@ def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T])
     for info in infos:
         try:
             return read(info)
-        except (Corrupt, Changed):
+        except (Corrupt, Changed, NotSupported):
             continue
     return None
 

@@ -1,5 +1,6 @@
 """Values, names and folders of tables: healthy ones come in as they are, and what is not taken is no damage."""
 
+import contextlib
 import errno
 import json
 import re
@@ -14,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loader
+from loader.dataset.columnar.arrow_columns import TableRows
 from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.columnar.column_names import metadata_name
+from loader.dataset.columnar.features import Features
 from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.columnar.plain_values import reader_of
 from loader.dataset.names import escape_name
@@ -65,7 +68,7 @@ def fields_of(version):
         (OSError("thrift"), Corrupt),
         (EOFError("x"), Corrupt),
         (pa.ArrowNotImplementedError("x"), NotSupported),
-        (pa.ArrowMemoryError("x"), pa.ArrowMemoryError),
+        (pa.ArrowMemoryError("x"), MemoryError),
         (MemoryError("x"), MemoryError),
         (OSError(errno.ENOSPC, "x"), OSError),
         (TypeError("of our code"), TypeError),
@@ -79,6 +82,34 @@ def test_errors_of_arrow_are_damage_where_the_bytes_are_to_blame(raised, expecte
         raise raised
     assert type(found.value) is expected
     assert not issubclass(NotSupported, Corrupt)
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_index_outside_of_a_dictionary_is_damage(number):
+    indices, values = pa.array([0, number], pa.int32()), pa.array(["a", "b"])
+    batch = pa.record_batch({"t": pa.DictionaryArray.from_arrays(indices, values, safe=False)})
+    rows = TableRows(batch.schema, Features(), Options(fields={"t": ""}), "a.parquet")
+    with pytest.raises(
+        Corrupt, match=f"row 1: column 't' cannot be read: value {number} of a dictionary of 2"
+    ):
+        list(rows.samples(batch, 0))
+
+
+def test_a_first_object_that_is_not_supported_stops_no_other(tmp_path):
+    """Its schema has integers of another width than Arrow reads."""
+    arrow(tmp_path / "place/b.arrow", {"b": [b"1"]})
+    arrow(tmp_path / "whole.arrow", {"b": [b"1"], "n": pa.array([1], pa.int64())})
+    data = (tmp_path / "whole.arrow").read_bytes()
+    for at in (found.start() for found in re.finditer(re.escape((64).to_bytes(4, "little")), data)):
+        odd = data[:at] + (65).to_bytes(4, "little") + data[at + 4 :]
+        with contextlib.suppress(pa.ArrowInvalid, OSError):
+            try:
+                pa.ipc.open_stream(odd).read_all()
+            except pa.ArrowNotImplementedError:
+                put(tmp_path / "place/a.arrow", odd)
+    done, _ = imported(tmp_path / "place", tmp_path / "root", "arrow")
+    (why,) = done.failures
+    assert "a.arrow uses a feature that Arrow does not read" in why
 
 
 def test_a_time_finer_than_microseconds_is_not_supported_as_metadata_and_exact_as_text(tmp_path):

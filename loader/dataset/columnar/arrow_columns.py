@@ -158,8 +158,10 @@ class TableRows:
 def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
     """Return a value. Raises: NotSupported for one that the column cannot become; Corrupt."""
     try:
+        return values(at)
+    except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
         with arrow_errors(f"{where}: column {column!r}", damaged="cannot be read"):
-            return values(at)
+            raise
     except OutOfRange as error:
         instead = f"make it a text field (--field {column}=txt), or " if error.fits_text else ""
         raise NotSupported(

@@ -16,6 +16,7 @@
         TooManyCorrupt:              more samples were substituted than the budget allows
       InvalidSample:                 (ValueError)          what a writer was handed
         InvalidKey InvalidField DuplicateKey FieldMismatch FieldTooLarge EmptyVersion
+        NotSupported:                healthy data of a kind that is not taken here
       RootError:                     the root and its history
         NotARoot:                    (ValueError)
         FormatTooNew:                (ValueError)
@@ -138,6 +139,10 @@ class FieldTooLarge(InvalidSample):
 
 class EmptyVersion(InvalidSample):
     """A version without samples."""
+
+
+class NotSupported(InvalidSample):
+    """Healthy data of a type or with a feature that is not taken here; the message says what to do instead."""
 
 
 class RootError(PenstockError):

@@ -85,6 +85,7 @@ def escape_key(text: str) -> str:
     return "/".join(words)
 
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _UNSAFE = re.compile("[%.\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -96,6 +97,14 @@ def _percent(match: re.Match[str]) -> str:
             f"{match.string!r} has {match[0]!r}, half of a character, which no file name has; replace it, e.g. by "
             "text.encode('utf-8', 'replace').decode()"
         ) from None
+
+
+def escape_name(text: str) -> str:
+    """Return text with each character outside of ASCII as `_u<code>_`, its code point in hexadecimal digits.
+
+    Names of fields and columns are ASCII. Different texts give different names, but for a text that spells an escape.
+    """
+    return text if text.isascii() else _NOT_ASCII.sub(lambda match: f"_u{ord(match[0]):04x}_", text)
 
 
 def member_name(key: str, field: str) -> str:

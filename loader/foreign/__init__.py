@@ -12,10 +12,12 @@ It knows nothing of versions: `register.py` makes keys, groups, indexes and tabl
 """
 
 import re
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Protocol, cast
 
 from ..dataset.columnar.choices import Options
+from ..dataset.columnar.partitions import Partitions
 from ..errors import InvalidRuntime, InvalidStore
 from ..storage import ObjectInfo, Store
 from .formats.sample import Found
@@ -62,13 +64,23 @@ class TableFormat(Protocol):
         """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
 
 
-def look_at(format: str, store: Store, infos: list[ObjectInfo], options: Options) -> tuple[Found, int]:
+def look_at(
+    format: str,
+    store: Store,
+    infos: list[ObjectInfo],
+    options: Options,
+    texts: Iterable[str] = (),
+) -> tuple[Found, int]:
     """Return the objects of a format, and how many of them one index describes, at most.
+
+    texts: columns that the dataset has as text.
 
     Raises: InvalidStore for another format; InvalidRuntime for options that it does not take; as `Format.look`.
     """
     if format in TABLES:
-        return cast(TableFormat, import_module(TABLES[format], __name__)).look(store, infos, options), 1
+        tables = cast(TableFormat, import_module(TABLES[format], __name__)).look(store, infos, options)
+        partitions = Partitions((info.key for info in tables.infos), options.without, texts)
+        return tables.with_partitions(partitions), 1
     if format not in FORMATS:
         raise InvalidStore(
             f"format {format!r} is not known; accepted: {', '.join(sorted({*FORMATS, *TABLES}))}"

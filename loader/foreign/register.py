@@ -13,7 +13,8 @@ from os import PathLike, fspath
 from typing import Any
 
 from ..dataset.changes import publish_exclusions, publish_registered
-from ..dataset.columnar.choices import Options
+from ..dataset.columnar.choices import WIDTHS, Options
+from ..dataset.columnar.partitions import text_columns
 from ..dataset.log.entries import canonical
 from ..dataset.names import check_dataset_name
 from ..dataset.root import Root
@@ -90,9 +91,11 @@ def register(
     parent = root.open(newest.id) if newest else None
     chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
     chosen |= selection.to_json()
-    found, each, listed = _found(store, format, columns, selection)
+    found, each, listed = _found(store, format, columns, selection, parent)
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}
+        if found.declared_widths:
+            chosen[WIDTHS] = "declared"
     infos = found.infos
     since = difference(parent, chosen, store, infos)
     place = place_id(store, infos, chosen if format in TABLES else None)
@@ -117,13 +120,16 @@ def register(
     )
 
 
-def _found(store: Store, format: str, columns: Options, selection: Selection) -> tuple[Found, int, Listed]:
+def _found(
+    store: Store, format: str, columns: Options, selection: Selection, parent: Version | None
+) -> tuple[Found, int, Listed]:
     """Return what a place has of a format, how many objects share a shard, and the objects there are.
 
     Raises: Corrupt where an index lists an object that is not there; EmptyVersion; as `look_at`.
     """
     listed = list_selected(store, format, selection)
-    found, each = look_at(format, store, listed.infos, columns)
+    texts = text_columns(parent.manifest["columns"]) if parent else ()
+    found, each = look_at(format, store, listed.infos, columns, texts)
     if found.lacking:
         raise Corrupt(
             f"{found.lacking[0]} ({len(found.lacking)} such); fetch them, or take them out of the index"
@@ -156,7 +162,12 @@ def _publish(
             f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"
         )
     keys = keys_of(rows, since.keys)
-    group_of = groups_of(rows, parent.manifest["groups"] if parent else {})
+    known = parent.manifest["groups"] if parent else {}
+    if found.columns is not None and parent is not None:
+        found.columns.check_known(
+            {name for one in known.values() for name in one["field_nbytes"]}, parent.name
+        )
+    group_of = groups_of(rows, known)
     if is_adopted(root.store, place):
         raise Conflict(
             f"these objects of {store.url} were copied into {root.url} for another dataset, and may not all be there: "

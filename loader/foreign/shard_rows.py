@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, hashes_of
+from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
 from .formats.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
@@ -178,7 +178,7 @@ def names_of(told: Sequence[str], info: ObjectInfo, key: str) -> dict[str, str]:
     names = dict[str, str]()
     for name in told:
         try:
-            mine = check_field(_FORBIDDEN.sub("_", name))
+            mine = check_field(_FORBIDDEN.sub("_", escape_name(name)))
         except InvalidField as error:
             raise InvalidField(
                 f"{info.key}, sample {key!r}: {error}. To register the rest, leave the field out: --without {name}"

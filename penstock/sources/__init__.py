@@ -63,6 +63,9 @@ COMPANIONS = {
 }
 """Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
+PARTITIONED = frozenset({"arrow", "csv", "hf", "jsonl", "parquet", "tfrecord"})
+"""Formats of tables whose folders may name columns: `lang=de/part-0.parquet`."""
+
 ISOLATED = frozenset({"robomimic"})
 """Formats of `IMPORTERS` whose library a damaged object may kill or hold: worker processes read their objects."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from loader import Root, Version
 from loader.dataset.changes import publish_registered
+from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
@@ -32,7 +33,7 @@ from loader.storage.refusals import Refusals
 
 from ..class_names import class_names_of
 from ..progress import progress
-from . import ISOLATED, importer_named
+from . import ISOLATED, PARTITIONED, importer_named
 from .importing.importer import NO_OPTIONS, Importer, Options, Readable, check_options
 from .importing.in_workers import in_workers
 from .importing.read_units import UnitReader, check_unique, read_units, settled
@@ -137,7 +138,7 @@ def import_place(
     root.create()
     parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, format, selection)
-    found = _look(format, importer, store, listed, options)
+    found = _look(format, importer, store, listed, options, parent)
     since = imported_difference(parent, store, found.infos)
     new, replaced = len(since.fresh) - len(since.replaced), len(since.replaced)
     report = Imported(new=new, replaced=replaced, same=since.same, others=listed.n - len(found.infos))
@@ -160,14 +161,26 @@ def import_place(
 
 
 def _look(
-    format: str, importer: Importer | None, store: Store, listed: Listed, options: Options
+    format: str,
+    importer: Importer | None,
+    store: Store,
+    listed: Listed,
+    options: Options,
+    parent: Version | None,
 ) -> Found | Readable:
-    """Return the objects of the format, and their reader. Raises: EmptyVersion; as `Format.look`."""
+    """Return the objects of the format, and their reader; of tables with the columns of their folders.
+
+    Raises: EmptyVersion; as `Format.look`.
+    """
     found: Found | Readable
     if importer is None:
         found = format_named(format).look(store, listed.infos)
     else:
         found = importer.look(store, listed.infos, options)
+        if format in PARTITIONED:
+            texts = text_columns(parent.manifest["columns"]) if parent else ()
+            keys = (info.key for info in found.infos)
+            found = found.with_partitions(Partitions(keys, options.without, texts))
     if not found.infos and not found.lacking:
         why = f"{listed.why_none(store.url, format)}; nothing was imported"
         for other, ending in _ENDINGS.items():
@@ -242,6 +255,7 @@ class _Import:
         units = read_units(readable, self.since.fresh, self.chosen["shard_bytes"], failures)
         if not units and not failures:
             raise self._empty()
+        self._check_columns(readable)  # of tables whose footers tell: before anything is copied
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
         txn = self._begin()
         with self.root.heartbeat(txn):
@@ -257,6 +271,7 @@ class _Import:
             written = self._write(txn, units, reader, group_guessed(self.groups))
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
+            self._check_columns(readable)
             facts = settled(self.root.store, written, self.groups)
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
@@ -265,6 +280,12 @@ class _Import:
                 if not failures:
                     check_unique(self.root.store, written)
             return self._publish(txn, written, readable)
+
+    def _check_columns(self, readable: Readable) -> None:
+        """Raise FieldMismatch for a column whose numbers have another width than the dataset's."""
+        if readable.columns is not None and self.parent is not None:
+            fields = {name for group in self.groups.values() for name in group["field_nbytes"]}
+            readable.columns.check_known(fields, self.parent.name)
 
     def _check_labels(self, labels: Sequence[str] | None) -> None:
         """Raise Conflict for other class names than the dataset's: the numbers of its samples would mean others."""

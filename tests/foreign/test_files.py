@@ -11,6 +11,8 @@ from loader.foreign.formats import plain_files
 from loader.foreign.register import register
 from loader.storage import open_store
 from loader.storage.shared.requests import Traffic, counted
+from penstock.sources.run_export import export
+from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
 
 _numbers = itertools.count()
@@ -101,3 +103,20 @@ def test_files_of_a_bucket_cost_a_request_each(root, aws):
         read.append(batch.stats["requests"] - n)
     assert abs(registered[0] - registered[1]) <= 2
     assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("below", ["", "exports/first/"])
+def test_the_table_of_an_export_is_no_sample(below, root, folder, tmp_path):
+    """Any other file of that name is one."""
+    version = register(root, "files", folder, "texts", without=["cls"]).version
+    place = tmp_path / "place"
+    assert export(version, "files", open_store(place / below)).failures == []
+    (place / "mine").mkdir(parents=True)
+    (place / "mine/metadata.parquet").write_bytes(b"a table of its own")
+    again = register(root, "files", place, "again")
+    assert again.version.fields == ("parquet", "txt")
+    paths = set(again.version.samples().collect()["path"])
+    assert "mine/metadata.parquet" in paths
+    assert len(paths) == 1 + len(version)
+    copied = import_place(root, "files", open_store(place), "copied")
+    assert copied.samples == len(paths)

@@ -282,3 +282,14 @@ def test_columns_that_would_be_lost_are_told(root, files, tmp_path):
     files.fill(tmp_path / "e", {"key": "int", "text": "str"}, [{"key": np.int64(5).tobytes(), "text": b""}])
     (row,) = register(root, "mds", tmp_path / "e", "e").version.samples().collect().to_dicts()
     assert (row["key"], row["mds_key"]) == ("0", 5)
+
+
+def test_names_outside_of_ascii_stay_apart(root, files, tmp_path):
+    """Those of fields and of columns."""
+    columns = {"标题": "str", "内容": "str", "数": "int", "长": "int"}
+    row = {"标题": b"t", "内容": b"c", "数": np.int64(1).tobytes(), "长": np.int64(2).tobytes()}
+    files.fill(tmp_path / "mds", columns, [row])
+    version = register(root, "mds", tmp_path / "mds", "d").version
+    assert version.fields == ("_u5185__u5bb9_.txt", "_u6807__u9898_.txt")
+    (found,) = version.samples().collect().to_dicts()
+    assert (found["_u6570_"], found["_u957f_"]) == (1, 2)

@@ -30,6 +30,8 @@ class NewestVersion(NamedTuple):
     """Its id; "" where the dataset has none."""
     groups: Mapping[str, Mapping[str, Any]] = {}
     """Its groups, as its manifest has them."""
+    columns: Mapping[str, Mapping[str, Any]] = {}
+    """Its columns, as its manifest has them."""
     earlier: Mapping[str, EarlierSamples] = {}
     """Key of a raw object -> what it has of the object, of those that it has something of."""
 
@@ -60,7 +62,7 @@ def newest_version(root: loader.Root, spec: DatasetSpec, raws: Sequence[Row]) ->
         for raw in raws
         if scopes[raw["key"]] in by_scope
     }
-    return NewestVersion(version.id, version.manifest["groups"], earlier)
+    return NewestVersion(version.id, version.manifest["groups"], version.manifest["columns"], earlier)
 
 
 def published_since(version: loader.Version, rows: Sequence[Row], body: Mapping[str, Any]) -> str:

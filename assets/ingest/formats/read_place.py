@@ -11,7 +11,7 @@ from loader.errors import PenstockError, Throttled, Transient
 from loader.foreign.formats.live_files import live_files
 from loader.storage import ObjectInfo, Store
 from loader.storage.refusals import list_place
-from penstock.sources import importer_named
+from penstock.sources import PARTITIONED, importer_named
 from penstock.sources.importing.importer import Importer, Readable
 from penstock.sources.importing.read_units import ReadUnit, UnitReader
 
@@ -31,6 +31,7 @@ class ReadPlace:
         joined = JoinedObjects(files, format, options) if format in JOINED else None
         self.landing = cast(Store, joined or files)
         self._files, self._format, self._options = files, format, options
+        self.is_partitioned = format in PARTITIONED
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
         if companions(format):
@@ -61,9 +62,12 @@ class ReadPlace:
         """Read an object to its end; return whether it holds a sample. Raises: as `samples`."""
         return sum(1 for _ in self.samples(info)) > 0
 
-    def samples(self, info: ObjectInfo) -> Iterator[Sample]:
-        """Yield the samples of an object, checked. Raises: as the format; Unusable; DuplicateKey."""
-        readable, seen = self.readable(info), set[bytes]()
+    def samples(self, info: ObjectInfo, readable: Readable | None = None) -> Iterator[Sample]:
+        """Yield the samples of an object, checked. readable: its reader, where the caller has it.
+
+        Raises: as the format; Unusable; DuplicateKey.
+        """
+        readable, seen = readable or self.readable(info), set[bytes]()
         reader = UnitReader(self._files, readable, self._options, (), [])
         for sample in reader(ReadUnit(info.key, list(readable.runs(info)))):
             if (hashed := key_hash(sample.key)) in seen:

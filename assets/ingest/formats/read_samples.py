@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import loader
+from loader.dataset.columnar.column_agreement import why_other
+from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.errors import FieldMismatch
@@ -70,11 +72,12 @@ def write_read(
         groups={group: sorted(body["field_nbytes"]) for group, body in newest.groups.items()},
         taking=Taking.of(spec, provenance),
         limit_s=spec.max_work_timeout_s,
+        texts=sorted(Partitions((raw["key"] for raw in fresh), texts=text_columns(newest.columns)).texts),
     )
     batch = _Batch(compute, root, files, spec, provenance["partition"], refusals, newest.id)
     units = enumerate(_units(fresh, newest.earlier))
     made = batch.read([replace(task, name=f"{n:05d}", raws=some, earlier=had) for n, (some, had) in units])
-    names, made = batch.with_labels(made, labels)
+    names, made = batch.that_agree(made, labels, newest.groups)
     made = batch.in_groups(made, newest.groups)
     beside = Beside.of_all(found.beside for _, found in made)
     parts, rows = list[tuple[str, Part]](), list[Row]()
@@ -159,19 +162,31 @@ class _Batch:
             left = halves
         return _in_order(made)
 
-    def with_labels(self, made: Sequence[Made], labels: Sequence[str]) -> tuple[list[str], list[Made]]:
-        """Return the class names of the dataset, and the samples of objects that have these. Raises: StoreError."""
+    def that_agree(
+        self, made: Sequence[Made], labels: Sequence[str], known: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[list[str], list[Made]]:
+        """Return the class names of the dataset, and the samples of objects that have these, and columns as others.
+
+        Raises: StoreError.
+        """
         names, fits, again = list(labels), list[Made](), list[ReadTask]()
+        columns, fields = (
+            dict[str, tuple[str, str]](),
+            {name for one in known.values() for name in one["field_nbytes"]},
+        )
         for task, found in made:
             sound = list[Row]()
             for raw in task.raws:
-                own = found.labels.get(raw["key"], [])
-                if own[: len(names)] == names[: len(own)]:
-                    names = max(names, own, key=len)
-                    sound.append(raw)
-                else:
+                own, becomes = found.labels.get(raw["key"], []), found.columns.get(raw["key"], {})
+                if own[: len(names)] != names[: len(own)]:
                     why = f"its class names are {own}, the dataset's {names}: make another dataset of it"
                     self._refuse(raw, "other_classes", why)
+                elif why := why_other(becomes, raw["key"], columns, fields, self.spec.name):
+                    self._refuse(raw, "other_columns", why)
+                else:
+                    names = max(names, own, key=len)
+                    columns = {column: (what, raw["key"]) for column, what in becomes.items()} | columns
+                    sound.append(raw)
             if len(sound) == len(task.raws):
                 fits.append((task, found))
             elif sound:

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
 from loader.errors import FieldMismatch
@@ -47,6 +48,8 @@ class ReadTask:
     """Rules by which the dataset takes the samples."""
     limit_s: float
     """Seconds that the unit may take."""
+    texts: list[str] = field(default_factory=list)
+    """Columns that folders name whose values are text, in this batch or in the dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class ReadParts:
     """Fields, sorted, of samples, and the key of the first one with these, and of its object."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Key of an object -> its class names, of those that have some."""
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Key of a table -> column -> what it becomes, as `ColumnAgreement.becomes`."""
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Field -> facts of it that the format tells."""
     refusals: list[Row] = field(default_factory=list)
@@ -74,6 +79,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     """
     place = read_place(task.txn, node.open(task.landing), task.taking.format, task.taking.options)
     raws, refusals = list(task.raws), list[Row]()
+    partitions = Partitions((), task.taking.options.without, task.texts)
     while True:
         made = ReadParts(refusals=refusals)
         with closing(Spilled()) as spilled:
@@ -81,7 +87,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
                 for raw in raws:
                     before = task.earlier.get(raw["key"], EarlierSamples())
                     known = {**raw, "first_sha256": before.first_sha256}
-                    for sample in _samples(place, raw, made):
+                    for sample in _samples(place, raw, made, partitions):
                         own = bool(task.taking.own_split(sample.source))
                         if new := made.beside.taken(_taken(task.taking, known, sample), before, own):
                             spilled.add(new)
@@ -92,15 +98,23 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
             return replace(made, **_written(task, node, spilled))
 
 
-def _samples(place: ReadPlace, raw: Row, made: ReadParts) -> Iterator[Sample]:
-    """Yield the samples of an object; tell its class names and facts. Raises: Unusable; Fault; Throttled; Transient."""
+def _samples(place: ReadPlace, raw: Row, made: ReadParts, partitions: Partitions) -> Iterator[Sample]:
+    """Yield the samples of an object; tell its class names, columns and facts.
+
+    Raises: Unusable; Fault; Throttled; Transient.
+    """
     with refused_where_unreadable("cut"):
         info = landed_info(place.landing, raw)
         readable = place.readable(info)
         made.facts.update({name: dict(facts) for name, facts in readable.facts.items()})
         if readable.labels:
             made.labels[info.key] = list(readable.labels)
-        yield from place.samples(info)
+        for sample in place.samples(info, readable):
+            if place.is_partitioned:
+                sample = replace(sample, metadata=dict(partitions.joined(info.key, sample.metadata)))
+            yield sample
+        if readable.columns is not None:
+            made.columns[info.key] = readable.columns.becomes
 
 
 def _written(task: ReadTask, node: Node, spilled: Spilled) -> dict[str, Any]:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from loader.dataset.columnar.choices import Options
-from loader.errors import Changed, ObjectNotFound, PenstockError, StoreError, Throttled, Transient
+from loader.errors import (
+    Changed,
+    NotSupported,
+    ObjectNotFound,
+    PenstockError,
+    StoreError,
+    Throttled,
+    Transient,
+)
 from loader.foreign import format_named
 from loader.foreign.formats.sample import Found
 from loader.foreign.shard_rows import Rows, Shard, rows_of, shards_of
@@ -58,7 +66,7 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Raise the error of an object as its refusal. stage: of the refusal.
+    """Raise the error of an object as its refusal: healthy data that are not taken are dropped. stage: of the refusal.
 
     Raises: Unusable; Fault where scratch is full; Throttled; Transient.
     """
@@ -68,6 +76,8 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
         raise
     except Changed as error:
         raise dropped("fetch", Changed.__name__, error) from error
+    except NotSupported as error:
+        raise dropped(stage, NotSupported.__name__, error) from error
     except PenstockError as error:
         if type(error) is StoreError:  # of this machine: those of the object have classes of their own
             raise Fault(str(error)) from error

@@ -1,18 +1,30 @@
 """Columns of Arrow tables as fields and metadata: which they become follows from their types, not from their values."""
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Corrupt, InvalidSample
+from ...errors import InvalidSample, NotSupported
+from .arrow_errors import arrow_errors
 from .choices import Options, ReadSample
 from .column_names import check_text, field_name, key_of_value, metadata_name, row_key, word_of
 from .features import Features
-from .field_values import FLAT_WORDS, encoded, text_bytes
+from .field_values import FLAT_WORDS, encoded, json_bytes, text_bytes
+from .plain_values import (
+    OutOfRange,
+    inner_dtype,
+    is_bytes,
+    is_list,
+    is_media,
+    is_numbers,
+    is_text,
+    plain_array,
+    plain_type,
+    reader_of,
+)
 
 Convert = Callable[[Any, str], Any]
 """(value that is not null, place for messages) -> bytes of a field, or plain metadata."""
@@ -125,16 +137,14 @@ class TableRows:
 
     def rows(self, batch: pa.RecordBatch, first: int) -> Iterator[Row]:
         """Yield what each row becomes. first: number of the first row. Raises: InvalidSample with the row; Corrupt."""
-        values = {name: _values(batch.column(name)) for name in self.wanted}
+        fields = {*self.field_columns}
+        values = {name: reader_of(batch.column(name), as_text=name in fields) for name in self.wanted}
         for at in range(batch.num_rows):
             row = first + at
             where = f"{self._object}, row {row}"
             made = list[Made]()
             for one in self.columns:
-                try:
-                    value = values[one.column](at)
-                except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError) as error:
-                    raise Corrupt(f"{where}: column {one.column!r} cannot be read: {error}") from error
+                value = _read(values[one.column], at, one.column, where)
                 found = None if value is None else one.convert(value, where)
                 if found is not None:
                     name = field_name(one.name, word_of(found)) if one.sniffed else one.name
@@ -143,6 +153,20 @@ class TableRows:
             if self._key is not None:
                 key = key_of_value(values[self._key](at), self._key, where)
             yield Row(key, where, made)
+
+
+def _read(values: Callable[[int], Any], at: int, column: str, where: str) -> Any:
+    """Return a value. Raises: NotSupported for one that the column cannot become; Corrupt."""
+    try:
+        return values(at)
+    except (pa.ArrowException, UnicodeDecodeError):  # no context for each value: that takes a microsecond
+        with arrow_errors(f"{where}: column {column!r}", damaged="cannot be read"):
+            raise
+    except OutOfRange as error:
+        instead = f"make it a text field (--field {column}=txt), or " if error.fits_text else ""
+        raise NotSupported(
+            f"{where}: column {column!r} holds {error}; {instead}leave it out (--without {column})"
+        ) from error
 
 
 def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
@@ -155,20 +179,19 @@ def joined(column: Column, values: pa.ChunkedArray, where: str) -> memoryview:
 
 
 def _joined(column: Column, array: pa.Array, where: str) -> memoryview:
-    if isinstance(array.type, pa.BaseExtensionType):
-        array = array.storage
+    array = plain_array(array)
     if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = plain_array(array.dictionary_decode())
     if is_media(array.type):
-        array = pc.struct_field(array, "bytes")
-    if _is_bytes(array.type) or _is_text(array.type):
+        array = plain_array(pc.struct_field(array, "bytes"))
+    if is_bytes(array.type) or is_text(array.type):
         return _buffer(array)
-    if _is_numbers(array.type) and column.word in FLAT_WORDS:
+    if is_numbers(array.type) and column.word in FLAT_WORDS:
         values = array.flatten()
         if not values.null_count:
             flat = values.to_numpy(zero_copy_only=False).astype(f"<{column.word}")
             return memoryview(flat.tobytes())
-    value_of = _values(array)
+    value_of = reader_of(array, as_text=True)
     made = (value_of(at) for at in range(len(array)))
     each = (None if value is None else column.convert(value, where) for value in made)
     return memoryview(b"".join(one for one in each if one is not None))
@@ -188,63 +211,11 @@ def _buffer(array: pa.Array) -> memoryview:
     return memoryview(data or b"")[int(ends[0]) : int(ends[-1])]
 
 
-def _values(column: pa.Array) -> Callable[[int], Any]:
-    """Return a reader of single values: a dictionary's are made once; numbers of lists come as arrays."""
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return _values(column.storage)
-    if pa.types.is_dictionary(kind):
-        distinct, indices = column.dictionary.to_pylist(), column.indices
-        return lambda at: None if not indices[at].is_valid else distinct[indices[at].as_py()]
-    if _is_numbers(kind):
-        return lambda at: _numbers(column[at])
-    if pa.types.is_timestamp(kind):
-        plain = column.cast(pa.timestamp("us", kind.tz))
-        return lambda at: plain[at].as_py()
-    return lambda at: column[at].as_py()
-
-
-def _numbers(value: Any) -> Any:
-    """Return a list of numbers as an array; one with nulls as a list."""
-    if not value.is_valid:
-        return None
-    values = value.values
-    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False)
-
-
-def _is_numbers(kind: pa.DataType) -> bool:
-    return _is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-    )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def is_media(kind: pa.DataType) -> bool:
-    """Return whether it is Hugging Face's form of media: a struct of bytes and their path."""
-    if not pa.types.is_struct(kind) or kind.num_fields != 2:
-        return False
-    types = {kind.field(at).name: kind.field(at).type for at in range(2)}
-    return types.keys() == {"bytes", "path"} and _is_bytes(types["bytes"]) and _is_text(types["path"])
-
-
 def _choose(field: pa.Field, features: Features, options: Options, of: str) -> list[Column]:
     """Return a column's place. Raises: InvalidSample."""
-    name, kind = field.name, field.type
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
+    name, kind = field.name, plain_type(field.type)
     if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+        kind = plain_type(kind.value_type)
     if name in features.fields:
         return [Column(name, "field", features.fields[name], _field_of(name, kind, ""), word=_word(kind))]
     if name in features.source:
@@ -260,25 +231,30 @@ def _choose(field: pa.Field, features: Features, options: Options, of: str) -> l
             mine,
             Column(name, "metadata", metadata_name(f"{name}_path"), lambda value, where: value["path"]),
         ]
-    if _is_bytes(kind):
+    if is_bytes(kind):
         return [Column(name, "field", field_name(name, word), _field_of(name, kind, word), sniffed=not word)]
-    nested = pa.types.is_struct(kind) or pa.types.is_map(kind) or _is_list(kind)
-    texts = _is_list(kind) and _is_text(kind.value_type)
-    if name in options.fields or (nested and not texts):
+    texts = is_list(kind) and is_text(kind.value_type)
+    if name in options.fields or (pa.types.is_nested(kind) and not texts):
         word = word or _word(kind)
-        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word), word=word)]
+        dtype = inner_dtype(kind) if options.declared_widths else None
+        return [Column(name, "field", field_name(name, word), _field_of(name, kind, word, dtype), word=word)]
     return [Column(name, "metadata", metadata_name(name), _metadata_of(name, kind))]
 
 
 def _word(kind: pa.DataType) -> str:
     """Return the extension of a column that is no bytes."""
-    if _is_numbers(kind):
+    if is_numbers(kind):
         word = np.dtype(kind.value_type.to_pandas_dtype()).str.lstrip("<|")
         return word if word in FLAT_WORDS else "json"
-    return "txt" if _is_text(kind) else "json"
+    return "txt" if is_text(kind) or _is_text_here(kind) else "json"
 
 
-def _field_of(name: str, kind: pa.DataType, word: str) -> Convert:
+def _is_text_here(kind: pa.DataType) -> bool:
+    """Return whether values come as text though their type is another."""
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+
+
+def _field_of(name: str, kind: pa.DataType, word: str, dtype: np.dtype[Any] | None = None) -> Convert:
     if is_media(kind):
 
         def of_media(value: Any, where: str) -> bytes | None:
@@ -292,15 +268,18 @@ def _field_of(name: str, kind: pa.DataType, word: str) -> Convert:
 
         return of_media
     word = word or _word(kind)
-    if _is_text(kind):
+    if is_text(kind):
         return lambda value, where: text_bytes(value, name, where)
     if pa.types.is_integer(kind) and word != "json":
         return lambda value, where: str(value).encode()
 
+    if _is_text_here(kind) and word == "json":
+        return lambda value, where: json_bytes(value, name, where)
+
     def of_value(value: Any, where: str) -> bytes:
         if isinstance(value, np.ndarray) and word not in (*FLAT_WORDS, "npy"):
             value = value.tolist()
-        return encoded(value, word, name, where)
+        return encoded(value, word, name, where, dtype)
 
     return of_value
 
@@ -327,19 +306,18 @@ def _classes(name: str, features: Features, options: Options) -> list[Column]:
 
 
 def _metadata_of(name: str, kind: pa.DataType) -> Convert:
-    """Return a converter to what a samples table holds: times without a zone are UTC; dates and decimals are text."""
-    if _is_text(kind):
+    """Return a converter to what a samples table holds."""
+    if is_text(kind):
         return lambda value, where: check_text(value, name, where)
-    if pa.types.is_timestamp(kind):
-        return _plain
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return lambda value, where: value
-    if _is_list(kind):
+    if is_list(kind):
         return lambda value, where: [check_text(one, name, where) if one else one for one in value]
-    return lambda value, where: value.isoformat() if hasattr(value, "isoformat") else str(value)
+    plain = pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return (
+        (lambda value, where: value)
+        if plain or pa.types.is_timestamp(kind)
+        else lambda value, where: str(value)
+    )
 
 
 def _plain(value: Any, where: str) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
     return value.tolist() if isinstance(value, np.ndarray) else value

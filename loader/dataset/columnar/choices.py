@@ -5,6 +5,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+WIDTHS = "widths"
+"""Key of a registration's note that stands for `declared_widths`."""
 
 
 class Options(NamedTuple):
@@ -16,6 +18,8 @@ class Options(NamedTuple):
     """Column that becomes a field -> extension of the field, "" for the format's choice."""
     without: frozenset[str] = frozenset()
     """Fields and columns that are left out."""
+    declared_widths: bool = True
+    """True gives numbers in lists of lists the width that their type declares, False 64 bits, as it was at first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -25,6 +29,11 @@ class Options(NamedTuple):
     def from_json(body: Mapping[str, Any]) -> "Options":
         """Return the choices whose `to_json` is in `body`. Raises: KeyError."""
         return Options(body["key"], body["fields"], frozenset(body["without"]))
+
+    @staticmethod
+    def of_registered(body: Mapping[str, Any]) -> "Options":
+        """Return the choices of a registration, by its note in the table of objects. Raises: KeyError."""
+        return Options.from_json(body)._replace(declared_widths=WIDTHS in body)
 
 
 NO_OPTIONS = Options()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import DuplicateKey, InvalidSample
+from ..names import escape_name
 from ..tables.columns import RESERVED_COLUMNS
 
 MOST_TEXT_BYTES = 16 * 2**10
@@ -43,8 +44,11 @@ def field_name(column: str, word: str) -> str:
 
 
 def metadata_name(column: str) -> str:
-    """Return the metadata column of a column: letters, digits and "_", and `table_` in front of a reserved name."""
-    name = _NO_COLUMN.sub("_", column) or "column"
+    """Return the metadata column of a column: letters, digits and "_", and `table_` in front of a reserved name.
+
+    Characters outside of ASCII are escaped, as `escape_name` does; others that a column cannot have become "_".
+    """
+    name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
     return f"table_{name}" if name in RESERVED_COLUMNS else name
 
 

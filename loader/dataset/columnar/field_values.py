@@ -6,27 +6,41 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import InvalidSample
+from ...errors import InvalidSample, NotSupported
 
 FLAT_WORDS = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 """Extensions of flat little-endian values."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def encoded(value: Any, word: str, column: str, where: str) -> bytes:
-    """Return a value as the field of that extension holds it. Raises: InvalidSample."""
+def encoded(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+    """Return a value as the field of that extension holds it. Raises: InvalidSample.
+
+    dtype: of the numbers of an array, None for that of the values.
+    """
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return text_bytes(value, column, where)
     if word in FLAT_WORDS or word == "npy":
-        return array_bytes(value, word, column, where)
+        return array_bytes(value, word, column, where, dtype)
+    return json_bytes(value, column, where)
+
+
+def json_bytes(value: Any, column: str, where: str) -> bytes:
+    """Return plain values as JSON. Raises: NotSupported for what JSON does not hold; InvalidSample."""
     try:
-        return _JSON.encode(value).encode()
+        text = _JSON.encode(value)
     except (ValueError, TypeError) as error:
-        raise InvalidSample(
-            f"{where}: column {column!r} is not what JSON holds ({error}); leave it out (--without {column})"
+        what = (
+            "a number that is not finite"
+            if isinstance(error, ValueError)
+            else f"a value of another kind ({error})"
+        )
+        raise NotSupported(
+            f"{where}: column {column!r} holds {what}, which JSON does not hold; leave it out (--without {column})"
         ) from error
+    return text_bytes(text, column, where)
 
 
 def text_bytes(value: str, column: str, where: str) -> bytes:
@@ -39,8 +53,11 @@ def text_bytes(value: str, column: str, where: str) -> bytes:
         ) from error
 
 
-def array_bytes(value: Any, word: str, column: str, where: str) -> bytes:
-    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit."""
+def array_bytes(value: Any, word: str, column: str, where: str, dtype: np.dtype[Any] | None = None) -> bytes:
+    """Return numbers as flat little-endian values, or as a .npy file. Raises: InvalidSample where they do not fit.
+
+    dtype: of the .npy file, which holds all the numbers; None for that of the values.
+    """
     try:
         plain = np.asarray(value)
     except ValueError:
@@ -51,7 +68,7 @@ def array_bytes(value: Any, word: str, column: str, where: str) -> bytes:
         raise InvalidSample(f"{where}: column {column!r} is no list of numbers, which {word} holds")
     if word == "npy":
         file = BytesIO()
-        np.save(file, plain, allow_pickle=False)
+        np.save(file, plain if dtype is None else plain.astype(dtype), allow_pickle=False)
         return file.getvalue()
     with np.errstate(over="ignore", invalid="ignore"):
         made = plain.astype(f"<{word}")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...errors import Corrupt
+from ...errors import Corrupt, InvalidSample
 from ...storage import Span
 from ..shards.shard import crc32c
 from ..tables.parquet import TAIL_BYTES, Window, chunk_start
 from .arrow_columns import Column, TableRows, joined
+from .arrow_errors import arrow_errors
 from .choices import Options
 from .chunk_cache import CHUNKS, ChunkCache
 from .features import features_of
@@ -29,7 +29,6 @@ METADATA_TIMES = 4
 
 ReadRaw = Callable[[Sequence[Span]], Sequence[bytes]]
 """Spans of the object as it is stored -> their bytes. Raises: Changed; ObjectNotFound; StoreError."""
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
 
 
 class Chunks(NamedTuple):
@@ -208,8 +207,12 @@ class DecodedParquet:
     def _extent(self, metadata: pq.FileMetaData, number: int) -> Span:
         """Return the bytes of a chunk as they are stored: of nested columns those of all leaves."""
         group, name = self._place(number)
-        with _told(self._name, f"row group {group}, column {name!r}"):
+        try:
             return extent_of(metadata, group, name)
+        except (KeyError, ValueError) as error:
+            raise Corrupt(
+                f"{self._name}, row group {group}: {error}; it was damaged, restore the object"
+            ) from error
 
     def _decoded(self, metadata: pq.FileMetaData, number: int, extent: Span, data: bytes) -> memoryview:
         """Return the values of a chunk, one behind the other. Raises: Corrupt."""
@@ -233,7 +236,7 @@ class DecodedParquet:
         return made
 
     def _column(self, metadata: pq.FileMetaData, name: str) -> Column:
-        """Return how values of a column become bytes, as at the registration. Raises: KeyError; InvalidSample."""
+        """Return how values of a column become bytes, as at the registration. Raises: InvalidSample."""
         key = (self._identity, "columns")
         columns: dict[str, Column] | None = self._cache.get(key)
         if columns is None:
@@ -241,6 +244,8 @@ class DecodedParquet:
             rows = TableRows(schema, features_of(schema), self._options, self._name)
             columns = {one.column: one for one in rows.columns if one.kind == "field"}
             self._cache.put(key, columns, 1000 * len(columns))
+        if name not in columns:
+            raise InvalidSample(f"it has no column {name!r}")
         return columns[name]
 
 
@@ -260,12 +265,13 @@ def extent_of(metadata: pq.FileMetaData, group: int, name: str) -> Span:
 
 @contextmanager
 def _told(name: str, what: str) -> Iterator[None]:
-    """Turn what a damaged chunk makes of the reader into Corrupt, with object and chunk."""
+    """Raise what a damaged chunk makes of its reader as Corrupt, with object and chunk: it was read when registered."""
     try:
-        yield
-    except Corrupt:
-        raise
-    except _UNREADABLE as error:
+        with arrow_errors(
+            f"{name}, {what}", damaged="cannot be read", hint="; it was damaged, restore the object"
+        ):
+            yield
+    except InvalidSample as error:
         raise Corrupt(
             f"{name}, {what} cannot be read: {error}; it was damaged, restore the object"
         ) from error

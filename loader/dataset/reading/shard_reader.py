@@ -65,7 +65,7 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
 def _decoded(name: str, one: ForeignObject, facts: Mapping[str, str]) -> Decoded:
     """Return what an object decodes to. facts: of the table, with the options of the registration. Raises: Corrupt."""
     try:
-        options = Options.from_json(parse_json_object(facts["registered"]))
+        options = Options.of_registered(parse_json_object(facts["registered"]))
         return DecodedParquet(name, one.path, one.nbytes, Chunks.of_row(one.chunks or {}), options)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"{name}: the table of objects does not say how it is decoded ({error})") from error

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ...dataset.tables.columns import SOURCE_COLUMNS, check_metadata, check_source
-from ...errors import Corrupt, InvalidField
+from ...errors import Corrupt, InvalidField, ObjectNotFound
 from ...json_text import DamagedJson, parse_json_object
 from ...storage import ObjectInfo, Span, Store
 from .sample import NO_METADATA, ForeignSample
@@ -108,6 +108,14 @@ def exported_at(
         return Exported(frozenset(note["fields"]), dict(note["columns"]), frozenset(note["lost"]))
     except (DamagedJson, AttributeError, KeyError, TypeError) as error:
         raise Corrupt(f"{store.url}/{key} is no note of an export: {error!r}") from error
+
+
+def is_export(store: Store, folder: str, format: str) -> bool:
+    """Return whether a folder, named by the text in front of its keys, is a finished export. Raises: StoreError."""
+    try:
+        return bool(parse_json_object(store.get(f"{folder}{NOTE}").data).get("format") == format)
+    except (ObjectNotFound, DamagedJson):
+        return False
 
 
 def _typed(value: Any, kind: str) -> Any:

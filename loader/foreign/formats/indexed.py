@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ...dataset.names import escape_name
 from ...dataset.tables.columns import RESERVED_COLUMNS
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Store
@@ -144,7 +145,7 @@ def field_name(name: str, word: str) -> str:
 
 def column_name(name: str, prefix: str) -> str:
     """Return the metadata column of a value; a reserved name gets the prefix."""
-    mine = _NO_COLUMN.sub("_", name)
+    mine = _NO_COLUMN.sub("_", escape_name(name))
     return f"{prefix}_{mine}" if mine in RESERVED_COLUMNS else mine
 
 

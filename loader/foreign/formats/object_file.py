@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-
-from ...errors import Corrupt, PenstockError
+from ...dataset.columnar.arrow_errors import arrow_errors
 from ...storage import ObjectInfo, Store
 from .window import Window
 
@@ -59,11 +57,6 @@ class ObjectFile(io.RawIOBase):
 
 @contextmanager
 def opened(store: Store, info: ObjectInfo) -> Iterator[ObjectFile]:
-    """Open an object; errors of Arrow inside become Corrupt with its name. Raises: Corrupt; Changed; StoreError."""
-    with ObjectFile(store, info) as file:
-        try:
-            yield file
-        except PenstockError:
-            raise
-        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:  # names of columns too
-            raise Corrupt(f"{file.path} is damaged or cut: {error}") from error
+    """Open an object. Raises: Corrupt; NotSupported; Changed; StoreError; as `arrow_errors` with its name."""
+    with ObjectFile(store, info) as file, arrow_errors(file.path):
+        yield file

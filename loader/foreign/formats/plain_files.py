@@ -5,14 +5,27 @@ from collections.abc import Iterator
 from functools import partial
 
 from ...storage import ObjectInfo, Span, Store
+from .exported import is_export
 from .sample import ForeignSample, Found
 
 OBJECTS_PER_SHARD = 4096
+TABLE = "metadata.parquet"
+"""Table of an export, with the columns of its samples."""
 
 
 def look(store: Store, infos: list[ObjectInfo]) -> Found:
-    """Return the files that have an extension which can be a field; hidden ones are left alone."""
-    return Found([info for info in infos if _field(info.key)], partial(samples, store))
+    """Return the files that have an extension which can be a field, without hidden ones and tables of exports.
+
+    Costs a request for each file of a table's name. Raises: StoreError.
+    """
+    mine = [info for info in infos if _field(info.key)]
+    return Found([info for info in mine if not _is_table(store, info.key)], partial(samples, store))
+
+
+def _is_table(store: Store, key: str) -> bool:
+    """Return whether an object is the table of a finished export of files."""
+    folder, slash, name = key.rpartition("/")
+    return name == TABLE and is_export(store, f"{folder}{slash}", "files")
 
 
 def samples(store: Store, info: ObjectInfo) -> Iterator[ForeignSample]:

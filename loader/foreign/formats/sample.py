@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ...dataset.columnar.column_agreement import ColumnAgreement
 from ...dataset.columnar.parquet_chunks import Chunks
+from ...dataset.columnar.partitions import Partitions
 from ...storage import ObjectInfo, Span
 
 NO_METADATA: Mapping[str, Any] = {}
@@ -72,6 +74,21 @@ class Found(NamedTuple):
     """Names of the classes that `cls` numbers; None where the format tells none."""
     lacking: Sequence[str] = ()
     """Objects that an index lists and that are not there, in words."""
+    columns: ColumnAgreement | None = None
+    """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
+    declared_widths: bool = False
+    """True where a column holds lists of lists of numbers that become arrays: they have the width of their type."""
     seals: bool = False
     """True where checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
     that was."""
+
+    def with_partitions(self, partitions: Partitions) -> "Found":
+        """Return tables, whose samples have the columns of their folders too."""
+        read = self.samples
+
+        def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
+            for one in read(info):
+                assert isinstance(one, ForeignSample), type(one)  # of a table
+                yield one._replace(metadata=partitions.joined(info.key, one.metadata))
+
+        return self._replace(samples=samples)

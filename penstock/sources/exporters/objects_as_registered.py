@@ -72,7 +72,7 @@ def registered_objects(selection: Selection, format: str) -> "RegisteredObjects 
     if leaving is None:
         return None
     if selection.n_samples == manifest["n_live"]:
-        options = Options.from_json(told) if format in TABLES else NO_OPTIONS
+        options = Options.of_registered(told) if format in TABLES else NO_OPTIONS
         leaving += _without_samples(
             version, objects, lambda store, infos: look_at(format, store, infos, options)[0]
         )

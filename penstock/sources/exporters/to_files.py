@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loader.errors import InvalidKey
+from loader.foreign.formats.plain_files import TABLE
 
 from ..export_journal import FOLDER
 from ..exporter import Loss
@@ -12,7 +13,6 @@ from ..selection import Selection, WorkUnit
 
 AT_ONCE = 1000
 """Samples of a unit."""
-TABLE = "metadata.parquet"
 
 
 def losses(selection: Selection) -> list[Loss]:

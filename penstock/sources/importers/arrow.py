@@ -6,6 +6,7 @@ from functools import partial
 import pyarrow as pa
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.features import check_labels, features_of
 from loader.dataset.columnar.record_batches import MAGIC, record_batches
 from loader.foreign.formats.object_file import ObjectFile, opened
@@ -23,12 +24,13 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 
 def batches(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the reader of these objects, a run each. Raises: StoreError."""
-    labels = of_first_sound(infos, partial(_labels, store))
+    labels, agreed = of_first_sound(infos, partial(_labels, store)), ColumnAgreement()
     return Readable(
         infos,
         lambda info: [Run(info, nbytes=info.nbytes)],
-        partial(_samples, store, options, labels),
+        partial(_samples, store, options, labels, agreed),
         labels,
+        columns=agreed,
     )
 
 
@@ -37,13 +39,16 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
         return features_of(_batches(file)[0]).labels
 
 
-def _samples(store: Store, options: Options, labels: list[str] | None, run: Run) -> Iterator[ReadSample]:
+def _samples(
+    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, run: Run
+) -> Iterator[ReadSample]:
     """Yield the samples. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
     with opened(store, run.info) as file:
         schema, found = _batches(file)
         features = features_of(schema)
         check_labels(run.info.key, features.labels, labels)
         rows, row = TableRows(schema, features, options, run.info.key), 0
+        agreed.check(run.info.key, rows.columns)
         for batch in found:
             batch.validate(full=True)
             yield from rows.samples(batch, row)

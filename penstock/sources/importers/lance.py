@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.features import Features
-from loader.errors import Corrupt, InvalidStore, MissingDependency, PenstockError
+from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
 from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
@@ -74,7 +75,7 @@ def _readable(store: Store, infos: list[ObjectInfo], options: Options, *, whole:
         )
     found = [_Fragment(number, files[keys[0]]) for number, keys in names.items() if keys[0] in files]
     reader = _Reader(store, dataset, schema, {one.files[0].key: one for one in found}, options)
-    return Readable([one.info for one in found], reader.runs, reader.samples)
+    return Readable([one.info for one in found], reader.runs, reader.samples, columns=reader.agreed)
 
 
 def _opened(store: Store) -> Any:
@@ -126,10 +127,11 @@ class _Reader:
         """fragments: by the key of their first file."""
         self._store, self._dataset, self._schema = store, dataset, schema
         self._fragments, self._options = fragments, options
+        self.agreed = ColumnAgreement()
 
     def runs(self, info: ObjectInfo) -> Iterator[Run]:
         """Yield runs of rows. Raises: Corrupt; InvalidSample for columns that cannot be taken."""
-        TableRows(self._schema, Features(), self._options, info.key)
+        self.agreed.check(info.key, TableRows(self._schema, Features(), self._options, info.key).columns)
         with _told(info.key):
             rows = self._opened(info).physical_rows
         for first in range(0, rows, RUN_ROWS):
@@ -153,9 +155,14 @@ class _Reader:
                 blob_handling=_BLOBS,
                 filter=f"{_ADDRESS} >= {begin} AND {_ADDRESS} < {end}",
             )
-            for batch in scanner.to_batches():
-                for first, some in _neighbours(batch):
-                    yield from rows.samples(some, first)
+            batches = iter(scanner.to_batches())
+        while True:
+            with _told(run.info.key):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            for first, some in _neighbours(batch):
+                yield from rows.samples(some, first)
 
     def _opened(self, info: ObjectInfo) -> Any:
         return self._dataset.get_fragment(self._fragments[info.key].number)
@@ -173,12 +180,16 @@ def _neighbours(batch: Any) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def _told(name: str) -> Iterator[None]:
-    """Give errors of Lance as Corrupt with a name. Raises: Corrupt."""
+    """Raise what Lance raises with a name: errors of this machine pass. Raises: Corrupt; NotSupported."""
     try:
         yield
     except PenstockError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError, NotImplementedError) as error:
+    except NotImplementedError as error:
+        raise NotSupported(f"{name}: Lance does not read a feature that it uses: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
     except BaseException as error:  # a panic of Rust is no Exception
         if type(error).__name__ != "PanicException":

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loader.dataset.columnar.arrow_columns import TableRows
+from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.features import Features, check_labels, features_of
-from loader.dataset.columnar.row_groups import check_row_group, rows_at_once
+from loader.dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
 from loader.foreign.formats.object_file import opened
 from loader.storage import ObjectInfo, Store
 
@@ -29,7 +30,14 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
 def tables(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the reader of these objects. Raises: StoreError."""
     labels = of_first_sound(infos, partial(_labels, store))
-    return Readable(infos, partial(_runs, store, options, labels), partial(_samples, store, options), labels)
+    agreed = ColumnAgreement()
+    return Readable(
+        infos,
+        partial(_runs, store, options, labels, agreed),
+        partial(_samples, store, options),
+        labels,
+        columns=agreed,
+    )
 
 
 def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
@@ -37,11 +45,13 @@ def _labels(store: Store, info: ObjectInfo) -> list[str] | None:
         return features.labels
 
 
-def _runs(store: Store, options: Options, labels: list[str] | None, info: ObjectInfo) -> list[Run]:
+def _runs(
+    store: Store, options: Options, labels: list[str] | None, agreed: ColumnAgreement, info: ObjectInfo
+) -> list[Run]:
     """Return runs of row groups. Raises: Corrupt; InvalidSample for columns that cannot be taken, or other classes."""
     with _file(store, info) as (metadata, schema, features):
         check_labels(info.key, features.labels, labels)
-        TableRows(schema, features, options, info.key)
+        agreed.check(info.key, TableRows(schema, features, options, info.key).columns)
         out, first, nbytes = list[Run](), 0, 0
         for at in range(metadata.num_row_groups):
             group = check_row_group(metadata, at, info)
@@ -57,14 +67,7 @@ def _samples(store: Store, options: Options, run: Run) -> Iterator[ReadSample]:
     with opened(store, run.info) as file:
         told = pq.read_metadata(pa.PythonFile(file, "r"))
         schema = told.schema.to_arrow_schema()
-        shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
-        reader = pq.ParquetFile(
-            pa.PythonFile(file, "r"),
-            metadata=told,
-            read_dictionary=shared,
-            page_checksum_verification=True,
-            pre_buffer=False,
-        )
+        reader = row_group_reader(pa.PythonFile(file, "r"), told, schema, run.info.key)
         rows = TableRows(schema, features_of(schema), options, run.info.key)
         row = sum(told.row_group(at).num_rows for at in range(run.first))
         for at in range(run.first, run.stop):

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
-from loader.errors import Changed, Corrupt, InvalidRuntime
+from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.partitions import Partitions
+from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.foreign.formats.sample import NO_METADATA
 from loader.storage import ObjectInfo, Store
 
@@ -60,6 +62,18 @@ class Readable(NamedTuple):
     """Objects that an index lists and that are not there, in words."""
     left_out: Sequence[str] = ()
     """Features of the place that are not read yet."""
+    columns: ColumnAgreement | None = None
+    """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
+
+    def with_partitions(self, partitions: Partitions) -> "Readable":
+        """Return tables, whose samples have the columns of their folders too."""
+        read = self.samples
+
+        def samples(run: Run) -> Iterator[ReadSample]:
+            for one in read(run):
+                yield one._replace(metadata=partitions.joined(run.info.key, one.metadata))
+
+        return self._replace(samples=samples)
 
 
 class Importer(Protocol):
@@ -104,7 +118,7 @@ def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T])
     for info in infos:
         try:
             return read(info)
-        except (Corrupt, Changed):
+        except (Corrupt, Changed, NotSupported):
             continue
     return None
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from loader import errors
 from loader.cores import n_cores
-from loader.errors import Corrupt, PenstockError
+from loader.errors import Corrupt, PenstockError, WorkerFailed
 from loader.storage import ObjectInfo, Store
 
 from ...compute.pool import LocalCompute
@@ -53,6 +53,8 @@ def in_workers(
         (outcome,) = compute.map(function, [unit], timeout_s=limit_s, variables=variables)
         if outcome.value is None:
             why = outcome.error.summary if outcome.error else "no answer"
+            if outcome.error and outcome.error.code in ("memory", "exception"):
+                raise WorkerFailed(f"{store.url}/{info.key} was not read: {why}")
             raise Corrupt(f"{store.url}/{info.key} cannot be read: {why}; repair it, or move it elsewhere")
         error, found = outcome.value
         if error:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.dataset.names import COLUMN
 from loader.dataset.tables.columns import RESERVED_COLUMNS
-from loader.errors import InvalidStore, ObjectNotFound
+from loader.errors import Corrupt, InvalidStore, ObjectNotFound
 from loader.json_text import parse_json
 from loader.storage import ObjectInfo, Store
 
@@ -282,7 +283,9 @@ def _parquet(store: Store, key: str) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    data = store.get(key).data
     try:
-        return pq.read_table(pa.BufferReader(store.get(key).data), use_threads=False, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidStore(f"{store.url}/{key}: {error}") from error
+        with arrow_errors(f"{store.url}/{key}"):
+            return pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
+    except Corrupt as error:
+        raise InvalidStore(str(error)) from error

@@ -44,7 +44,10 @@ class LogMessage(NamedTuple):
 
 @contextmanager
 def damage_named(where: str) -> Iterator[None]:
-    """Turn what libraries say against bytes into Corrupt with their name. Raises: Corrupt; StoreError."""
+    """Turn what libraries say against bytes into Corrupt with their name. Errors of this machine pass.
+
+    Raises: Corrupt; StoreError.
+    """
     try:
         yield
     except PenstockError:
@@ -53,5 +56,9 @@ def damage_named(where: str) -> Iterator[None]:
         raise MissingDependency(
             f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock[mcap]' ({error})"
         ) from error
-    except Exception as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of three libraries, and of definitions that the file itself has
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise Corrupt(f"{where}: {type(error).__name__}: {error}; repair it, or move it elsewhere") from error

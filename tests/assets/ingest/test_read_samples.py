@@ -357,3 +357,45 @@ def test_a_key_that_comes_twice_refuses_its_object(
     refused = current_record(root.store, "demo", "media", batch)
     assert refused is not None
     assert (refused.counts["admitted"], refused.counts["rejected"]) == (1, 1)
+
+
+def test_folders_of_tables_are_columns_and_what_is_not_supported_is_no_damage(
+    tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
+) -> None:
+    """Objects with another width, or another value than their folder says, are rejected; finer times are dropped."""
+    place = tmp_path / "in"
+
+    def land(name: str, ids: pa.DataType = pa.int32(), **columns: object) -> None:  # noqa: B008
+        path = place / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"ids": pa.array([[1]], pa.list_(ids)), "of": [name], **columns}), path)
+
+    land("n=1/lang=d%65/a")
+    land("n=02/lang=__HIVE_DEFAULT_PARTITION__/b")
+    land("n=3/wide", pa.int64())
+    land("n=4/other", n=[5])
+    land("n=5/fine", at=pa.array([1], pa.timestamp("ns")))
+    source = Source(format="parquet")
+    demo = DatasetSpec(name="demo", sources=(source,), gate=SUITE, max_reject_rate=0.5)
+    batch = arrive(place)
+    assert run("ingest", demo, batch, place).success
+    assert run("release", demo, place=place).success
+    rows = root.open("demo@1").samples().select("of", "n", "lang").collect()
+    assert set(rows.iter_rows()) == {
+        ("n=1/lang=d%65/a", "1", "de"),
+        ("n=02/lang=__HIVE_DEFAULT_PARTITION__/b", "02", None),
+    }
+    record = current_record(root.store, "demo", "samples", batch)
+    assert record is not None
+    assert {name: record.counts[name] for name in ("used", "rejected", "dropped")} == {
+        "used": 2,
+        "rejected": 2,
+        "dropped": 1,
+    }
+    land("n=6/later", pa.int64())
+    land("n=7/fits")
+    assert run("ingest", demo, arrive(place), place).success
+    assert run("release", demo, place=place).success
+    rows = root.open("demo@latest").samples().select("of", "n").collect()
+    assert ("n=7/fits", "7") in set(rows.iter_rows())
+    assert "n=6/later" not in set(rows["of"])

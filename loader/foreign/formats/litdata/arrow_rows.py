@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ....dataset.columnar.arrow_errors import arrow_errors
+from ....dataset.columnar.plain_values import OutOfRange, reader_of
 from ....dataset.columnar.record_batches import record_batches
-from ....errors import InvalidSample, InvalidStore, PenstockError
+from ....errors import InvalidSample, InvalidStore, NotSupported
 from ....storage import Span
 from ..indexed import check_apart, column_name, corrupt, field_name
 from ..window import Window
@@ -37,16 +39,12 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
         )
     data = window.read(start, size)
     done = 0
-    try:
+    with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
         source = pa.py_buffer(data)
         for batch in record_batches(source, data)[1]:
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
             done += batch.num_rows
-    except PenstockError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # a name may be no text
-        raise corrupt(window, start, f"the table of its samples is damaged: {error}") from error
     if done != n_samples:
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
 
@@ -144,13 +142,15 @@ def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.
 
 
 def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:
-    """Return values as JSON text. Raises: InvalidSample for bytes inside."""
-    try:
-        return [
-            None if value is None else json.dumps(value, ensure_ascii=False) for value in array.to_pylist()
-        ]
-    except TypeError as error:
-        raise InvalidSample(
-            f"{window.name}: {name!r} holds bytes in lists or mappings, which have no name of their own; write the "
-            "dataset again with each as a key of its sample"
-        ) from error
+    """Return values as JSON text. Raises: NotSupported for what JSON does not hold."""
+    value_of, out = reader_of(array, as_text=True), list[str | None]()
+    for at in range(len(array)):
+        try:
+            value = value_of(at)
+        except OutOfRange as error:
+            raise NotSupported(
+                f"{window.name}: {name!r} holds {error}; write the dataset again with each as a key of its sample"
+            ) from error
+        plain = value.tolist() if isinstance(value, np.ndarray) else value
+        out.append(None if value is None else json.dumps(plain, ensure_ascii=False))
+    return out

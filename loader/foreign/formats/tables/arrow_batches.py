@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ....dataset.columnar.arrow_columns import Made, Row, TableRows, is_media
+from ....dataset.columnar.arrow_columns import Made, Row, TableRows
 from ....dataset.columnar.choices import Options
+from ....dataset.columnar.column_agreement import ColumnAgreement
 from ....dataset.columnar.column_names import duplicate_key, without_field
 from ....dataset.columnar.features import check_labels, features_of
+from ....dataset.columnar.plain_values import is_bytes, is_list, is_media, is_text, plain_type
 from ....dataset.columnar.record_batches import MAGIC, record_batches
 from ....dataset.shards.shard import crc32c
 from ....errors import InvalidSample, InvalidStore
@@ -28,12 +30,13 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Found:
     for info in tables[:1]:
         with opened(store, info) as file:
             labels = features_of(_batches(_Reads(file))[0]).labels
+    agreed = ColumnAgreement()
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
         with opened(store, info) as file:
-            yield from _samples(info, _Reads(file), options, labels)
+            yield from _samples(info, _Reads(file), options, labels, agreed)
 
-    return Found(tables, samples, labels=labels)
+    return Found(tables, samples, labels=labels, columns=agreed)
 
 
 class _Reads:
@@ -82,13 +85,18 @@ def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _samples(
-    info: ObjectInfo, reads: _Reads, options: Options, labels: list[str] | None
+    info: ObjectInfo,
+    reads: _Reads,
+    options: Options,
+    labels: list[str] | None,
+    agreed: ColumnAgreement,
 ) -> Iterator[ForeignSample]:
     """Yield the samples, in order. Raises: InvalidSample with the row; InvalidStore; Corrupt; Changed; StoreError."""
     schema, batches = _batches(reads)
     features = features_of(schema)
     check_labels(info.key, features.labels, labels)
     rows, first, keys = TableRows(schema, features, options, info.key), 0, set[str]()
+    agreed.check(info.key, rows.columns)
     for batch in batches:
         batch.validate(full=True)
         columns = {name: _values(reads, batch.column(name), info) for name in rows.field_columns}
@@ -152,7 +160,9 @@ def _values(reads: _Reads, array: pa.Array, info: ObjectInfo) -> _Values | None:
 def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int64]]] | None:
     """Return the buffer of an array's values, and int64 [rows + 1]: the byte where each begins, or the last ends."""
     kind, width, inner = array.type, 1, array
-    if _is_list(kind):
+    if plain_type(kind) != kind:  # views have no edges
+        return None
+    if is_list(kind):
         if not (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)):
             return None
         width, inner = kind.value_type.bit_width // 8, array.values
@@ -161,7 +171,7 @@ def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int6
         edges *= kind.byte_width
     elif pa.types.is_fixed_size_list(kind):
         edges *= kind.list_size
-    elif _is_list(kind) or _is_bytes_or_text(kind):
+    elif is_list(kind) or is_bytes(kind) or is_text(kind):
         wide = (
             pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or pa.types.is_large_list(kind)
         )
@@ -174,12 +184,3 @@ def _edges(array: pa.Array) -> tuple[pa.Buffer, np.ndarray[Any, np.dtype[np.int6
         return None
     buffer = inner.buffers()[-1]
     return None if buffer is None else (buffer, edges * width)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_bytes_or_text(kind: pa.DataType) -> bool:
-    tests = pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string
-    return any(of_kind(kind) for of_kind in tests)

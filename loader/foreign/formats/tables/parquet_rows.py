@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 
 from ....dataset.columnar.arrow_columns import Row, TableRows
 from ....dataset.columnar.choices import Options
+from ....dataset.columnar.column_agreement import ColumnAgreement
 from ....dataset.columnar.column_names import duplicate_key, without_field
 from ....dataset.columnar.features import check_labels, features_of
 from ....dataset.columnar.parquet_chunks import Chunks
-from ....dataset.columnar.row_groups import check_row_group, rows_at_once
+from ....dataset.columnar.plain_values import inner_dtype, plain_type
+from ....dataset.columnar.row_groups import check_row_group, row_group_reader, rows_at_once
 from ....dataset.shards.shard import crc32c
 from ....dataset.tables.parquet import footer_nbytes
 from ....errors import InvalidSample
@@ -38,19 +40,26 @@ def look(store: Store, infos: list[ObjectInfo], options: Options) -> Found:
 def found_in(store: Store, infos: list[ObjectInfo], options: Options, split_of: SplitOf) -> Found:
     """Return the objects `*.parquet`, as `look`, and their splits. Raises: as `look`."""
     tables, labels = [info for info in infos if info.key.lower().endswith(".parquet")], None
+    declared = False
     for info in tables[:1]:
         with opened(store, info) as file:
             schema = pq.read_metadata(pa.PythonFile(file, "r")).schema.to_arrow_schema()
             labels = features_of(schema).labels
+            declared = any(
+                options.fields.get(one.name) == "npy" and inner_dtype(plain_type(one.type)) for one in schema
+            )
+    options = options._replace(declared_widths=declared)
     chunks: dict[str, Chunks] = {}
+    agreed = ColumnAgreement()
 
     def samples(info: ObjectInfo) -> Iterator[ForeignSample]:
         with opened(store, info) as file:
             walk = _Walk(info, file, options, labels, split_of(info.key))
+            agreed.check(info.key, walk.table.columns)
             yield from walk.samples()
             chunks[info.key] = walk.chunks()
 
-    return Found(tables, samples, chunks, labels)
+    return Found(tables, samples, chunks, labels, columns=agreed, declared_widths=declared)
 
 
 class _Value(NamedTuple):
@@ -72,19 +81,12 @@ class _Walk:
         schema = self._told.schema.to_arrow_schema()
         features = features_of(schema)
         check_labels(info.key, features.labels, labels)
-        self._rows = TableRows(schema, features, options, info.key)
-        self._columns = self._rows.field_columns
+        self.table = TableRows(schema, features, options, info.key)
+        self._columns = self.table.field_columns
         self._starts = [0]
         self._keys: set[str] = set()
         self._source: Mapping[str, str] = {"split": split} if split else {}
-        shared = [one.name for one in schema if pa.types.is_binary(one.type) or pa.types.is_string(one.type)]
-        self._reader = pq.ParquetFile(
-            pa.PythonFile(file, "r"),
-            metadata=self._told,
-            read_dictionary=shared,
-            page_checksum_verification=True,
-            pre_buffer=False,
-        )
+        self._reader = row_group_reader(pa.PythonFile(file, "r"), self._told, schema, info.key)
 
     def samples(self) -> Iterator[ForeignSample]:
         """Yield the samples, in order. Raises: InvalidSample with the row; Corrupt; Changed; StoreError."""
@@ -93,9 +95,9 @@ class _Walk:
             group = check_row_group(self._told, at, self._info)
             nbytes, found = [0] * len(self._columns), list[tuple[Row, dict[str, _Value]]]()
             for batch in self._reader.iter_batches(
-                rows_at_once(group), row_groups=[at], columns=self._rows.wanted, use_threads=False
+                rows_at_once(group), row_groups=[at], columns=self.table.wanted, use_threads=False
             ):
-                for one in self._rows.rows(batch, row):
+                for one in self.table.rows(batch, row):
                     found.append((self._bare(one), self._values(one, nbytes)))
                 row += batch.num_rows
             first = self._end_group(at, nbytes)
@@ -119,7 +121,7 @@ class _Walk:
                 nbytes[at] += len(one.value)
         if not any(name not in self._options.without for name in fields):
             raise without_field(self._info.key, row.key, sample.metadata)
-        if self._rows.has_keys:
+        if self.table.has_keys:
             if row.key in self._keys:
                 raise duplicate_key(row.key, self._info.key)
             self._keys.add(row.key)

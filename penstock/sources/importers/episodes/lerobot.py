@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidStore
 from loader.foreign.formats.object_file import ObjectFile
 from loader.foreign.formats.object_file import opened as opened_object
@@ -212,7 +213,7 @@ class Dataset:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        try:
+        with arrow_errors(what, damaged="cannot be read"):
             with self._lock:
                 if self._held is None or self._held[0] != info.key:
                     with opened_object(self._store, info) as file:
@@ -221,9 +222,9 @@ class Dataset:
                             pq.read_table(pa.PythonFile(file, "r"), use_threads=False, pre_buffer=False),
                         )
                 table = self._held[1]
+            if "episode_index" not in table.column_names:
+                raise Corrupt(f"{what}: {info.key} has no column 'episode_index'")
             return table.filter(pc.equal(table["episode_index"], index))
-        except (pa.ArrowException, KeyError) as error:
-            raise Corrupt(f"{what}: {type(error).__name__}: {error}") from error
 
     def _facts(self, episode: Episode, rows: Rows) -> bytes:
         """Return `episode.json`: what the dataset tells of the episode that is in no other field."""

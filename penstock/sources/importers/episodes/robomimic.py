@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, StoreError
+from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import ObjectInfo, Store
 
@@ -115,7 +115,13 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
                 yield file, where
         except (Changed, StoreError, InvalidSample, Corrupt):
             raise
-        except (OSError, KeyError, RuntimeError, ValueError, TypeError, UnicodeError) as error:
+        except TypeError as error:
+            if "NumPy equivalent" not in str(error):
+                raise
+            raise NotSupported(f"{where} has values that NumPy does not have: {error}") from error
+        except (OSError, KeyError, RuntimeError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             raise Corrupt(
                 f"{where} is no sound HDF5 file: {error}; repair it, or move it elsewhere"
             ) from error

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from loader.dataset.columnar.arrow_errors import arrow_errors
 from loader.errors import Corrupt, InvalidSample, InvalidStore
 from loader.foreign.formats.indexed import check_indexed, check_size, folders_in, lacking_of, split_reader
 from loader.foreign.formats.litdata.chunks import CHUNKS, MAKE_INDEX, samples
@@ -86,10 +87,12 @@ def _samples(store: Store, index: LitDataIndex, level: str, run: Run) -> Iterato
         check_size(store, info, chunk.nbytes)
     with opened(store, info) as file:
         packed = file.read()
-    try:
-        data = _UNPACK[level](packed, chunk.nbytes)
-    except (pa.ArrowException, OSError, struct.error, ValueError) as error:
-        raise Corrupt(f"{name} is damaged: it cannot be decompressed: {error}") from error
+    damaged = "is damaged: it cannot be decompressed"
+    with arrow_errors(name, damaged=damaged):
+        try:
+            data = _UNPACK[level](packed, chunk.nbytes)
+        except (ValueError, struct.error) as error:
+            raise Corrupt(f"{name} {damaged}: {error}") from error
     if data is None:
         raise InvalidSample(
             f"{name} has more than {CHUNK_BYTES:,} bytes decompressed: write the dataset again with smaller chunk_bytes"

@@ -1,0 +1,86 @@
+"""Fields and metadata that columns of several tables become: one column becomes the same in all of them."""
+
+from collections.abc import Collection, Iterable, Mapping
+from threading import Lock
+
+import numpy as np
+
+from ...errors import FieldMismatch, InvalidSample
+from ..names import escape_name
+from .arrow_columns import Column
+from .field_values import FLAT_WORDS
+
+_FIELD, _METADATA = "the field ", "the column "
+
+
+class ColumnAgreement:
+    """Fields and metadata columns that the first table with a column gives it; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock, self._first = Lock(), dict[str, tuple[str, str]]()
+
+    @property
+    def becomes(self) -> dict[str, str]:
+        """Column -> what it becomes, in words."""
+        return {column: what for column, (what, _) in self._first.items()}
+
+    def check(self, object_key: str, columns: Iterable[Column]) -> None:
+        """Raise InvalidSample for a column that becomes something else than in a table before.
+
+        columns: of the table, with the main one of a column first.
+        """
+        mine = dict[str, str]()
+        for one in columns:
+            mine.setdefault(one.column, f"{_FIELD if one.kind == 'field' else _METADATA}{one.name}")
+        with self._lock:
+            for column, what in mine.items():
+                first, of = self._first.setdefault(column, (what, object_key))
+                if what != first:
+                    raise InvalidSample(differs(column, (first, of), (what, object_key)))
+
+    def check_known(self, fields: Collection[str], of: str) -> None:
+        """Raise FieldMismatch for a column whose numbers have another width in a dataset. fields, of: the dataset's."""
+        for column, (what, object_key) in self._first.items():
+            if known := other_width(column, what, fields):
+                raise FieldMismatch(differs(column, (f"{_FIELD}{known}", of), (what, object_key)))
+
+
+def why_other(
+    mine: Mapping[str, str],
+    object_key: str,
+    before: Mapping[str, tuple[str, str]],
+    fields: Collection[str],
+    dataset: str,
+) -> str:
+    """Return why an object's columns do not go with others; "" where they do.
+
+    mine: as `becomes`, of the object. before: column -> what it becomes, and of which object. fields: the dataset's.
+    """
+    for column, what in mine.items():
+        if column in before and before[column][0] != what:
+            return differs(column, before[column], (what, object_key))
+        if known := other_width(column, what, fields):
+            return differs(column, (f"{_FIELD}{known}", dataset), (what, object_key))
+    return ""
+
+
+def other_width(column: str, what: str, fields: Collection[str]) -> str:
+    """Return the field of a dataset that has a column's numbers with another width; "" for none."""
+    name = escape_name(what.removeprefix(_FIELD))
+    if not what.startswith(_FIELD) or name in fields or name.rpartition(".")[2] not in FLAT_WORDS:
+        return ""
+    stem = escape_name(column)
+    return next((known for word in FLAT_WORDS if (known := f"{stem}.{word}") in fields), "")
+
+
+def differs(column: str, first: tuple[str, str], second: tuple[str, str]) -> str:
+    """Return the message for a column that becomes two things. first, second: what, and of which object."""
+    words = [what.rpartition(".")[2] for what, _ in (first, second)]
+    wider = ""
+    if all(word in FLAT_WORDS for word in words):
+        wider = np.promote_types(*words).str.lstrip("<|")
+    choice = wider if wider and wider[0] in {word[0] for word in words} else "json"
+    return (
+        f"column {column!r} becomes {first[0]} in {first[1]}, and {second[0]} in {second[1]}: name one form for all "
+        f"(--field {column}={choice}), or leave the column out (--without {column})"
+    )

@@ -1,0 +1,270 @@
+"""Values of Arrow arrays as plain Python values, by their declared type: one converter for every depth.
+
+`as_py` gives times finer than microseconds as pandas has them where pandas is installed, cuts off what a
+`datetime.time` cannot hold, and needs the time zones of this machine. So times are made of their numbers here.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Read = Callable[[Any], Any]
+"""Scalar that is not null -> its value."""
+_EPOCH, _DAY_S = datetime(1970, 1, 1, tzinfo=UTC), 86_400
+_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class OutOfRange(ValueError):
+    """A healthy value that what its column becomes cannot hold."""
+
+    def __init__(self, what: str, *, fits_text: bool = False) -> None:
+        """fits_text: a field of text holds it."""
+        super().__init__(what)
+        self.fits_text = fits_text
+
+
+def reader_of(array: pa.Array, *, as_text: bool) -> Callable[[int], Any]:
+    """Return a reader of single values, None for null: lists of numbers are arrays, a dictionary's values made once.
+
+    as_text: times, and all that JSON cannot hold inside of lists and structs, are text. Else times are `datetime`.
+
+    The reader raises OutOfRange; ArrowException; UnicodeDecodeError.
+    """
+    array = plain_array(array)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _shared(array, as_text)
+    if is_numbers(kind):
+        return lambda at: _numbers(array[at])
+    if is_media(kind):
+        return lambda at: array[at].as_py()
+    read = _read_of(kind, as_text)
+    if read is None:
+        return lambda at: array[at].as_py()
+
+    def value(at: int) -> Any:
+        scalar = array[at]
+        return read(scalar) if scalar.is_valid else None
+
+    return value
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """Return an array without its extension type; views of bytes and texts as such."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    kind = plain_type(array.type)
+    return array if kind == array.type else array.cast(kind)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of an array as `plain_array` gives it."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(kind) else kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether it is a type of lists, of a fixed size or not."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_numbers(kind: pa.DataType) -> bool:
+    """Return whether it is a type of flat lists of numbers."""
+    return is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether it is a type of bytes."""
+    tests = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_binary_view,
+    )
+    return any(of_kind(kind) for of_kind in tests)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether it is a type of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_media(kind: pa.DataType) -> bool:
+    """Return whether it is Hugging Face's form of media: a struct of bytes and their path."""
+    if not pa.types.is_struct(kind) or kind.num_fields != 2:
+        return False
+    types = {kind.field(at).name: kind.field(at).type for at in range(2)}
+    return types.keys() == {"bytes", "path"} and is_bytes(types["bytes"]) and is_text(types["path"])
+
+
+def inner_dtype(kind: pa.DataType) -> np.dtype[Any] | None:
+    """Return the dtype of the numbers in lists of lists, at any depth; None for other types, and for flat lists."""
+    if not is_list(kind) or is_numbers(kind):
+        return None
+    while is_list(kind):
+        kind = plain_type(kind.value_type)
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return np.dtype(kind.to_pandas_dtype()) if numbers else None
+
+
+def _shared(array: pa.Array, as_text: bool) -> Callable[[int], Any]:
+    inner, indices, made = reader_of(array.dictionary, as_text=as_text), array.indices, dict[int, Any]()
+
+    def value(at: int) -> Any:
+        if not indices[at].is_valid:
+            return None
+        number = indices[at].as_py()
+        if number not in made:
+            if (
+                not 0 <= number < len(array.dictionary)
+            ):  # of a damaged page: a negative one would find a value
+                raise pa.ArrowIndexError(f"value {number} of a dictionary of {len(array.dictionary)}")
+            made[number] = inner(number)
+        return made[number]
+
+    return value
+
+
+def _numbers(value: Any) -> Any:
+    """Return a list of numbers as an array; one with nulls as a list."""
+    if not value.is_valid:
+        return None
+    values = value.values
+    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False)
+
+
+def _read_of(kind: pa.DataType, as_text: bool) -> Read | None:
+    """Return the reader of a type's scalars; None where `as_py` gives the value."""
+    if pa.types.is_nested(kind):
+        return _nested(kind) if as_text else None
+    if pa.types.is_timestamp(kind):
+        per_s = _PER_S[kind.unit]
+        return (
+            (lambda one: _moment_text(one.value, per_s)) if as_text else lambda one: _moment(one.value, per_s)
+        )
+    return _text_of(kind)
+
+
+def _text_of(kind: pa.DataType) -> Read | None:
+    """Return the reader of the types that are text wherever they stand."""
+    if pa.types.is_time(kind):
+        return lambda one: _clock(one.value, _PER_S[kind.unit])
+    if pa.types.is_duration(kind):
+        return lambda one: _duration(one.value, _PER_S[kind.unit])
+    if pa.types.is_date(kind):
+        return lambda one: _date(one.value if pa.types.is_date32(kind) else one.value // (1000 * _DAY_S))
+    if pa.types.is_decimal(kind) or pa.types.is_interval(kind):
+        return lambda one: str(one.as_py())
+    return None
+
+
+def _nested(kind: pa.DataType) -> Read | None:
+    """Return the reader of lists, structs and maps as JSON holds them; None where `as_py` gives that."""
+    if pa.types.is_map(kind):
+        names, values = _inner(kind.key_type), _inner(kind.item_type)
+        if names is None and values is None:
+            return None
+        return lambda one: [[_value(pair[0], names), _value(pair[1], values)] for pair in one.values or ()]
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        if len({field.name for field in fields}) < len(fields):
+            return _refuse("two members of one name, which JSON does not hold")
+        reads = [_inner(field.type) for field in fields]
+        if not any(reads):
+            return None
+        return lambda one: {
+            field.name: _value(one[at], read)
+            for at, (field, read) in enumerate(zip(fields, reads, strict=True))
+        }
+    if pa.types.is_union(kind):
+        return None
+    read = _inner(kind.value_type)
+    return None if read is None else lambda one: [_value(each, read) for each in one.values]
+
+
+def _inner(kind: pa.DataType) -> Read | None:
+    """Return the reader of values inside of others."""
+    if isinstance(kind, pa.BaseExtensionType):
+        read = _inner(kind.storage_type)
+        return lambda one: _value(one.value, read)
+    if pa.types.is_dictionary(kind):
+        read = _inner(kind.value_type)
+        return None if read is None else lambda one: _value(one.value, read)
+    if is_bytes(kind):
+        return _refuse("bytes inside of a list or struct, which JSON does not hold")
+    return _read_of(kind, as_text=True)
+
+
+def _value(scalar: Any, read: Read | None) -> Any:
+    if not scalar.is_valid:
+        return None
+    return scalar.as_py() if read is None else read(scalar)
+
+
+def _refuse(why: str) -> Read:
+    def read(scalar: Any) -> Any:
+        raise OutOfRange(why)
+
+    return read
+
+
+def _second(seconds: int, given: str) -> datetime:
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        raise OutOfRange(f"a time {given} after 1970, outside of the years 1 to 9999") from None
+
+
+def _moment(value: int, per_s: int) -> datetime:
+    seconds, rest = divmod(value, per_s)
+    nanos = rest * (10**9 // per_s)
+    if nanos % 1000:
+        raise OutOfRange(
+            f"the time {_moment_text(value, per_s)}, finer than the microseconds that metadata hold",
+            fits_text=True,
+        )
+    return _second(seconds, f"{seconds:,} s").replace(microsecond=nanos // 1000)
+
+
+def _moment_text(value: int, per_s: int) -> str:
+    seconds, rest = divmod(value, per_s)
+    plain = _second(seconds, f"{seconds:,} s").replace(tzinfo=None).isoformat()
+    return f"{plain}{_fraction(rest, per_s)}+00:00"
+
+
+def _clock(value: int, per_s: int) -> str:
+    seconds, rest = divmod(value, per_s)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    if not 0 <= hour < 24:
+        raise OutOfRange(f"a time of day of {seconds:,} s, and a day has {_DAY_S:,}")
+    return f"{time(hour, minute, second).isoformat()}{_fraction(rest, per_s)}"
+
+
+def _duration(value: int, per_s: int) -> str:
+    seconds, rest = divmod(value, per_s)
+    try:
+        return f"{timedelta(seconds=seconds)}{_fraction(rest, per_s)}"
+    except OverflowError:
+        raise OutOfRange(f"a duration of {seconds:,} s, longer than 999,999,999 days") from None
+
+
+def _date(days: int) -> str:
+    try:
+        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+    except OverflowError:
+        raise OutOfRange(f"a date {days:,} days after 1970, outside of the years 1 to 9999") from None
+
+
+def _fraction(rest: int, per_s: int) -> str:
+    """Return what stands behind the seconds: nothing, six digits, or nine."""
+    nanos = rest * (10**9 // per_s)
+    if not nanos:
+        return ""
+    return f".{nanos:09d}" if nanos % 1000 else f".{nanos // 1000:06d}"

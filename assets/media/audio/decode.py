@@ -17,7 +17,7 @@ from loader.errors import DecodeFailed
 from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
 from loader.modalities.audio.padding import announced, ends_of
 from loader.modalities.audio.resample import Resampler, StrangeRate
-from loader.modalities.audio.riff import check_wav
+from loader.modalities.audio.stated_lengths import check_lengths
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.mp4 import check_complete
 
@@ -159,7 +159,7 @@ def check_length(container: "InputContainer", stream: "AudioStream", heard: Hear
                 f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
             )
         try:
-            check_wav(data)
+            check_lengths(data)
             if name.startswith("mov"):
                 check_complete(stream, len(data))
         except DecodeFailed as error:

@@ -21,7 +21,7 @@ from loader.modalities.audio.stated_lengths import check_lengths
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.mp4 import check_complete
 
-from ..container import packets_of
+from ..container import ffmpeg_refusal, packets_of
 from ..unit import dropped, rejected
 from .meter import MonoSum
 
@@ -119,14 +119,20 @@ def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> It
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
-    """Yield the decoded frames of a stream. Raises: UndecodableSound."""
+    """Yield the decoded frames of a stream. Raises: UndecodableSound; Unusable without a decoder."""
     import av
 
     prepare(stream)
+    n_frames = 0
     try:
         for packet in packets_of(container, stream):
-            yield from cast("list[AudioFrame]", packet.decode())
+            for frame in cast("list[AudioFrame]", packet.decode()):
+                n_frames += 1
+                yield frame
     except av.error.FFmpegError as error:
+        refusal = ffmpeg_refusal(error, container.name, "decode", "undecodable", error.strerror, n_frames)
+        if refusal.outcome == "not_supported":
+            raise refusal from error
         raise UndecodableSound(error.strerror) from error
 
 

@@ -128,7 +128,11 @@ class DatasetSpec:
     split_by: str = "raw_sha256"
     """"raw_sha256" or "subject". All samples with one value are in one split, for ever."""
     max_reject_rate: float = 0.0
-    """Share of a batch's objects that may be damaged before the batch is stopped, 0 to 1."""
+    """Share of a batch's objects that may be damaged before the batch is stopped, 0 to 1; copies count."""
+    max_not_media_rate: float = 0.0
+    """Share of a batch's objects that may be no media, such as an error page named .jpg, 0 to 1."""
+    max_unsupported_rate: float = 1.0
+    """Share of a batch's objects that may be of formats that are not supported, 0 to 1. Each is named."""
     max_untrue_rate: float = 0.01
     """Share of a batch's objects whose cut may differ from their source before the batch is stopped, 0 to 1. Each
     such object is left out, by name."""
@@ -174,7 +178,10 @@ class DatasetSpec:
             raise ValueError(f"splits={dict(self.splits)}; accepted: shares above 0 that sum to 1")
         if self.split_by not in ("raw_sha256", "subject"):
             raise ValueError(f"split_by={self.split_by!r}; accepted: 'raw_sha256', 'subject'")
-        for name in ("max_reject_rate", "max_untrue_rate", "max_quarantine_rate"):
+        for name in (
+            *("max_reject_rate", "max_not_media_rate", "max_unsupported_rate"),
+            *("max_untrue_rate", "max_quarantine_rate"),
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}; accepted: 0 to 1")
         if self.streaming and not self.batch.max_wait_s <= MAX_STREAMING_WAIT_S:

@@ -37,7 +37,7 @@ REFUSALS = pa.schema(
     [
         ("key", pa.string()),
         ("sha256", pa.string()),
-        ("outcome", pa.string()),  # rejected: damaged; dropped: sound, but not taken
+        ("outcome", pa.string()),  # rejected: damaged; not_supported; not_media; dropped: sound, not taken
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),
@@ -61,7 +61,7 @@ OBJECTS = pa.schema(
     [
         ("key", pa.string()),
         ("sha256", pa.string()),
-        ("outcome", pa.string()),  # used, rejected or dropped: every landed object has one
+        ("outcome", pa.string()),  # used, or as in refusals: every landed object has one
         ("stage", pa.string()),
         ("code", pa.string()),
         ("reason", pa.string()),

@@ -113,7 +113,7 @@ def facts_of(
         outcomes=Outcomes(
             landed=record.counts.get("landed", 0),
             used=record.counts.get("used", 0),
-            rejected=record.counts.get("rejected", 0),
+            rejected=record.counts.get("rejected", 0) + record.counts.get("not_media", 0),
         ),
         texts=texts_of(raws, durations),
         features=_identities(made),

@@ -28,7 +28,7 @@ class Outcomes:
     used: int = 0
     """Objects that gave samples."""
     rejected: int = 0
-    """Objects that were rejected."""
+    """Objects that are damaged, or no media."""
 
 
 def outcome_findings(

@@ -10,6 +10,7 @@ from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
 from loader.modalities.audio.downmix import UnknownLayout, mix_for
 from loader.modalities.audio.resample import StrangeRate, resampled
+from loader.modalities.error_origin import is_of_the_machine
 
 from ..media.unit import rejected
 
@@ -144,6 +145,8 @@ def sound(sample: Mapping[str, bytes], field: str) -> Sound:
                 layout = av.AudioLayout(f"{samples.shape[0]} channels")
             name, places = layout.name, tuple(channel.name for channel in layout.channels)
     except (av.error.FFmpegError, ValueError, LookupError) as error:
+        if is_of_the_machine(error):
+            raise
         raise rejected(STAGE, "undecodable", error) from error
     if not samples.size:
         raise rejected(STAGE, "no_samples", "the audio stream holds no samples")

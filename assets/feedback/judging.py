@@ -87,7 +87,7 @@ def read_again(reading: Reading) -> Finding:
     except Corrupt as error:
         return found("corrupt", "checksum", error)
     except Unusable as error:
-        if error.outcome != "dropped":  # a dropped one is sound, and only not wanted
+        if error.outcome == "rejected":  # others are sound: not wanted, or without a decoder here
             return found("corrupt", "decode", f"{error.code}: {error.reason}")
     return found("sound")
 

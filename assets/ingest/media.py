@@ -23,6 +23,7 @@ from resources.storage import LandingResource, RootResource
 
 from ..arrivals.open_source import place_of_batch
 from ..media.objects import refusal_row
+from ..media.other_formats import check_is_media
 from ..media.unit import Unusable, dropped, rejected
 from ..pages.report import check_metadata, dagster_name, media_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
@@ -31,9 +32,10 @@ from ..stages import MEDIA, RAW_OBJECTS, require_published
 from ..tables import read_table, write_table
 from .audit_work import AUDIT, Audited, AuditTask, SampleFormat
 from .clip_staging import StagingOf, clear_staging, segments_of, staging_of
+from .refusals import rates, refusal_counts, refusal_of_copy, stop_reason
 from .time_limits import Limit, Tell, limits_told, log
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 CHECK = "readable"
 _SUPERSEDED = ("Changed", "ObjectNotFound")
 """Somebody repaired the object (it lands again, in a later batch) or took it away: the way out for a batch that was
@@ -58,15 +60,15 @@ def media_stage(
 ) -> tuple[StageRecord, list[Row], list[Row]]:
     """Audit a batch and publish the verdict; return the record, and the rows of admitted and of refused objects.
 
-    The verdict is `failed` when more objects are damaged than the dataset allows. A batch that looks as it did is not
-    audited again. tell: of time limits.
+    The verdict is `failed` when more objects are damaged, or no media, than the dataset allows. A batch that looks as
+    it did is not audited again. tell: of time limits.
 
     Raises: StageNotPublished without landed objects; StoreError when scratch space is full.
     """
     store = root.store
     upstream = require_published(store, spec.name, RAW_OBJECTS, partition)
     takes = [spec.policy.video.hdr, spec.policy.video.deep, *spec.taken_as[:1], *spec.taken_as[2:]]
-    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, str(spec.max_reject_rate), takes)
+    wanted = fingerprint(CODE_VERSION, upstream.fingerprint, upstream.r, rates(spec), takes)
     newest = current_record(store, spec.name, MEDIA, partition)
     if newest is not None and newest.fingerprint == wanted:
         return newest, read_table(store, newest.files[MEDIA]), read_table(store, newest.files["refusals"])
@@ -74,7 +76,7 @@ def media_stage(
     staging = staging_of(store, spec.name, partition, spec.policy)
     of = AuditOf(root=store, partition=partition, fingerprint=wanted, staging=staging)
     admitted, refusals = audit_objects(landing, compute, landed, spec, of, progress, tell)
-    reason = reject_reason(refusals, len(landed), spec.max_reject_rate)
+    reason = stop_reason(refusals, len(landed), spec)
     if reason:
         clear_staging(store, spec.name, partition)
     record = StageRecord(
@@ -121,22 +123,26 @@ def audit_objects(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
-    """Return (media rows, refusal rows), in landing order. Of two objects with the same bytes the first is taken.
+    """Return (media rows, refusal rows), in landing order. Of objects with the same bytes the first is looked at.
+
+    The others have its verdict: if it is refused, so are they, and else they are its duplicates.
 
     tell: of objects whose limit is above the dataset's.
 
     Raises: StoreError when a machine has no room, or a store does not answer.
     """
-    refusals: list[Row] = []
-    readable: list[Row] = []
+    refusals: dict[str, Row] = {}
+    readable, copies = list[Row](), list[Row]()
     first_with: dict[str, str] = {}
     for row in landed:
+        if not row["error_code"] and first_with.setdefault(row["sha256"], row["key"]) != row["key"]:
+            copies.append(row)
+            continue
         try:
-            _check_readable(row, first_with)
+            _check_readable(row, spec)
         except Unusable as unusable:
-            refusals.append(refusal_row(row["key"], row["sha256"], unusable))
+            refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
         else:
-            first_with[row["sha256"]] = row["key"]
             readable.append(row)
     if spec.format:
         from ..joined_objects import JoinedObjects  # which media do without
@@ -153,10 +159,11 @@ def audit_objects(
         for number, outcome in enumerate(block.outcomes, block.first):
             found = _audited(readable[number], limits[number], outcome)
             if found.refusal is not None:
-                refusals.append(found.refusal)
+                refusals[found.refusal["key"]] = found.refusal
             elif found.row is not None:
                 admitted.append(found.row)
-    return admitted, refusals
+    refusals |= {row["key"]: refusal_of_copy(row, first_with[row["sha256"]], refusals) for row in copies}
+    return admitted, [refusals[row["key"]] for row in landed if row["key"] in refusals]
 
 
 def _job(landing: Store, spec: DatasetSpec, of: AuditOf) -> Job[AuditTask, Audited]:
@@ -194,14 +201,14 @@ def _task(
     )
 
 
-def _check_readable(row: Mapping[str, Any], first_with: Mapping[str, str]) -> None:
-    """Check a landed object. Raises: Unusable where it could not be read at landing, or its bytes came before."""
+def _check_readable(row: Mapping[str, Any], spec: DatasetSpec) -> None:
+    """Check a landed object. Raises: Unusable where it could not be read at landing, or is no media."""
     if row["error_code"] in _SUPERSEDED:
         raise dropped("land", row["error_code"], row["error_reason"])
     if row["error_code"]:
         raise rejected("land", row["error_code"], row["error_reason"])
-    if row["sha256"] in first_with:
-        raise dropped("dedup", "duplicate", f"the same bytes as {first_with[row['sha256']]!r}")
+    if not spec.format:
+        check_is_media(row["key"], row["mime"])
 
 
 def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
@@ -213,27 +220,9 @@ def _audited(row: Row, limit: Limit, outcome: Outcome[Audited]) -> Audited:
     return Audited(refusal=refusal_row(row["key"], row["sha256"], rejected("probe", code, reason)))
 
 
-def refusal_counts(refusals: Sequence[Row]) -> dict[str, int]:
-    """Count objects that were rejected (damaged) and dropped (sound, not taken)."""
-    return {
-        outcome: sum(1 for row in refusals if row["outcome"] == outcome)
-        for outcome in ("rejected", "dropped")
-    }
-
-
-def reject_reason(refusals: Sequence[Row], n_landed: int, max_reject_rate: float) -> str:
-    """Return why a batch with these refusals is stopped, or "" when it is not."""
-    damaged = [row for row in refusals if row["outcome"] == "rejected"]
-    if len(damaged) <= max_reject_rate * n_landed:
-        return ""
-    named = "; ".join(f"{row['key']!r} ({row['code']}: {row['reason']})" for row in damaged[:3])
-    more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
-    return f"{len(damaged)} of {n_landed} objects are unreadable, allowed are {max_reject_rate:.1%}: {named}{more}"
-
-
 _CHECK_SAYS = (
-    "Every object was decoded to its end in a process of its own; no more are damaged than the dataset allows. A "
-    "batch that fails is not cut, now or later, until it is landed again."
+    "Every object was decoded to its end in a process of its own; no more are damaged, or no media, than the dataset "
+    "allows. A batch that fails is not cut, now or later, until it is landed again."
 )
 MediaEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 

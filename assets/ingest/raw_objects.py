@@ -31,7 +31,7 @@ from ..stages import RAW_OBJECTS
 from ..tables import write_table
 from .hash_work import HASH, Hashed, HashTask, hashed
 
-CODE_VERSION = "3"
+CODE_VERSION = "4"
 
 _AT_ONCE = 8  # objects read at the same time; each holds one chunk
 _ORIGINS_BYTES = 128 * 2**20

@@ -32,7 +32,7 @@ from ..tables import read_table, write_table
 from . import recuts
 from .clip_staging import clear_staging, staging_of
 from .cut import CutInto, cut_objects, labels_of, new_objects, policy_fingerprint, untrue_reason
-from .media import refusal_counts
+from .refusals import DUPLICATE, refusal_counts, refusals_of_copies
 from .time_limits import Tell, log
 
 if TYPE_CHECKING:
@@ -78,12 +78,14 @@ def units_stage(
     audits = read_table(store, media.files[MEDIA])
     earlier = newest.r if newest else 0
     txn = open_transaction(root, spec.name, UNITS, partition, wanted, str(earlier), gated=True)
+    copies = [row for row in read_table(store, media.files["refusals"]) if row["code"] == DUPLICATE]
     reason, short, n_known, more = "", 0, 0, dict[str, Any]()
     if spec.format:
         told = _provenance(spec, partition, run_id)
         with root.heartbeat(txn):
             taken = _of_format(root, landing, compute, spec, txn, audits, raws, told)
-        parts, rows, refusals, labels = list(taken.parts), taken.rows, taken.refusals, list(taken.labels)
+        parts, rows, labels = list(taken.parts), taken.rows, list(taken.labels)
+        refusals = [*taken.refusals, *refusals_of_copies(copies, taken.refusals)]
         jobs, n_known = taken.jobs, taken.n_known
         more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
         more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
@@ -105,7 +107,11 @@ def units_stage(
             )
             cut = cut_objects(landing, compute, spec, wanted_rows, raws, into, progress, tell)
         jobs, refusals = [cut.job], [*refusals, *cut.refusals]
-        reason, short = untrue_reason(refusals, len(audits), spec.max_untrue_rate), cut.short_shots
+        refusals += refusals_of_copies(copies, refusals)
+        reason, short = (
+            untrue_reason(refusals, len(audits) + len(copies), spec.max_untrue_rate),
+            cut.short_shots,
+        )
         parts, rows = ([], []) if reason else (cut.parts, cut.rows)
     if not parts:
         root.abort(txn, f"{CHECK}: {reason}"[:500] if reason else "the batch holds nothing new")

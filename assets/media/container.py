@@ -1,24 +1,29 @@
 """Opening a media container, its streams, and the check that its tail is there."""
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .unit import Kind, rejected
+from loader.modalities.error_origin import is_of_the_machine, is_ours
+
+from .scratch import check_scratch
+from .unit import Kind, Unusable, not_supported, rejected
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
+    from av.error import FFmpegError
     from av.packet import Packet
     from av.video.stream import VideoStream
 
 DEMUXERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "flv", "live_flv", "mpeg", "mpegts", "ogg"),
-    *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb"),
+    *("wav", "w64", "flac", "mp3", "aac", "amr", "amrnb", "amrwb", "aiff", "caf", "asf", "ac3", "eac3"),
+    *("mxf", "dv"),
     *("jpeg_pipe", "mjpeg", "png_pipe", "apng", "bmp_pipe", "tiff_pipe", "webp_pipe", "gif", "gif_pipe"),
     "image2",  # asked by a file's name alone, which is ours
 )
@@ -31,16 +36,17 @@ ALONE = {"format_whitelist": ",".join(DEMUXERS), "protocol_whitelist": "file"}
 _COUNTED = ("mov", "mp4")
 """Formats whose header states how many packets each stream has; in others that number is a guess."""
 
-_TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac")
-"""Formats whose header states the duration; mp3 and ogg estimate it from the size."""
+_TIMED = ("mov", "mp4", "matroska", "webm", "wav", "flac", "w64", "aiff", "caf", "flv")
+"""Formats whose header states the duration; mp3 and ogg estimate it from the size, and asf and mxf state sizes."""
 
 _UNPLACED = re.compile(r"\d+ channels")
 
-_RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
-"""Sizes that recorders write when they cannot go back to correct them."""
-
 TAIL_S = 1.0
-"""A tail missing by less is a rounding of the header."""
+"""Most seconds by which a header may round a length, however long."""
+
+_LEAST_TAIL_S, _TAIL_SHARE = 0.1, 0.02
+"""A header may round by so many seconds, by this share of the length, or by one and a half times the longest step
+from one frame to the next."""
 
 MAX_GAP_S = 86_400
 """Most seconds from one frame to the next, shown or hidden; a larger gap means a damaged clock in the header."""
@@ -83,33 +89,60 @@ def opened(path: str) -> Iterator["InputContainer"]:
         with av.open(path, options=dict(ALONE)) as container:
             yield container
     except av.error.FFmpegError as error:
-        raise rejected("probe", "unreadable", error.strerror) from error  # its text has our scratch path
+        said = error.strerror  # its text has our scratch path
+        raise ffmpeg_refusal(error, path, "probe", "unreadable", said) from error
     except (OverflowError, UnicodeDecodeError) as error:  # header fields out of any range
         raise rejected("probe", "bad_header", error) from error
 
 
-def check_riff(path: str) -> None:
-    """Check that a wav or avi is as long as it says in front, where FFmpeg takes any length. Raises: Unusable."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(8)
-    announced = int.from_bytes(head[4:8], "little")
-    if head[:4] != b"RIFF" or announced in _RIFF_UNKNOWN:
-        return
-    if announced + 8 > size + 1:  # 1: the padding byte of an odd last chunk, which some writers leave out
-        raise rejected(
-            "probe", "truncated", f"the header announces {announced + 8} bytes, the file has {size}"
-        )
+def ffmpeg_refusal(
+    error: "FFmpegError", path: str, stage: str, code: str, said: object, at_frame: int | None = None
+) -> Unusable:
+    """Return the refusal of an object by what FFmpeg says of it: damaged, or of a codec that it does not have.
+
+    at_frame: frames or samples that it had decoded before; a stream that it began it supports.
+
+    Raises: StoreError, or the error, for a fault of this machine.
+    """
+    from av import error as errors
+
+    check_machine(error, path)
+    missing = (errors.PatchWelcomeError, errors.NotImplementedError, errors.DecoderNotFoundError)
+    if isinstance(error, missing) and not at_frame:
+        return not_supported(stage, "not_implemented", f"FFmpeg has no decoder for it: {said}")
+    return rejected(stage, code, said, at_frame)
+
+
+def check_machine(error: Exception, path: str) -> None:
+    """Raise an error that says nothing of the bytes, and pass over the others.
+
+    Raises: StoreError for scratch space; the error for want of memory, and for a bug.
+    """
+    check_scratch(error, Path(path).parent)
+    if (isinstance(error, MemoryError) and is_of_the_machine(error)) or is_ours(error):
+        raise error
 
 
 def kind_inside(path: str) -> Kind:
     """Return 'video' when there is a moving picture (cover art is none), else 'audio'. Raises: Unusable."""
     with opened(path) as container:
-        if moving_picture(container) is not None:
+        if (picture := moving_picture(container)) is not None:
+            _check_picture(container, picture)
             return "video"
         if container.streams.audio:
             return "audio"
     raise rejected("probe", "no_streams", "the container has neither a video nor an audio stream")
+
+
+def _check_picture(container: "InputContainer", picture: "VideoStream") -> None:
+    """Refuse Windows Media, whose decoders pass over damage without a word. Raises: Unusable."""
+    if container.format.name == "asf":
+        raise not_supported(
+            "probe",
+            "not_supported",
+            f"Windows Media video ({picture.codec_context.name}) is not supported; store it as MP4: "
+            "ffmpeg -i FILE -c:v libx264 -crf 18 out.mp4",
+        )
 
 
 def moving_picture(container: "InputContainer") -> "VideoStream | None":
@@ -120,7 +153,9 @@ def moving_picture(container: "InputContainer") -> "VideoStream | None":
     found = next((stream for stream in container.streams.video if not stream.disposition & covers), None)
     # The stubs promise a codec context; a stream of an unknown codec has none.
     if found is not None and cast("Any", found.codec_context) is None:
-        raise rejected("probe", "unknown_codec", "there is no decoder for the picture")
+        raise not_supported(
+            "probe", "unknown_codec", "there is no decoder for the picture here; store it as H.264"
+        )
     return found
 
 
@@ -134,8 +169,12 @@ def first_sound(container: "InputContainer") -> "AudioStream | None":
 def first_audio(container: "InputContainer") -> "AudioStream":
     """Return the first audio stream of a file that is sound alone. Raises: Unusable."""
     stream = first_sound(container)
+    if stream is None and container.streams.audio:
+        raise not_supported(
+            "probe", "unknown_codec", "there is no decoder for the sound here; store it as FLAC"
+        )
     if stream is None:
-        raise rejected("probe", "no_streams", "the container has no audio stream with a known codec")
+        raise rejected("probe", "no_streams", "the container has no audio stream")
     return stream
 
 
@@ -186,7 +225,9 @@ def index_packets(container: "InputContainer", stream: "VideoStream") -> PacketI
             "probe", "timestamps", f"frames that are not shown lie {hidden_s:.0f} s from those that are"
         )
     last_s = max((float(latest * tick_s) for latest, tick_s in ends.values()), default=0.0)
-    missing_s = _check_tail(container, stream, seen.n, max(0.0, last_s))
+    _check_count(container, stream, seen.n)
+    step_s = float(seen.longest_step * (stream.time_base or 0))
+    missing_s = check_duration(container, max(0.0, last_s), step_s)
     return PacketIndex(
         n_packets=seen.n,
         start_pts=seen.first,
@@ -205,6 +246,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.n = self.n_discard = self.n_keyframes = self.end = self.max_gop = self._since_key = 0
+        self.longest_step = 0
         self.first: int | None = None
         self.earliest = self.latest = 0
         self.has_b_frames = False
@@ -220,25 +262,27 @@ class _Seen:
         self._since_key = 1 if is_keyframe else self._since_key + 1
         self.max_gop = max(self.max_gop, self._since_key)
         self.has_b_frames = self.has_b_frames or (self._newest is not None and pts < self._newest)
+        if self._newest is not None:
+            self.longest_step = max(self.longest_step, pts - self._newest)
         self._newest = pts if self._newest is None else max(pts, self._newest)
         if not is_discard:
             self.end = end if self.first is None else max(self.end, end)
             self.first = pts if self.first is None else min(self.first, pts)
 
 
-def _check_tail(container: "InputContainer", stream: "VideoStream", n_packets: int, last_s: float) -> float:
+def _check_count(container: "InputContainer", stream: "VideoStream", n_packets: int) -> None:
     names = container.format.name.split(",")
     if stream.frames > n_packets and any(name in _COUNTED for name in names):
         raise rejected(
             "probe", "truncated", f"the header announces {stream.frames} frames, the file holds {n_packets}"
         )
-    return check_duration(container, last_s)
 
 
-def check_duration(container: "InputContainer", found_s: float) -> float:
+def check_duration(container: "InputContainer", found_s: float, step_s: float = 0.0) -> float:
     """Return how many s before the end that its header announces a file ends; 0 where it announces none.
 
-    found_s: end of the file. Raises: Unusable above `TAIL_S`.
+    found_s: end of the file. step_s: longest time from one frame to the next. Raises: Unusable for more than a
+    rounding, which follows the length.
     """
     names = container.format.name.split(",")
     if container.duration is None or not any(name in _TIMED for name in names):
@@ -246,7 +290,8 @@ def check_duration(container: "InputContainer", found_s: float) -> float:
     # Matroska's duration reaches from 0 to the end of the last frame, that of others from the first frame on.
     start = 0 if "matroska" in names else container.start_time or 0
     announced_s = (start + container.duration) / 1_000_000
-    if announced_s - found_s > TAIL_S:
+    rounding_s = min(TAIL_S, max(_LEAST_TAIL_S, _TAIL_SHARE * announced_s, 1.5 * step_s))
+    if announced_s - found_s > rounding_s:
         raise rejected(
             "probe",
             "truncated",

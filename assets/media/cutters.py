@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from .container import check_riff, kind_inside
+from .container import kind_inside
 from .known_facts import NOTHING, Known
+from .other_formats import check_supported
 from .policy import CutPolicy
-from .sniff import EMPTY, UNKNOWN
+from .sniff import EMPTY, SUBTITLES, UNKNOWN
+from .stated_sizes import check_sizes
 from .unit import Kind, Unit, dropped, rejected
 
 
@@ -70,6 +72,11 @@ def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind
         raise rejected("probe", "empty", "the file has no bytes")
     if mime == UNKNOWN:
         raise rejected("probe", "unknown_type", "its first bytes are those of no known format")
+    check_supported(mime)
+    if mime in SUBTITLES:
+        raise dropped(
+            "probe", "subtitles", "subtitles are no text of their own; store a text without times as .txt"
+        )
     kind: Kind | None = None
     if mime in IMAGE_TYPES:
         kind = "image"
@@ -78,7 +85,7 @@ def kind_of(path: str, mime: str, kinds: Collection[Kind] = MEDIA_KINDS) -> Kind
 
             read_heif()
     elif mime.startswith(("video/", "audio/")):
-        check_riff(path)
+        check_sizes(path)
         kind = kind_inside(path)
     elif mime in TEXT_TYPES:
         kind = "text"

@@ -192,7 +192,7 @@ def _on_local_copy(request: AuditRequest | CutRequest, work: Callable[[str], Res
             raise
         except OSError as error:
             check_scratch(error, scratch)
-            raise rejected("probe", "unreadable", error.strerror or error) from error
+            raise  # decoders' own are refusals by now
     finally:
         with contextlib.suppress(OSError):  # it may never have come to be
             raw.unlink()

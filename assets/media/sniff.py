@@ -1,10 +1,14 @@
 """The type of a file by its first bytes, never by its name."""
 
+import re
+
 HEAD_BYTES = 4096
 """Number of first bytes of a file that `sniff` takes."""
 
 EMPTY = "application/x-empty"
 UNKNOWN = "application/octet-stream"
+SUBTITLES = ("text/vtt", "application/x-subrip", "text/x-ssa")
+"""Types of subtitles: WebVTT, SubRip, SubStation Alpha."""
 
 _PREFIXES = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -23,7 +27,45 @@ _PREFIXES = (
     (b"PK\x03\x04", "application/zip"),
     (b"\x1f\x8b", "application/gzip"),
     (b"PAR1", "application/vnd.apache.parquet"),
+    (b"#?RADIANCE", "image/vnd.radiance"),
+    (b"YUV4MPEG2", "video/x-yuv4mpeg"),
+    (b"nut/multimedia container\0", "video/x-nut"),
 )
+_BINARY_PREFIXES = (
+    (b"caff", "audio/x-caf"),
+    (b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00", "audio/x-w64"),
+    (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c", "video/x-ms-asf"),
+    (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "image/jp2"),
+    (b"\xff\x4f\xff\x51", "image/jp2"),
+    (b"\x00\x00\x00\x0cJXL \r\n\x87\n", "image/jxl"),
+    (b"\xff\x0a", "image/jxl"),
+    (b"8BPS", "image/vnd.adobe.photoshop"),
+    (b"\x00\x00\x01\x00", "image/x-icon"),
+    (b"\x76\x2f\x31\x01", "image/x-exr"),
+    (b"DDS ", "image/vnd-ms.dds"),
+    (b"qoif", "image/x-qoi"),
+    (b"FUJIFILMCCD-RAW", "image/x-raw"),
+    (b"IIRO", "image/x-raw"),
+    (b"IIU\x00", "image/x-raw"),
+    (b".snd", "audio/basic"),
+    (b"MThd", "audio/midi"),
+    (b"MAC ", "audio/x-ape"),
+    (b"wvpk", "audio/x-wavpack"),
+    (b"TTA1", "audio/x-tta"),
+    (b"MPCK", "audio/x-musepack"),
+    (b"MP+", "audio/x-musepack"),
+    (b"DSD ", "audio/x-dsd"),
+    (b"FRM8", "audio/x-dsd"),
+    (b"\x7f\xfe\x80\x01", "audio/vnd.dts"),
+    (b"DKIF", "video/x-ivf"),
+    (b".RMF", "application/vnd.rn-realmedia"),
+    (b"FWS", "application/x-shockwave-flash"),
+    (b"CWS", "application/x-shockwave-flash"),
+    (b"\x00\x00\x01\xb3", "video/mpeg-es"),
+)
+"""First bytes that a text may have as well."""
+_PARTITION = b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02\x01\x01\x02"
+"""The key of an MXF's header (SMPTE 377M); something else may lie in front of it."""
 _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
 _IMAGE_BRANDS = {
     b"heic": "image/heic",
@@ -34,6 +76,7 @@ _IMAGE_BRANDS = {
     b"hevx": "image/heic",
     b"avif": "image/avif",
     b"avis": "image/avif",
+    b"crx ": "image/x-raw",
 }
 # What a HEIF file names whose first brand says only that it is one (ISO/IEC 23008-12, 10).
 _ANY_CODEC = (b"mif1", b"msf1")
@@ -52,12 +95,17 @@ def sniff(head: bytes) -> str:
     for prefix, mime in _PREFIXES:
         if head.startswith(prefix):
             return mime
-    return _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else _padded(head))
+    if _ANYMAP.match(head):
+        return "image/x-portable-anymap"
+    found = _container(head) or _mpeg(head) or (_text(head) if _is_text(head) else None)
+    return found or _binary(head) or _raw_stream(head) or _padded(head)
 
 
 def _container(head: bytes) -> str | None:
     if head[:4] in (b"RIFF", b"RF64"):
         return _RIFF.get(head[8:12])
+    if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
+        return "audio/aiff"
     if head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         brand = head[8:12]
         if brand in _ANY_CODEC:
@@ -71,6 +119,64 @@ def _container(head: bytes) -> str | None:
     if head.startswith(b"OggS"):
         return "video/ogg" if b"theora" in head[:256] else "audio/ogg"
     return None
+
+
+def _binary(head: bytes) -> str | None:
+    for prefix, mime in _BINARY_PREFIXES:
+        if head.startswith(prefix):
+            return mime
+    if _PARTITION in head:
+        return "video/mxf"
+    return "image/x-tga" if _is_tga(head) else None
+
+
+def _is_tga(head: bytes) -> bool:
+    """Return whether the 18 bytes of a TGA's header make sense: it has no bytes of its own to begin with."""
+    if len(head) < 18 or head[1] > 1 or head[2] not in (1, 2, 3, 9, 10, 11):
+        return False
+    has_palette = head[1] == 1 and head[2] in (1, 9) and head[7] in (15, 16, 24, 32)
+    has_none = head[1] == 0 and head[2] not in (1, 9) and not any(head[3:8])
+    has_size = any(head[12:14]) and any(head[14:16])
+    return (has_palette or has_none) and has_size and head[16] in (8, 15, 16, 24, 32) and not head[17] & 0xC0
+
+
+def _raw_stream(head: bytes) -> str | None:
+    """Return the type of a stream without a container."""
+    if (n_bytes := ac3_bytes(head)) and (len(head) < n_bytes + 6 or ac3_bytes(head[n_bytes:])):
+        return "audio/eac3" if head[5] >> 3 > 10 else "audio/ac3"
+    # DIF blocks of 80 bytes: a header, then subcode (IEC 61834-2).
+    if (
+        head[0] == 0x1F
+        and head[1] & 7 == 7
+        and head[2:3] == b"\0"
+        and head[80:81]
+        and head[80] & 0xE0 == 0x20
+    ):
+        return "video/dv"
+    start = head.removeprefix(b"\0")
+    if start.startswith(b"\0\0\x01") and len(start) > 4:
+        if start[3] in (0x40, 0x42, 0x46) and start[4] == 1:
+            return "video/h265"
+        if start[3] & 0x80 == 0 and start[3] & 0x1F in (7, 9):
+            return "video/h264"
+    return None
+
+
+AC3_SYNC = b"\x0b\x77"
+_AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
+
+
+def ac3_bytes(header: bytes) -> int:
+    """Return the length of the AC-3 or E-AC-3 frame that begins so (ETSI TS 102 366, 4.3 and E.1.2); 0 for no frame."""
+    if len(header) < 6 or header[:2] != AC3_SYNC:
+        return 0
+    if 10 < header[5] >> 3 <= 16:
+        return 2 * (((header[2] & 7) << 8 | header[3]) + 1)
+    rate, code = header[4] >> 6, header[4] & 0x3F
+    if header[5] >> 3 > 10 or rate == 3 or code >= 2 * len(_AC3_KBITS):
+        return 0
+    kbits = _AC3_KBITS[code // 2]
+    return (4 * kbits, 2 * (320 * kbits // 147 + code % 2), 6 * kbits)[rate]
 
 
 def _mpeg(head: bytes) -> str | None:
@@ -130,8 +236,25 @@ def _is_text(head: bytes) -> bool:
     return True
 
 
+_ANYMAP = re.compile(rb"P(?:[1-6]\s+(?:#[^\n]*\n\s*)*\d+\s+\d+\s|7\s+(?:#[^\n]*\n)*WIDTH)")
+_CUE = re.compile(r"(?:\d+\s*\r?\n)?\d{1,2}:\d\d:\d\d[,.]\d{1,3}\s*-->\s*\d{1,2}:\d\d:\d\d[,.]\d{1,3}")
+"""Beginning of a SubRip file: the number of a cue, and its times."""
+_ADVANCED_SUBTITLES = "[script info]"
+
+
 def _text(head: bytes) -> str:
-    start = head.lstrip()[:64].lower()
-    if start.startswith((b"{", b"[")):
+    text = head.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
+    if re.match(r"WEBVTT[ \t\r\n]|WEBVTT$", text):
+        return SUBTITLES[0]
+    if _CUE.match(text):
+        return SUBTITLES[1]
+    start = text[:64].lower()
+    if start.startswith(_ADVANCED_SUBTITLES):
+        return SUBTITLES[2]
+    if start.startswith("<svg") or (start.startswith(("<?xml", "<!doctype svg")) and "<svg" in text.lower()):
+        return "image/svg+xml"
+    if start.startswith(("{", "[")):
         return "application/json"
-    return "text/html" if start.startswith((b"<!doctype html", b"<html")) else "text/plain"
+    is_page = start.startswith(("<!doctype html", "<html", "<head", "<body"))
+    may_be = start.startswith(("<?xml", "<!--")) and "<html" in text.lower()
+    return "text/html" if is_page or may_be else "text/plain"

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["image", "video", "audio", "text"]
-Outcome = Literal["rejected", "dropped"]
+Outcome = Literal["rejected", "not_supported", "not_media", "dropped"]
+OUTCOMES: tuple[Outcome, ...] = ("rejected", "not_supported", "not_media", "dropped")
+"""Outcomes of objects without a sample: damaged; of a format that nothing here reads; no media; sound, not wanted."""
+
 MetadataValue = bool | int | float | str | None
 
 
@@ -31,7 +34,7 @@ class Unit:
 
 
 class Unusable(Exception):
-    """An object that gives no sample: rejected (damaged) or dropped (sound, not wanted). It becomes a row.
+    """An object that gives no sample, with its outcome (`OUTCOMES`) and the reason. It becomes a row.
 
     at_frame: of a video, the number of the first frame that could not be had whole.
     """
@@ -53,6 +56,16 @@ def rejected(stage: str, code: str, reason: object, at_frame: int | None = None)
     The reason is cut to 500 letters, on one line.
     """
     return Unusable("rejected", stage, code, " ".join(str(reason).split())[:500], at_frame)
+
+
+def not_supported(stage: str, code: str, reason: object) -> Unusable:
+    """Return the refusal of an object whose format or codec is not supported; nothing says that it is damaged."""
+    return Unusable("not_supported", stage, code, " ".join(str(reason).split())[:500])
+
+
+def not_media(stage: str, code: str, reason: object) -> Unusable:
+    """Return the refusal of an object that is no image, sound, video or text, although it came in the place of one."""
+    return Unusable("not_media", stage, code, " ".join(str(reason).split())[:500])
 
 
 def dropped(stage: str, code: str, reason: object) -> Unusable:

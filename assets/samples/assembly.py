@@ -14,7 +14,7 @@ from loader.errors import Conflict
 from loader.storage import Store
 from penstock.stages import StageRecord
 
-from ..ingest.media import reject_reason
+from ..ingest.refusals import stop_reason
 from ..spec import DatasetSpec
 from ..stages import require_read
 from ..tables import read_table
@@ -36,7 +36,7 @@ class Assembled:
     samples: tuple[Row, ...]
     """Row per sample, left out or not, with all columns."""
     objects: tuple[Row, ...]
-    """Row per landed object with its outcome (used, rejected or dropped) and the reason."""
+    """Row per landed object with its outcome (used, or one of `OUTCOMES`) and the reason."""
     copies: Copies = NONE
     """Findings of near-duplicates."""
 
@@ -167,7 +167,7 @@ def _with_columns(store: Store, part: loader.Part, columns: Sequence[Row]) -> lo
 
 
 def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[Row]) -> list[Row]:
-    """Return one row per landed object: used, rejected or dropped, and why."""
+    """Return one row per landed object: used or refused, and why."""
     refused = {row["key"]: row for row in refusals}
     of_object: dict[str, list[Row]] = {}
     for sample in samples:
@@ -201,9 +201,11 @@ def _accounts(landed: Sequence[Row], refusals: Sequence[Row], samples: Sequence[
 
 
 def audit(spec: DatasetSpec, assembled: Assembled) -> str:
-    """Return why the batch may not be published, or "" when it may: the accounting equation and the reject rate."""
+    """Return why the batch may not be published, or "" when it may, by the accounting equation and the limits."""
     landed = len(assembled.objects)
     lost = [row["key"] for row in assembled.objects if row["outcome"] == "lost"]
     if lost:
-        return f"{len(lost)} of {landed} landed objects are neither used, rejected nor dropped: {lost[:3]}"
-    return reject_reason(assembled.objects, landed, spec.max_reject_rate)
+        return (
+            f"{len(lost)} of {landed} landed objects are neither used nor refused with a reason: {lost[:3]}"
+        )
+    return stop_reason(assembled.objects, landed, spec)

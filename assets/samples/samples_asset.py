@@ -17,6 +17,8 @@ from ..dedup.policy import NearDuplicates
 from ..feedback.exclusions import excluded_units
 from ..feedback.quarantine import kept_out
 from ..field_facts import CUT, facts_told
+from ..ingest.refusals import rates
+from ..media.unit import OUTCOMES
 from ..pages.report import check_metadata, dagster_name, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
@@ -58,9 +60,7 @@ def samples_stage(
     filters = [one.identity() for one in spec.filters]
     policy = spec.near_duplicates.identity() if spec.near_duplicates else []
     bad = _left_out(store, spec, units)
-    wanted = fingerprint(
-        CODE_VERSION, read, filters, str(spec.max_reject_rate), policy, *([sorted(bad)] if bad else [])
-    )
+    wanted = fingerprint(CODE_VERSION, read, filters, rates(spec), policy, *([sorted(bad)] if bad else []))
     newest = current_record(store, spec.name, SAMPLES, partition)
     committed = _is_committed(root, units)
     if newest is not None and (
@@ -233,7 +233,7 @@ def _counts(assembled: Assembled) -> dict[str, int]:
             kinds[sample["kind"]] = kinds.get(sample["kind"], 0) + 1
     return {
         "landed": len(assembled.objects),
-        **{name: outcomes[name] for name in ("used", "rejected", "dropped")},
+        **{name: outcomes[name] for name in ("used", *OUTCOMES)},
         "samples": sum(kinds.values()),
         "left_out": len(assembled.exclude),
         **assembled.copies.counts,
@@ -244,8 +244,8 @@ def _counts(assembled: Assembled) -> dict[str, int]:
 
 
 _CHECK_SAYS = (
-    "Every landed object is used, rejected or dropped with a reason, and no more are rejected than the dataset "
-    "allows. A batch that fails is not published, now or later, until it is made again."
+    "Every landed object is used, or refused with a reason, and no more are refused than the dataset allows. A batch "
+    "that fails is not published, now or later, until it is made again."
 )
 SamplesEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 

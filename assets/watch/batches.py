@@ -60,7 +60,7 @@ class Batches:
         self.dataset = dataset
         self._known = KnownRecords(dataset, _STAGES)
         self._waiting: dict[int, Batch] = {}
-        self._refusals: dict[str, Counter[Refused]] = {}
+        self._refusals: dict[str, Mapping[str, Refused]] = {}
 
     def look(self, root: loader.Root) -> list[Batch]:
         """Return all batches, oldest first. Raises: Corrupt; StoreError."""
@@ -98,19 +98,19 @@ class Batches:
             return Counter(
                 {(outcome, code): n for outcome, _, code, n in cut.body.get("made_of", {}).get("refused", [])}
             )
-        found: Counter[Refused] = Counter()
+        found: dict[str, Refused] = {}  # a copy of what units refuses is in both
         for stage in (MEDIA, UNITS):
             if record := records.get(stage):
-                found += self._of_table(store, record)
-        return found
+                found |= self._of_table(store, record)
+        return Counter(found.values())
 
-    def _of_table(self, store: Store, record: StageRecord) -> Counter[Refused]:
-        """Return the outcomes of the objects of a batch that is on its way or was stopped, read once."""
+    def _of_table(self, store: Store, record: StageRecord) -> Mapping[str, Refused]:
+        """Return key -> outcome of the objects of a batch that is on its way or was stopped, read once."""
         if (file := record.files.get("refusals")) is None:
-            return Counter()
+            return {}
         if file.path not in self._refusals:
             rows = read_table(store, file)
-            self._refusals[file.path] = Counter((row["outcome"], row["code"]) for row in rows)
+            self._refusals[file.path] = {row["key"]: (row["outcome"], row["code"]) for row in rows}
         return self._refusals[file.path]
 
 

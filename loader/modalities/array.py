@@ -27,7 +27,7 @@ _MAX_WITHOUT_BYTES = (
 )  # values of types such as S0: a file of 128 bytes may have 10**12, copied one by one
 _MAX_HEADER_BYTES = 10_000
 # What the literal parser, the dtype constructor and the array constructor raise on nonsense.
-_MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError)
+_MALFORMED = (ValueError, LookupError, TypeError, SyntaxError, ArithmeticError, RecursionError)
 
 
 class Layout(NamedTuple):

@@ -23,7 +23,9 @@ from ..progress import progress
 from .value import Check, History
 
 READ_AHEAD = 16
-_COUNTS = ("landed", "used", "rejected", "dropped", "left_out")
+_COUNTS = ("landed", "used", "rejected", "not_supported", "not_media", "dropped", "left_out")
+_RARE = ("not_supported", "not_media")
+"""Outcomes that a card names where there are such objects."""
 _RUN = ("dagster_run_id", "run_id", "cut_by_run_id", "asset_key", "batch")
 
 
@@ -101,6 +103,7 @@ def _accounts(batches: Iterable[Publish]) -> dict[str, Any]:
     counts, refused, accounted = Counter[str](), Counter[tuple[str, str, str]](), 0
     for batch in batches:
         told = batch.samples.get("counts", {})
+        told = {name: n for name, n in told.items() if n or name not in _RARE}
         counts.update({name: int(told[name]) for name in _COUNTS if name in told})
         made = _made_of(batch)
         accounted += "refused" in made

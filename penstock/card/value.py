@@ -110,7 +110,7 @@ class History:
     accounted: int = 0
     """Batches whose refused objects are known by code."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Landed, used, rejected, dropped, left_out -> objects."""
+    """Landed, left_out, and outcomes of objects (used, rejected, ...) -> objects."""
     refused: tuple[tuple[str, str, str, int], ...] = ()
     """(outcome, stage, code, objects)."""
     policies: tuple[tuple[str, int], ...] = ()

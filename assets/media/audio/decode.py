@@ -17,11 +17,11 @@ from loader.errors import DecodeFailed
 from loader.modalities.audio.downmix import MAX_CHANNELS, Channels, Mix, UnknownLayout, mix_for
 from loader.modalities.audio.padding import announced, ends_of
 from loader.modalities.audio.resample import Resampler, StrangeRate
-from loader.modalities.audio.riff import check_wav
+from loader.modalities.audio.stated_lengths import check_lengths
 from loader.modalities.audio.timeline import BadSound, Ends, Floats, Heard
 from loader.modalities.video.mp4 import check_complete
 
-from ..container import packets_of
+from ..container import ffmpeg_refusal, packets_of
 from ..unit import dropped, rejected
 from .meter import MonoSum
 
@@ -119,14 +119,20 @@ def laid(container: "InputContainer", stream: "AudioStream", heard: Heard) -> It
 
 
 def decoded(container: "InputContainer", stream: "AudioStream") -> Iterator["AudioFrame"]:
-    """Yield the decoded frames of a stream. Raises: UndecodableSound."""
+    """Yield the decoded frames of a stream. Raises: UndecodableSound; Unusable without a decoder."""
     import av
 
     prepare(stream)
+    n_frames = 0
     try:
         for packet in packets_of(container, stream):
-            yield from cast("list[AudioFrame]", packet.decode())
+            for frame in cast("list[AudioFrame]", packet.decode()):
+                n_frames += 1
+                yield frame
     except av.error.FFmpegError as error:
+        refusal = ffmpeg_refusal(error, container.name, "decode", "undecodable", error.strerror, n_frames)
+        if refusal.outcome == "not_supported":
+            raise refusal from error
         raise UndecodableSound(error.strerror) from error
 
 
@@ -159,7 +165,7 @@ def check_length(container: "InputContainer", stream: "AudioStream", heard: Hear
                 f"the header announces {promise.n_samples} samples, {heard.n_source} are there",
             )
         try:
-            check_wav(data)
+            check_lengths(data)
             if name.startswith("mov"):
                 check_complete(stream, len(data))
         except DecodeFailed as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from loader.modalities.audio.timeline import Floats
 
-from ..scratch import check_scratch
+from ..container import check_machine
 from ..unit import rejected
 
 _AT_ONCE = 65_536
@@ -54,7 +54,7 @@ def write_flac(
                 output.mux(stream.encode(frame))
             output.mux(stream.encode(None))
     except av.error.FFmpegError as error:
-        check_scratch(error, path.parent)
+        check_machine(error, str(path))
         raise rejected("cut", "unwritable", error.strerror) from error
     return db_of(gain)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from loader.modalities.audio.downmix import MAX_CHANNELS, UnknownLayout, mix_for
 
-from ..container import sound_facts
+from ..container import check_machine, sound_facts
 from ..media_table import Row
 from ..unit import Unusable, rejected
 from .audit import Loudness
@@ -37,6 +37,7 @@ class SoundBeside:
             for frame in cast("list[AudioFrame]", packet.decode()):
                 self._loudness.add(frame)
         except av.error.FFmpegError as error:
+            check_machine(error, self._container.name)
             self._error = f"undecodable: after {self._loudness.n_samples} samples: {error.strerror}"
         except Unusable as unusable:
             self._error = f"{unusable.code}: {unusable.reason}"

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..unit import dropped, rejected
+from ..container import check_machine
+from ..unit import dropped, not_supported, rejected
 from .colour.code_points import code_points_of
 from .colour.to_srgb import Colour, colour_of
 from .file_parts import check_jpeg, png_parts
@@ -39,7 +40,6 @@ DAMAGE = (
     SyntaxError,
     ValueError,
     EOFError,
-    MemoryError,
     RuntimeError,  # of libavif and libheif
     LookupError,
     ArithmeticError,
@@ -105,6 +105,7 @@ def photo(path: str) -> Iterator[Photo]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise rejected("probe", "too_large", error) from error
     except DAMAGE as error:
+        check_machine(error, path)
         raise rejected("decode", "undecodable", error) from error
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = tolerant
@@ -184,8 +185,8 @@ def read_heif() -> None:
     try:
         import pi_heif  # type: ignore[import-untyped]
     except ImportError as error:
-        raise dropped(
-            "probe", "type_not_taken", "HEIC needs a decoder: pip install pi-heif, and run the batch again"
+        raise not_supported(
+            "probe", "not_supported", "HEIC needs a decoder: pip install pi-heif, and run the batch again"
         ) from error
     pi_heif.options.DECODE_THREADS = 1
     pi_heif.register_heif_opener()

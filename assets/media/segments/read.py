@@ -16,6 +16,7 @@ import pyarrow as pa
 from loader.dataset.log.entries import DAMAGED
 from loader.errors import Corrupt, ObjectNotFound
 from loader.json_text import is_text
+from loader.modalities.error_origin import is_of_the_machine
 from loader.storage import Store
 
 from .tables import TEXTS, rows_of
@@ -95,7 +96,9 @@ def read_segments(landing: Store, keys: Collection[str]) -> GivenSegments:
                 problems.setdefault(key, str(error))
     except Corrupt:
         raise
-    except (pa.ArrowException, OSError, MemoryError, *DAMAGED) as error:
+    except (pa.ArrowException, OSError, *DAMAGED) as error:
+        if is_of_the_machine(error):
+            raise
         raise Corrupt(f"{place} cannot be read ({error}); repair it, or take it away") from error
     by_key = {
         key: tuple(some[span] for span in sorted(some)) for key, some in found.items() if key not in problems

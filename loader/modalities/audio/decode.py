@@ -2,8 +2,8 @@
 
 Sample n is heard n / rate s after the first (`heard`). Silence that an encoder put before and after the sound (MP3, AAC
 and Opus padding) is cut where the file says how long it is. Gaps in the timestamps are filled with silence. A WAV,
-FLAC, M4A or MP3 that is shorter than its header says is refused. An Ogg, or an MP3 without a header of its length, cut
-between two frames cannot be told from a shorter one.
+FLAC, M4A or MP3 that is shorter than its header says is refused, and an Ogg that ends within a page. An Ogg cut between
+two pages, or an MP3 without a header of its length cut between two frames, cannot be told from a shorter one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..video.mp4 import check_complete
 from .downmix import UnknownLayout, mix_for
 from .padding import announced, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
-from .riff import check_wav
+from .stated_lengths import check_lengths, check_wav
 from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def read_start(data: Buffer, most_bytes: int) -> tuple[Floats, int, bool]:
 def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
-        check_wav(data)
+        check_lengths(data)
         options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
         if bytes(data[:4]) in (b"RIFF", b"RF64"):
             options["probesize"] = str(_PROBED_BYTES)
@@ -121,6 +122,8 @@ def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     except BadSound as bad:
         raise DecodeFailed(f"audio: {bad.reason}") from bad
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        if is_of_the_machine(error):
+            raise
         raise DecodeFailed(f"audio: {type(error).__name__}: {error} ({len(data)} bytes)") from error
 
 
@@ -201,7 +204,7 @@ def _heard(heard: Heard, frames: Iterable[Any]) -> Iterator[Floats]:
 
 def _frames(container: InputContainer, stream: av.AudioStream) -> Iterator[av.AudioFrame]:
     """Yield the decoded frames. Raises: DecodeFailed for a damaged one."""
-    # check_wav has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
+    # check_lengths has seen to these. One written to a pipe has no size, and its last packet counts as damaged.
     may_be_damaged = container.format.name != "wav"
     for packet in container.demux(stream):
         for frame in packet.decode():

@@ -27,6 +27,7 @@ from PIL.Image import Resampling
 
 from ...errors import DecodeFailed
 from ..destination import Place, nowhere
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from .crop import Framing, Layout
 from .jpeg_header import JpegHeader, read_header
@@ -51,7 +52,6 @@ _DAMAGED = (
     LookupError,
     TypeError,
     ArithmeticError,
-    MemoryError,
     Image.DecompressionBombError,  # of a WebP's canvas
     struct.error,
     zlib.error,
@@ -114,7 +114,7 @@ def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray 
         least = {"min_height": -(-header.height_px // divisor), "min_width": -(-header.width_px // divisor)}
     try:
         pixels: np.ndarray = simplejpeg.decode_jpeg(data, "RGB", buffer=out, **least)
-    except (ValueError, MemoryError) as error:
+    except ValueError as error:
         raise DecodeFailed(f"jpg: {error} ({len(data)} bytes)") from error
     return pixels
 
@@ -173,6 +173,8 @@ def _pillow(data: Buffer, reader: type[Image.Image], word: str) -> np.ndarray:
     except DecodeFailed:
         raise
     except _DAMAGED as error:
+        if is_of_the_machine(error):
+            raise
         raise DecodeFailed(f"{word}: {type(error).__name__}: {error} ({len(data)} bytes)") from error
 
 

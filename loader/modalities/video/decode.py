@@ -17,6 +17,7 @@ from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
 from .demux import Codec, Source, WholeFile, whole_file
@@ -75,7 +76,7 @@ def read_bare(
             return None
         return clip.upright()
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
-        if isinstance(error, DecodeFailed):
+        if isinstance(error, DecodeFailed) or is_of_the_machine(error):
             raise
         return None
 
@@ -98,6 +99,8 @@ def read_run(table: PacketTable, timeline: Timeline, data: Buffer, choice: Choic
     except DecodeFailed:
         raise
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        if is_of_the_machine(error):
+            raise
         raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(whole)} bytes)") from error
 
 
@@ -144,5 +147,7 @@ def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str |
                     clip.put(run.wanted[came], frame)
                     missing.discard(came)
     except FFmpegError as error:
+        if is_of_the_machine(error):
+            raise
         return f"{type(error).__name__}: {error}"
     return f"no frame came back for timestamp {min(pts[n] for n in missing)}" if missing else None

@@ -13,6 +13,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete
@@ -113,6 +114,8 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     except DecodeFailed:
         raise
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
+        if is_of_the_machine(error):
+            raise
         raise DecodeFailed(f"video: {type(error).__name__}: {error} ({len(data)} bytes)") from error
 
 

@@ -13,6 +13,7 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from .demux import Codec, VideoPacket, prepare, whole_file
 from .display_matrix import matrix_of
@@ -190,7 +191,9 @@ def _checked(
 def _first_picture(codec: Codec, body: bytes) -> av.VideoFrame | None:
     try:
         frames = [*codec.decode(packet_of(body, 0, True)), *codec.decode(None)]
-    except FFmpegError:
+    except FFmpegError as error:
+        if is_of_the_machine(error):
+            raise
         return None  # the loader's way of reading it finds out what is wrong, frame by frame
     return frames[0] if frames else None
 

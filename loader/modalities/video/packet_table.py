@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...errors import DecodeFailed, FormatTooNew, PenstockError
+from ..error_origin import is_of_the_machine
 from ..fields import Buffer, load
 
 SUFFIX = ".packets"
@@ -157,7 +158,9 @@ def read_packets(data: Buffer) -> PacketTable:
                 batch.validate(full=True)
     except PenstockError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
+        if is_of_the_machine(error):
+            raise
         raise DecodeFailed(f"packet table: {type(error).__name__}: {error}") from error
     if len(batches) != 1 or any(column.null_count for column in batches[0].columns):
         raise DecodeFailed(f"packet table: {len(batches)} batches or missing values; one batch is needed")

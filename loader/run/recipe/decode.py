@@ -12,6 +12,7 @@ from ...dataset.shards.address import Described
 from ...errors import DecodeFailed, InvalidRuntime, PenstockError, TransformFailed
 from ...modalities import Decoder, decoder_for, placing
 from ...modalities.destination import Place, nowhere
+from ...modalities.error_origin import is_of_the_machine
 from ...modalities.fields import load
 from ...modalities.video.request import Choice, VideoDecoder, choose
 from ...modalities.video.timeline import Timeline
@@ -99,7 +100,7 @@ def decode_sample(
             error.add_note(f"while decoding {address.describe(field)}")
             raise
         except Exception as error:  # a decoder of the user's
-            if _of_the_machine(error):
+            if is_of_the_machine(error):
                 error.add_note(f"while decoding {address.describe(field)}")
                 raise
             raise DecodeFailed(
@@ -109,16 +110,6 @@ def decode_sample(
         return out if len(out) == 1 else {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
     return {name: out[name] for name in names if name in out}
-
-
-def _of_the_machine(error: Exception) -> bool:
-    """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
-
-    Pillow's OSErrors about pictures have no errno.
-    """
-    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
-        isinstance(error, OSError) and error.errno is not None
-    )
 
 
 def _decode_videos(

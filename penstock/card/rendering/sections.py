@@ -12,6 +12,8 @@ _OUTCOMES = {
     "landed": "objects landed",
     "used": "used",
     "rejected": "rejected: damaged",
+    "not_supported": "of a format that is not supported",
+    "not_media": "not media",
     "dropped": "dropped: sound, not taken",
 }
 MANY = 8

@@ -206,7 +206,7 @@ def test_a_picture_that_nobody_decodes_is_not_taken_for_sound(
     tone = (8000 * np.sin(np.arange(16000) / 5)).astype(np.int16)
     path = Path(encode_video(numbered_frames(25), sound=(tone, 16000, "flac")))
     path.write_bytes(path.read_bytes().replace(b"avc1", b"zzz1").replace(b"avcC", b"zzzC"))
-    assert refused(str(path)) == ("rejected", "probe", "unknown_codec")
+    assert refused(str(path)) == ("not_supported", "probe", "unknown_codec")
 
 
 @pytest.mark.parametrize("share", [0.2, 0.6, 0.9])
@@ -230,7 +230,7 @@ def test_what_is_no_media(tmp_path: Path, encode_video: EncodeVideo, numbered_fr
         media_row({"width": 3})
 
 
-def test_heic_without_its_package_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heic_without_its_package_is_not_supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     assert refused(str(path), "image/heic")[:2] == (
@@ -240,7 +240,7 @@ def test_heic_without_its_package_is_dropped(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pi_heif", None)
     with pytest.raises(Unusable, match="pip install pi-heif") as caught:
         audit(str(path), "image/heic")
-    assert caught.value.outcome == "dropped"
+    assert caught.value.outcome == "not_supported"
 
 
 def test_sound_beside_a_picture(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
@@ -318,7 +318,11 @@ def test_sound_whose_last_packet_is_missing_is_told(
     path = Path(encode_video(numbered_frames(50), sound=(tone, 16000, "flac")))
     (last, size), *_ = sorted(packets_of(str(path), "audio"), reverse=True)
     assert last + size == path.stat().st_size
-    path.write_bytes(path.read_bytes()[:last])
+    cut = path.read_bytes()[:last]
+    path.write_bytes(cut)
+    assert refused(str(path)) == ("rejected", "probe", "truncated")  # by the size of its box
+    at = cut.rindex(b"mdat") - 4
+    path.write_bytes(cut[:at] + (len(cut) - at).to_bytes(4, "big") + cut[at + 4 :])
     row = audit(str(path), MP4)
     assert row["audio_error"].startswith("truncated: ")
     assert (row["n_samples"], row["n_frames_decoded"]) == (None, 50)

@@ -9,6 +9,7 @@ from ...audio.track_of_clip import SoundBeside
 from ...container import (
     PacketIndex,
     container_facts,
+    ffmpeg_refusal,
     first_sound,
     index_packets,
     moving_picture,
@@ -103,7 +104,7 @@ def _decode(
             pictures.add(one)
     except av.error.FFmpegError as error:
         said = f"after frame {pictures.n}: {error.strerror}"
-        raise rejected("decode", "undecodable", said, at_frame=pictures.n) from error
+        raise ffmpeg_refusal(error, container.name, "decode", "undecodable", said, pictures.n) from error
     facts = pictures.facts()
     if beside is not None:
         facts |= beside.facts(facts["start_pts"] * (stream.time_base or Fraction(1)))

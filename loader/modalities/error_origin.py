@@ -1,0 +1,45 @@
+"""Origin of a library's error: the bytes, this machine, or a bug. Only a decoder's word about the bytes is damage."""
+
+from types import TracebackType
+
+_TRIAL_BYTES = 64 * 2**20
+_ALSO_OF_A_BUG = (TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, NameError)
+_PACKAGES = frozenset((__name__.partition(".")[0], "assets", "penstock"))
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Return whether a decoder failed for want of memory, files or a network, and so the sample is not corrupt.
+
+    Pillow's OSErrors about pictures have no errno. FFmpeg's are about the bytes: it reads them from memory. It says "no
+    memory" also of a header that asks for more than any machine has; then there is memory all the same.
+    """
+    if type(error).__module__.partition(".")[0] == "av":
+        return isinstance(error, MemoryError) and not _has_memory()
+    return isinstance(error, MemoryError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno is not None
+    )
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return whether an error is a bug in this project, not a library's word about the bytes.
+
+    Libraries raise TypeError and the like for damaged bytes, in their own code; so does a bug, in ours.
+    """
+    return isinstance(error, _ALSO_OF_A_BUG) and _raised_in(error.__traceback__) in _PACKAGES
+
+
+def _raised_in(trace: TracebackType | None) -> str:
+    """Return the top package of the code that raised, "" for none."""
+    package = ""
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        trace = trace.tb_next
+    return package
+
+
+def _has_memory() -> bool:
+    try:
+        bytearray(_TRIAL_BYTES)
+    except MemoryError:
+        return False
+    return True

@@ -6,7 +6,9 @@ A runner holds a lock on a file of its attempt's name, so that every process of 
 import fcntl
 import os
 import signal
+import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,9 +36,10 @@ class LocalEngine:
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Begin a runner. Where it fails, `look` says "ended", and the next attempt begins another one."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.stat().st_uid != os.getuid():
+        there = self._folder.lstat()  # a link may lead anywhere
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
             raise EngineUnreachable(
-                f"{self._folder} belongs to somebody else; set TMPDIR to a folder of your own"
+                f"{self._folder} is no folder of this user alone; remove it, or set TMPDIR to a folder of your own"
             )
         with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,6 +48,7 @@ class LocalEngine:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=_environment(runner),
                 pass_fds=[lock.fileno()],  # the lock is the runner's from here on
                 start_new_session=True,
             )
@@ -102,3 +106,14 @@ class LocalEngine:
                 return None
         except FileNotFoundError:
             return None
+
+
+def _environment(runner: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a runner, which imports what this process does, whatever folder both run in.
+
+    Python puts the current folder first on the path of `python -m`, and that of the script on the path of a command.
+    """
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}
+    if runner[0] == sys.executable:
+        safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+    return safe

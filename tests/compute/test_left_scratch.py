@@ -1,5 +1,6 @@
 """What a killed runner leaves is removed by the next; and a runner imports what its submitter does."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -137,3 +138,22 @@ def test_the_folder_of_local_runners_is_no_link(tmp_path, monkeypatch):
     with pytest.raises(EngineUnreachable, match="no folder of this user alone"):
         LocalEngine().submit("pk-1", [sys.executable, "-c", ""], 1)
     assert list(other.iterdir()) == []
+
+
+def test_files_of_runners_whose_process_was_killed_go_after_a_day(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"penstock-runners-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    names = ["old", "young", "living"]
+    for name in names:
+        for kind in ("lock", "log"):
+            (folder / f"{name}.{kind}").write_text("1")
+    for name in ("old", "living"):
+        os.utime(folder / f"{name}.lock", (0, 0))
+    engine = LocalEngine()
+    with (folder / "living.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        engine.submit("new", [sys.executable, "-c", ""], 1)
+        found = {path.stem for path in folder.iterdir()}
+    engine.close()
+    assert found == {"young", "living", "new"}

@@ -48,7 +48,7 @@ class Spill:
         self._memory_bytes, self._parent = memory_bytes, directory
         self._held: dict[bytes, Sample] = {}
         self._held_bytes = 0
-        self._directory: str | None = None
+        self._directory: HeldFolder | None = None
         self._files: dict[int, BinaryIO] = {}
         self.n_samples = 0
 
@@ -98,7 +98,7 @@ class Spill:
             for file in self._files.values():
                 file.flush()  # what does not fit on the disk shows here, not when it is read back
         except OSError as error:
-            place = (self._directory and str(self._directory.path)) or self._parent or default_place()
+            place = str(self._directory.path) if self._directory else self._parent or default_place()
             raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
         self._held.clear()
         self._held_bytes = 0
@@ -107,7 +107,7 @@ class Spill:
         bucket = hashed[0]
         if bucket not in self._files:
             assert self._directory is not None
-            self._files[bucket] = open(self._directory.path / f"{bucket:02x}", "w+b")  # noqa: SIM115
+            self._files[bucket] = open(str(self._directory.path / f"{bucket:02x}"), "w+b")  # noqa: SIM115
         lengths = {field: memoryview(data).nbytes for field, data in sample.fields.items()}
         row = [sample.key, list(lengths.items()), dict(sample.metadata), dict(sample.source)]
         meta = json.dumps(row, ensure_ascii=False, default=_encode).encode("utf-8", "surrogatepass")

@@ -22,6 +22,8 @@ from .engine import Look
 END_S = 10.0
 """Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
 LOG_BYTES = 64 * 2**10
+KEPT_S = 86_400.0
+"""What a runner wrote stays this long, in s, where the process that began it was killed."""
 
 
 class LocalEngine:
@@ -41,6 +43,7 @@ class LocalEngine:
             raise EngineUnreachable(
                 f"{self._folder} is no folder of this user alone; remove it, or set TMPDIR to a folder of your own"
             )
+        self._remove_left()
         with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
             fcntl.flock(lock, fcntl.LOCK_EX)
             process = subprocess.Popen(
@@ -91,6 +94,14 @@ class LocalEngine:
             for kind in ("lock", "log"):
                 self._path(name, kind).unlink(missing_ok=True)
         self._begun.clear()
+
+    def _remove_left(self) -> None:
+        """Remove old files of runners that live no more and whose process could not."""
+        for lock in self._folder.glob("*.lock"):
+            with suppress(FileNotFoundError):
+                if time.time() - lock.stat().st_mtime > KEPT_S and self._runner(lock.stem) is None:
+                    for kind in ("lock", "log"):
+                        self._path(lock.stem, kind).unlink(missing_ok=True)
 
     def _path(self, name: str, kind: str) -> Path:
         return self._folder / f"{name}.{kind}"

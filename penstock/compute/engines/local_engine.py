@@ -23,7 +23,7 @@ END_S = 10.0
 """Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
 LOG_BYTES = 64 * 2**10
 KEPT_S = 86_400.0
-"""What a runner wrote stays this long, in s, where the process that began it was killed."""
+"""Files of a runner whose parent was killed stay this long, in s."""
 
 
 class LocalEngine:

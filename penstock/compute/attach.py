@@ -239,10 +239,8 @@ class _Waiter:
         if look.state == "ended" and 0 < self._mine < self.attempt:
             # The newest one may be of a machine that this engine does not see: ours goes on.
             look = self._engine.look(self._folder.attempt_name(self._mine))
-        if (
-            look.state != "ended"
-            or len(self._description.blocks) - len(self._folder.done(self._description)) < n_missing
-        ):
+        n_left = len(self._description.blocks) - len(self._folder.done(self._description))
+        if look.state != "ended" or n_left < n_missing:
             return look
         self._check_ended(given)
         return self._place(self.attempt + 1)

@@ -162,7 +162,9 @@ def test_the_page_says_what_the_policies_do(make):
 
 
 @pytest.mark.parametrize("store", ["s3", "gcs", "azure"])
-@pytest.mark.parametrize("role", ["reader", "trainer", "writer", "submitter", "registrar", "collector", "operator"])
+@pytest.mark.parametrize(
+    "role", ["reader", "trainer", "writer", "submitter", "registrar", "collector", "operator"]
+)
 def test_each_policy_is_made(make, store, role):
     run = subprocess.run(
         [sys.executable, str(SCRIPT), store, role, "--bucket", "b", "--prefix", "/roots/main/"],

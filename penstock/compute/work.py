@@ -169,8 +169,8 @@ class Work(Generic[U, R]):
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without what may differ between two submitters of the same job and changes no result that
-    counts, such as the id of a run; None where nothing may."""
+    """Returns a unit without what may differ between two submitters of a job, such as the id of a run; None for nothing.
+    Whoever may write jobs/ may choose it."""
     libraries: Sequence[str] = ()
     """Distributions whose releases decide the result's bytes, such as "av": they must be the same for all blocks."""
 

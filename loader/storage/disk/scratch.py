@@ -1,7 +1,7 @@
 """Temporary files on a disk of this machine, and the error where there is no room for them.
 
-A process that is killed leaves its folders behind. Each is locked by the processes that use it (flock, which the
-kernel releases at their end), so the next process of the same user on the same machine removes those that nobody holds.
+A process that is killed leaves its folders behind. Processes lock the folders that they use, by flock, which the
+kernel releases at their end. The next process of the same user on the same machine removes those that nobody holds.
 The name of the machine is part of a folder's name: some network file systems lock within one machine only.
 """
 

@@ -169,8 +169,7 @@ class Work(Generic[U, R]):
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
     alike: Callable[[U], U] | None = None
-    """Returns a unit without what may differ between two submitters of a job, such as the id of a run; None for nothing.
-    Whoever may write jobs/ may choose it."""
+    """Returns a unit without what may differ between two submitters, such as the id of a run; None for nothing."""
     libraries: Sequence[str] = ()
     """Distributions whose releases decide the result's bytes, such as "av": they must be the same for all blocks."""
 

@@ -2,11 +2,10 @@
 
     <folder><run>-<k>.jsonl            {"path", "nbytes", "sha256", "crc32c", "etag"}, a line per object that is there
     <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
-    <folder>job-<id>.json              {"sha256"}: of a job's description
 
 sha256, crc32c: the hash that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
-counts. A run that is killed leaves its lines, and the next one knows what they name. A mirror's go once the log has
-been copied.
+counts. `<folder>job-<id>.json` has the SHA-256 of the description of a cluster's job. A run that is killed leaves its
+lines, and the next one knows what they name. A mirror's go once the log has been copied.
 """
 
 import json

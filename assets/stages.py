@@ -5,10 +5,13 @@ audit, or never had one, are not read by mistake: neither in the same run nor in
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from itertools import count
+from typing import Any
 
 import loader
-from loader.errors import StageNotPublished
+from loader.dataset.shards.part import Part
+from loader.errors import Corrupt, StageNotPublished
 from loader.storage import RangeReader, Store
 from penstock.stages import StageRecord, current_record
 
@@ -53,6 +56,30 @@ def open_transaction(root: "loader.Root", dataset: str, *words: str, gated: bool
         if name not in txns or txns[name].status == "open":
             return root.begin(dataset, txn=name, gated=gated)
     raise AssertionError("count() has no end")
+
+
+def written_part(body: dict[str, Any], txn: str) -> Part:
+    """Return a part that a node says it wrote. Raises: as `check_written`; InvalidSample for what is no part."""
+    part = Part.from_json(body)
+    check_written([part.to_json(), *body["shards"]], txn, part.id)
+    return part
+
+
+def check_written(facts: Iterable[Mapping[str, Any]], txn: str, part: str) -> None:
+    """Check that what a node says it wrote lies where the transaction writes: its answer lies in a bucket.
+
+    facts: of a part and its shards, as JSON. Raises: Corrupt.
+    """
+    for one in facts:
+        files = [one.get("path"), one.get("index_path"), (one.get("samples") or {}).get("path")]
+        for path in filter(None, files):
+            if not path.startswith(f"data/{txn}/") or not {"", ".", ".."}.isdisjoint(path.split("/")):
+                raise Corrupt(
+                    f"a node says that it wrote {path!r} for part {part}; accepted are files below data/{txn}/. Find "
+                    "out who may write to jobs/, then run penstock jobs clear, and the stage again"
+                )
+        if one.get("txn", txn) != txn or one.get("part", part) != part:
+            raise Corrupt(f"a node names another part or transaction than {part} of {txn}")
 
 
 def reader_of(store: Store, record: StageRecord) -> RangeReader:

@@ -15,6 +15,7 @@ from penstock.stages import StageRecord, append_record
 from ..featurizers import Featurizer
 from ..featurizers.models import ModelFeaturizer
 from ..featurizers.models.weights import weights_store
+from ..stages import check_written
 from .compute import compute_part
 from .names import Names
 from .part_work import PartFeatures, PartTask, PlainFeaturizer, plain_featurizer, work_of
@@ -83,6 +84,7 @@ class BatchFeatures:
             stored.model.update(self._facts(self._model, taken, done))
         for one, features in zip(taken, done, strict=True):
             if features is not None:
+                check_written(features.shards, of.txn or one.part.txn, one.part.id)
                 stored.shards.extend(features.shards)
                 stored.table.extend(map(dict, features.table))
                 stored.taken.append([one.part.id, one.kind, len(features.table)])

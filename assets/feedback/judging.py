@@ -6,7 +6,6 @@ a process that may die of it.
 """
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +20,7 @@ from loader.errors import Corrupt, DecodeFailed, StoreError
 from loader.modalities.fields import last_word
 from loader.run.recipe.decode import decode_sample, decoders
 from loader.storage import RangeReader
+from loader.storage.disk.scratch import held_folder
 from penstock.compute.pool import Compute, Outcome, Progress
 from penstock.compute.pool.store_variables import store_variables
 
@@ -94,7 +94,7 @@ def read_again(reading: Reading) -> Finding:
 
 def _decode_whole(data: bytes, mime: str) -> None:
     """Decode a video to its end. Raises: Unusable."""
-    with tempfile.TemporaryDirectory(prefix="penstock-judge-") as scratch:
+    with held_folder("judge") as scratch:
         path = os.path.join(scratch, "video")
         with open(path, "wb") as file:
             file.write(data)

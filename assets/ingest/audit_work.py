@@ -3,7 +3,7 @@
 Of other formats than media it walks or reads the samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.compute.work import Fault, Node, Work
@@ -89,6 +89,10 @@ def audit(task: AuditTask, node: Node) -> Audited:
     return Audited(row=result.row, refusal=result.refusal)
 
 
+def _alike(task: AuditTask) -> AuditTask:
+    return replace(task, format=replace(task.format, batch="")) if task.format else task
+
+
 def _limit_s(task: AuditTask) -> float:
     return task.limit_s
 
@@ -105,5 +109,6 @@ AUDIT = Work(
     result=Audited,
     timeout_s=_limit_s,
     cost_s=_cost_s,
+    alike=_alike,
     libraries=("av", "pillow", "numpy"),
 )

@@ -18,6 +18,7 @@ from ..media.objects import refusal_row
 from ..media.policy import CutPolicy
 from ..media.unit import Kind, dropped, rejected
 from ..spec import DatasetSpec
+from ..stages import written_part
 from .clip_staging import StagingOf, segments_of
 from .cut_work import CUT, CutTask, Pieces
 from .time_limits import Limit, Tell, limits_decoded, log
@@ -115,7 +116,7 @@ def cut_objects(
                 made.refusals.append(refusal_row(row["key"], row["sha256"], lost))
             elif outcome.value is not None and outcome.value.refusal is not None:
                 made.refusals.append(outcome.value.refusal)
-        made.parts += [(kind, Part.from_json(part)) for kind, part in block.part.parts]
+        made.parts += [(kind, written_part(part, into.txn)) for kind, part in block.part.parts]
         made.rows += block.part.rows
         made.refusals += block.part.refusals
         made.short_shots += block.part.short_shots

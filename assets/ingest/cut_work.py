@@ -7,7 +7,7 @@ the unit's own folder.
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,10 @@ def _is_own(folder: Path, name: str) -> bool:
     return Path(name).name == name and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
 
 
+def _alike(task: CutTask) -> CutTask:
+    return replace(task, source={**task.source, "run_id": ""})
+
+
 def _limit_s(task: CutTask) -> float:
     return task.limit_s
 
@@ -219,6 +223,7 @@ CUT = Work(
     result=Pieces,
     timeout_s=_limit_s,
     cost_s=_cost_s,
+    alike=_alike,
     nbytes=_nbytes,
     finish=write_cut,
     part=CutParts,

@@ -15,10 +15,11 @@ from typing import Any
 from loader.cores import n_cores
 from loader.storage import open_store
 from loader.storage.disk.store import LocalStore
-from penstock.compute.attach import attach, submitted
+from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, read_cluster
-from penstock.compute.job import Head, Job, JobFolder, StoredOutcome
+from penstock.compute.job import Head, Job, StoredOutcome
 from penstock.compute.pool import LocalCompute
+from penstock.compute.submit import submitted
 from penstock.compute.work import Work
 
 from ..view.rows import Row
@@ -94,7 +95,7 @@ def reattachment(folder: Path, sizes: Sizes) -> Iterator[Row]:
         begun = time.perf_counter()
         cluster = Cluster(engine="local", packages=("benchmarks",))
         with closing(cluster.open()) as engine:
-            blocks = attach(job, list, engine, cluster)
+            blocks = attach(job, _units(sizes.blocks), engine, cluster)
             for _ in range(sizes.blocks - 1):
                 next(blocks)
         taken.append(time.perf_counter() - begun)
@@ -155,8 +156,12 @@ def job_in(folder: Path, work: Work[Number, Number]) -> Job[Number, Number]:
 def computed(job: Job[Number, Number], cluster: Cluster, n_units: int) -> int:
     """Wait for a job of so many units; return how many have a result."""
     with closing(cluster.open()) as engine:
-        blocks = attach(job, lambda: (Number(n=n) for n in range(n_units)), engine, cluster)
+        blocks = attach(job, _units(n_units), engine, cluster)
         return sum(one.ok for block in blocks for one in block.outcomes)
+
+
+def _units(n_units: int) -> Callable[[], Iterator[Number]]:
+    return lambda: (Number(n=n) for n in range(n_units))
 
 
 def _own_ms(begun_s: float, n_units: int, at_once: int) -> float:
@@ -165,11 +170,10 @@ def _own_ms(begun_s: float, n_units: int, at_once: int) -> float:
 
 def _pretend(job: Job[Number, Number], n_units: int, n_done: int) -> None:
     """Submit a job, and write outcomes of its first blocks as a runner would."""
-    description = submitted(job, lambda: (Number(n=n) for n in range(n_units)))
-    folder, first = JobFolder(job.store, job.id), 0
-    for block, (n, *_) in enumerate(description.blocks[:n_done]):
+    there, first = submitted(job, _units(n_units)), 0
+    for block, (n, *_) in enumerate(there.description.blocks[:n_done]):
         outcomes = [StoredOutcome(result={"n": first + i}) for i in range(n)]
-        folder.put_done(block, Head(), outcomes)
+        there.folder.put_done(block, Head(), outcomes)
         first += n
 
 
@@ -178,7 +182,7 @@ def _wait(folder: Path, n_units: int) -> None:
     _pretend(job, n_units, n_units)
     cluster = Cluster(engine="local", packages=("benchmarks",))
     with closing(cluster.open()) as engine:
-        n = sum(len(block.outcomes) for block in attach(job, list, engine, cluster))
+        n = sum(len(block.outcomes) for block in attach(job, _units(n_units), engine, cluster))
     assert n == n_units
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 

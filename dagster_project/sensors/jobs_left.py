@@ -5,14 +5,14 @@ is not done.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets.watch.alarms import Alarm, due
-from loader.errors import EngineUnreachable
+from loader.errors import Corrupt, EngineUnreachable
 from loader.storage import Store
 from resources.alerts import Alert, AlertsResource
 from resources.compute import ComputeResource
@@ -59,7 +59,7 @@ def jobs_sensor() -> dg.SensorDefinition:
     ) -> dg.SkipReason:
         now_s = time.time()
         with root.opened() as opened:
-            alone = [one for one in left(opened.store, now_s) if one.alone_s > ALERT_S]
+            alone = [one for one in left(opened.store, now_s, context.log.error) if one.alone_s > ALERT_S]
             ended = [one for one in alone if one.alone_s > CANCEL_S]
             for one in ended:
                 _end(context, one.folder, compute)
@@ -72,16 +72,23 @@ def jobs_sensor() -> dg.SensorDefinition:
     return jobs
 
 
-def left(store: Store, now_s: float) -> Iterator[Left]:
-    """Yield the jobs of a store that are neither done nor cancelled, with the time since somebody waited for them."""
+def left(store: Store, now_s: float, tell: Callable[[str], object]) -> Iterator[Left]:
+    """Yield the jobs of a store that are neither done nor cancelled, with the time since somebody waited for them.
+
+    tell: takes a line about a job whose description is damaged.
+    """
     from penstock.compute.job import JobFolder, job_ids
 
     for id_ in job_ids(store):
         folder = JobFolder(store, id_)
-        description = folder.description()
+        try:
+            description = folder.description()
+        except Corrupt as error:
+            tell(f"job {id_} is passed over: {error}")
+            continue
         if description is None or folder.stopped:
             continue
-        n_done, n_blocks = len(folder.done()), len(description.blocks)
+        n_done, n_blocks = len(folder.done(description)), len(description.blocks)
         if n_done < n_blocks:
             seen_us = max(description.at_us, folder.attended_us())
             yield Left(

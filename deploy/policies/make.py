@@ -52,11 +52,9 @@ ROLES: Mapping[str, Rights] = {
         "cards/": (CREATE,),
         "gates/": (CREATE,),
         "exclusions/": (CREATE,),
-        "places/": (CREATE,),
-        "seals/": (CREATE,),
-        "foreign/": (PUT,),
-        "jobs/": (PUT, DELETE),
     },
+    "submitter": {"jobs/": (PUT, DELETE)},
+    "registrar": {"places/": (CREATE,), "seals/": (CREATE,), "foreign/": (PUT,)},
     "collector": {
         **_LOG,
         "log/state-*": (PUT, DELETE),
@@ -75,7 +73,10 @@ ROLES: Mapping[str, Rights] = {
         "migrations/": (PUT, DELETE),
     },
 }
-"""writer: who publishes, and the pipeline. operator: who takes samples down, migrates, or moves a root."""
+"""writer: who publishes, and the pipeline. submitter, registrar: roles of a writer that uses a cluster, or registers.
+
+operator: who takes samples down, migrates, or moves a root.
+"""
 
 _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 _AZURE = {CREATE: f"{_BLOBS}/add/action", PUT: f"{_BLOBS}/write", DELETE: f"{_BLOBS}/delete"}

@@ -9,28 +9,25 @@ the next one, which skips blocks that are done.
 
 import math
 import os
-import secrets
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, TypeVar
 
-from loader.errors import EngineUnreachable, JobCancelled, JobFailed, ObjectNotFound
+from loader.errors import EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
 
-from .blocks import BlockOutcomes, write_units
+from .blocks import BlockOutcomes
 from .cluster import Cluster
-from .code import python_release, source_hash
 from .engines.engine import Engine, Look
-from .job import MAX_STARTS, Given, Job, JobDescription, JobFolder, now_us
+from .job import FOLDER, MAX_STARTS, Given, Job, JobDescription, JobFolder, now_us
 from .plain import from_json, to_json
 from .pool import Outcome
 from .runner import FINAL
-from .work import StoredPlace, Work
+from .submit import Submission, submitted
+from .work import Work
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -72,37 +69,6 @@ class JobState:
 Told = Callable[[JobState], None]
 
 
-def submitted(job: Job[U, R], units: Callable[[], Iterable[U]]) -> JobDescription:
-    """Return the job's description: that of the first submitter. units: called where there is none.
-
-    Memory: the units of one block. Raises: InvalidRuntime for a store or work that nodes cannot open or import.
-    """
-    folder = JobFolder(job.store, job.id)
-    found = folder.description()
-    if found is not None and folder.has_units(found):
-        return found
-    if found is not None:
-        folder.remove()  # who removed it was killed in the middle
-    StoredPlace.of(job.store)
-    with tempfile.TemporaryDirectory(prefix="penstock-job-") as scratch:
-        path = Path(scratch) / "units"
-        sha256, blocks = write_units(job.work, units(), path)
-        description = JobDescription(
-            work=job.work.place,
-            name=job.work.name,
-            version=job.work.version,
-            about=job.about,
-            code=source_hash(job.work.place),
-            python=python_release(),
-            units=sha256,
-            blocks=blocks,
-            stores=[StoredPlace.of(store) for store in job.stores],
-            at_us=now_us(),
-            token=secrets.token_hex(4),
-        )
-        return folder.create(description, path)
-
-
 def attach(
     job: Job[U, R],
     units: Callable[[], Iterable[U]],
@@ -112,12 +78,11 @@ def attach(
 ) -> Iterator[BlockOutcomes[R]]:
     """Yield the blocks of a job as they finish; begin it, or what is missing of it, where nobody works at it.
 
-    units: called where the folder has none; the first submitter's are the job's. told: of the state, at each look.
+    told: takes the state, at each look.
 
     Raises: as `submitted` and `follow`.
     """
-    description = submitted(job, units)
-    return follow(JobFolder(job.store, job.id), description, job.work, engine, cluster, told)
+    return follow(submitted(job, units), job.work, engine, cluster, told)
 
 
 def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Iterator[Outcome[R]]:
@@ -127,13 +92,12 @@ def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Itera
 
     Raises: as `attach`.
     """
-    while _has_ended(JobFolder(job.store, job.id)):
-        job = replace(job, attempt=job.attempt + 1)
     engine = cluster.open()
     try:
         found: dict[int, Outcome[R]] = {}
         place = 0
-        for block in attach(job, lambda: units, engine, cluster):
+        there = submitted(job, lambda: units, anew=True)
+        for block in follow(there, job.work, engine, cluster):
             found.update(enumerate(block.outcomes, block.first))
             while place in found:
                 yield found.pop(place)
@@ -142,29 +106,29 @@ def outcomes_anew(job: Job[U, R], units: Sequence[U], cluster: Cluster) -> Itera
         engine.close()
 
 
-def _has_ended(folder: JobFolder) -> bool:
-    description = folder.description()
-    return description is not None and len(folder.done()) == len(description.blocks)
-
-
 def follow(
-    folder: JobFolder,
-    description: JobDescription,
+    there: Submission,
     work: Work[Any, R],
     engine: Engine,
     cluster: Cluster,
     told: Told | None = None,
+    *,
+    begins: bool = True,
 ) -> Iterator[BlockOutcomes[R]]:
-    """Yield the blocks of a job that was submitted, as `attach`. work: the job's.
+    """Yield the blocks of a job that was submitted, as `attach`.
+
+    work: the job's. begins: False for a process that only waits, since it cannot vouch for the description.
 
     Memory: 100 bytes per block, and the outcomes of one. Requests: one per block, and a listing per look.
 
     Raises: JobFailed for a block that began eight times without outcomes, for runners that never begin, and for blocks
     that libraries of other releases computed; JobCancelled where somebody stopped it; EngineUnreachable after a day of
-    silence; StoreError.
+    silence; InvalidRuntime for a job that nobody works at, where this process may not begin it; StoreError.
     """
-    folder.go_on()
-    waiter = _Waiter(folder, description, engine, cluster)
+    folder, description = there.folder, there.description
+    waiter = _Waiter(there, engine, cluster, begins=begins)
+    if begins:
+        folder.go_on()
     firsts = [0, *accumulate(n_units for n_units, *_ in description.blocks)]
     seen: set[int] = set()
     libraries: dict[str, str] | None = None
@@ -173,7 +137,7 @@ def follow(
         if time.monotonic() > attended_s + ATTEND_S:
             folder.attend()
             attended_s = time.monotonic()
-        fresh = [block for block in folder.done() if block not in seen]
+        fresh = [block for block in folder.done(description) if block not in seen]
         for block in fresh:
             head, outcomes = folder.outcomes(description, block, work.result)
             if libraries is not None and head.libraries != libraries:
@@ -216,11 +180,9 @@ def job_state(
 class _Waiter:
     """Keeps an attempt at a job placed until its blocks are there."""
 
-    def __init__(
-        self, folder: JobFolder, description: JobDescription, engine: Engine, cluster: Cluster
-    ) -> None:
-        self._folder, self._description = folder, description
-        self._engine, self._cluster = engine, cluster
+    def __init__(self, there: Submission, engine: Engine, cluster: Cluster, *, begins: bool) -> None:
+        self._folder, self._description = there.folder, there.description
+        self._engine, self._cluster, self._begins = engine, cluster, begins
         self._heard_s = time.monotonic()
         self._mine = 0  # the newest attempt that this process placed
         self._n_barren = 0  # of its attempts in a row that began no block
@@ -250,9 +212,10 @@ class _Waiter:
         Slurm begins an element twice where its controller dies just then, and holds it for ever: a look lets it go, and
         it finds nothing to do. Nothing is cancelled: Kubernetes would lose the logs.
         """
-        self.attempt, _ = self._folder.given()
+        attempts = self._folder.attempts()
+        self.attempt = max(attempts, default=0)
         place = ""
-        for attempt in range(1, self.attempt + 1):
+        for attempt in attempts:
             name = self._folder.attempt_name(attempt)
             try:
                 place = self._engine.look(name).place or place
@@ -276,12 +239,19 @@ class _Waiter:
         if look.state == "ended" and 0 < self._mine < self.attempt:
             # The newest one may be of a machine that this engine does not see: ours goes on.
             look = self._engine.look(self._folder.attempt_name(self._mine))
-        if look.state != "ended" or len(self._description.blocks) - len(self._folder.done()) < n_missing:
+        n_left = len(self._description.blocks) - len(self._folder.done(self._description))
+        if look.state != "ended" or n_left < n_missing:
             return look
         self._check_ended(given)
         return self._place(self.attempt + 1)
 
     def _place(self, attempt: int) -> Look:
+        if not self._begins:
+            raise InvalidRuntime(
+                f"nobody works at job {self._folder.id} ({self._description.about}), and whoever may write to "
+                f"{FOLDER} may have written its description. Run the command that submitted it again. Or read penstock "
+                f"jobs show {self._folder.id}, and pass --sha256 {self._description.sha256} to vouch for it"
+            )
         given = Given(
             by=f"{socket.gethostname()}:{os.getpid()}",
             at_us=now_us(),
@@ -291,7 +261,7 @@ class _Waiter:
             return Look(state="unknown", reason=f"somebody else submits attempt {attempt}")
         self.attempt = self._mine = attempt
         n_blocks = len(self._description.blocks)
-        runner = self._cluster.runner(self._folder, attempt)
+        runner = self._cluster.runner(self._folder, attempt, self._description.sha256)
         try:
             self._engine.submit(self._folder.attempt_name(attempt), runner, n_blocks, FINAL)
         except EngineUnreachable:  # it may have been heard: the intent stays one until the name is looked for

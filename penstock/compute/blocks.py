@@ -52,18 +52,28 @@ def cut_blocks(work: Work[U, Any], units: Iterable[U]) -> Iterator[list[U]]:
         yield block
 
 
-def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> tuple[str, list[tuple[int, int, int]]]:
-    """Write units to a file, a frame per block and a line per unit. Memory: one block.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitsFile:
+    """A file of units: a frame per block, a line per unit."""
 
-    Returns SHA-256 hex of the file, and (number of units, first byte, bytes) of each block.
-    """
+    sha256: str
+    """SHA-256 hex of the file."""
+    blocks: list[tuple[int, int, int]]
+    """(number of units, first byte, bytes) of each block."""
+    frames: list[str]
+    """SHA-256 hex of each block's frame."""
+
+
+def write_units(work: Work[U, Any], units: Iterable[U], path: Path) -> UnitsFile:
+    """Write units to a file. Memory: one block."""
     sha256 = hashlib.sha256()
-    blocks, offset = [], 0
+    blocks, frames, offset = [], [], 0
     with path.open("wb") as file:
         for block in cut_blocks(work, units):
             frame = to_frame(map(to_json, block))
             sha256.update(frame)
             file.write(frame)
             blocks.append((len(block), offset, len(frame)))
+            frames.append(hashlib.sha256(frame).hexdigest())
             offset += len(frame)
-    return sha256.hexdigest(), blocks
+    return UnitsFile(sha256=sha256.hexdigest(), blocks=blocks, frames=frames)

@@ -101,13 +101,14 @@ class Cluster:
         """Return the engine; close it after use. Raises: InvalidCluster."""
         return ENGINES[self.engine](self)
 
-    def runner(self, folder: JobFolder, attempt: int) -> list[str]:
-        """Return the command of a runner, without its element."""
+    def runner(self, folder: JobFolder, attempt: int, sha256: str) -> list[str]:
+        """Return the command of a runner, without its element. sha256: of the job's description."""
         place = StoredPlace.of(folder.store)
         told = {
             "root": place.url,
             "options": json.dumps(place.options),
             "job": folder.id,
+            "sha256": sha256,
             "attempt": str(attempt),
             "cpus": str(self.cpus),
             "memory": str(self.memory_bytes),

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TypeVar
 
-from .attach import JobState, attach, cancel
+from .attach import JobState, cancel, follow
 from .blocks import BlockOutcomes
 from .cluster import Cluster
 from .engines.engine import Look
-from .job import Job, JobFolder
+from .job import Job
 from .pool import Compute, Outcome, Progress
+from .submit import submitted
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -75,13 +76,15 @@ class ClusterCompute:
         waiting: dict[int, BlockOutcomes[R]] = {}
         place = 0
         with closing(engine):
-            self._waits(job.id)
+            there = submitted(job, units, self._tell)
+            folder = there.folder
+            self._waits(folder.id)
             self._tell(
-                f"job {job.id} ({job.about}) is for {self._cluster.engine}, as {self._file} says; where it is: "
-                f"penstock jobs why {job.id[:8]} --root {job.store.url} --cluster {self._file}"
+                f"job {folder.id} ({job.about}) is for {self._cluster.engine}, as {self._file} says; where it is: "
+                f"penstock jobs why {folder.id[:8]} --root {job.store.url} --cluster {self._file}"
             )
             try:
-                for block in attach(job, units, engine, self._cluster, self._telling(progress)):
+                for block in follow(there, job.work, engine, self._cluster, self._telling(progress)):
                     waiting[block.number] = block
                     while place in waiting:
                         yield waiting.pop(place)
@@ -90,8 +93,8 @@ class ClusterCompute:
                 if isinstance(error, Exception | GeneratorExit):  # nobody asks for more
                     self._waits("")
                 if not isinstance(error, Exception) and self._given_up():
-                    cancel(JobFolder(job.store, job.id), engine)
-                    self._tell(f"job {job.id} ({job.about}) was cancelled: a person ended its run")
+                    cancel(folder, engine)
+                    self._tell(f"job {folder.id} ({job.about}) was cancelled: a person ended its run")
                 raise
             self._waits("")
 

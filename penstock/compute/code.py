@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OURS = ("loader", "penstock", "resources", "assets")
-"""Packages whose source every job depends on."""
+"""Our packages; each imports those before it, and none behind it."""
 
 
 def python_release() -> str:
@@ -17,9 +17,16 @@ def python_release() -> str:
 
 
 def source_hash(work_place: str) -> str:
-    """Return SHA-256 hex of the Python files of our packages, and of the work's own. work_place: 'module:name'."""
+    """Return SHA-256 hex of the Python files that a work can import: of our packages, and of its own.
+
+    Packages that it cannot import do not count: whether this process can depends on the folder that it runs in.
+
+    work_place: 'module:name'.
+    """
     sha256 = hashlib.sha256()
-    for package in sorted({*OURS, work_place.partition(":")[0].partition(".")[0]}):
+    own = work_place.partition(":")[0].partition(".")[0]
+    ours = OURS[: OURS.index(own) + 1] if own in OURS else OURS
+    for package in sorted({*ours, own}):
         for name, path in _files(package):
             of_file = hashlib.sha256(path.read_bytes()).hexdigest()
             sha256.update(f"{package}/{name}\0{of_file}\0".encode())

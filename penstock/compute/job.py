@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
+from loader.errors import AlreadyExists, Changed, Corrupt, InvalidRuntime, ObjectNotFound
 from loader.storage import Store, StoreSpec, is_there
 
 from .plain import from_frame, from_json, to_frame, to_json
@@ -28,7 +28,10 @@ R = TypeVar("R")
 FOLDER = "jobs/"
 MAX_STARTS = 8
 """A block that began so often without outcomes fails its job."""
-_NUMBER = re.compile(r"/([0-9]+)(?:-([0-9]+))?\.")
+_NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
+_ID = re.compile(r"[0-9a-f]{32}")
+_TOKEN = re.compile(r"(?:[0-9a-f]{8})?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,24 @@ class JobDescription:
     """Time of submission, in microseconds since 1970."""
     token: str = ""
     """8 hex digits of this folder: two stores may have the same job, and a folder that was removed comes again."""
+    frames: list[str] = field(default_factory=list)
+    """SHA-256 hex of each block's frame in the units file; none in a description of an earlier release."""
+
+    def __post_init__(self) -> None:
+        """Check what becomes part of a key, a file name or a range. Raises: ValueError."""
+        if not _TOKEN.fullmatch(self.token):
+            raise ValueError(f"token {self.token!r} is not 8 hex digits")
+        if not all(map(_SHA256.fullmatch, (self.code, self.units, *self.frames))):
+            raise ValueError("code, units or frames are not 64 hex digits each")
+        if any(min(block) < 0 for block in self.blocks):
+            raise ValueError("a block has a negative number")
+        if self.frames and len(self.frames) != len(self.blocks):
+            raise ValueError(f"{len(self.frames)} frames for {len(self.blocks)} blocks")
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 hex of the description as `JobFolder.create` stores it."""
+        return hashlib.sha256(to_json(self)).hexdigest()
 
     @property
     def n_units(self) -> int:
@@ -175,9 +196,13 @@ class JobFolder:
     """The folder of a job. Names and contents are those of the module's text.
 
     Methods raise StoreError, and Corrupt for an object that nobody of ours wrote.
+
+    Raises: InvalidRuntime for an id that is not 32 hex digits.
     """
 
     def __init__(self, store: Store, id: str) -> None:
+        if not _ID.fullmatch(id):
+            raise InvalidRuntime(f"job {id!r}; accepted: 32 hex digits, as penstock jobs ls prints them")
         self.store, self.id = store, id
         self._base = f"{FOLDER}{id}/"
         self._token: str | None = None
@@ -187,9 +212,27 @@ class JobFolder:
         return f"{self._base}{name}"
 
     def description(self) -> JobDescription | None:
-        """Return what the first submitter wrote, None before it did."""
+        """Return the stored description, None before a submission; a writer of `jobs/` may have forged it."""
         found = self._get("job.json", JobDescription)
         self._token = found.token if found else None
+        return found
+
+    def description_of(self, sha256: str) -> JobDescription:
+        """Return the description whose stored bytes have this SHA-256. Costs a request.
+
+        Raises: ObjectNotFound; Changed for any other description, before a byte of it is parsed.
+        """
+        where = self.key("job.json")
+        data = self.store.get(where).data
+        stored = hashlib.sha256(data).hexdigest()
+        if stored != sha256:
+            raise Changed(
+                f"{where} in {self.store.url} is not the description that was submitted: its SHA-256 is "
+                f"{stored[:12]}, not {sha256[:12]}. Find out who may write to {FOLDER} there, then run "
+                f"penstock jobs clear {self.id}, and the command that submitted the job again"
+            )
+        found = from_json(data, JobDescription, where)
+        self._token = found.token
         return found
 
     def create(self, description: JobDescription, units: Path) -> JobDescription:
@@ -208,7 +251,13 @@ class JobFolder:
         name = f"units-{description.units}.jsonl.zst"
         n_units, offset, nbytes = description.blocks[block]
         where = f"block {block} of {self.key(name)}"
-        lines = from_frame(self.store.get_range(self.key(name), offset, nbytes).data, where)
+        data = self.store.get_range(self.key(name), offset, nbytes).data
+        if [hashlib.sha256(data).hexdigest()] != description.frames[block : block + 1]:
+            raise Changed(
+                f"{where} in {self.store.url} is not what was submitted; find out who may write to {FOLDER} "
+                f"there, then run penstock jobs clear {self.id}, and the command that submitted the job again"
+            )
+        lines = from_frame(data, where)
         if len(lines) != n_units:
             raise Corrupt(f"{where} has {len(lines)} units, job.json says {n_units}")
         return [from_json(line, kind, where) for line in lines]
@@ -217,9 +266,13 @@ class JobFolder:
         """Return whether the units are there. Costs a request."""
         return is_there(self.store, self.key(f"units-{description.units}.jsonl.zst"))
 
-    def done(self) -> list[int]:
-        """Return the numbers of blocks that have outcomes, sorted. Costs a listing."""
-        return sorted(block for block, _ in self._numbers("done/"))
+    def done(self, description: JobDescription | None = None) -> list[int]:
+        """Return the numbers of blocks that have outcomes, sorted. Costs a listing.
+
+        description: whose blocks count; None for all numbers, also those that no block has.
+        """
+        found = sorted(block for block, _ in self._numbers("done/"))
+        return found if description is None else [block for block in found if block < len(description.blocks)]
 
     def put_done(self, block: int, head: Head, outcomes: Sequence[StoredOutcome[Any]]) -> None:
         """Write the outcomes of a block. Where another runner was first, its outcomes stay."""
@@ -303,10 +356,13 @@ class JobFolder:
             raise ObjectNotFound(f"{self.key('job.json')} in {self.store.url}")
         return f"pk-{self.id[:12]}-{self._token}-{attempt}"
 
+    def attempts(self) -> list[int]:
+        """Return the numbers of all attempts, sorted. Costs a listing."""
+        return sorted(number for number, _ in self._numbers("given/"))
+
     def given(self) -> tuple[int, Given | None]:
         """Return the newest attempt and its number; (0, None) before the first."""
-        numbers = [number for number, _ in self._numbers("given/")]
-        newest = max(numbers, default=0)
+        newest = max(self.attempts(), default=0)
         return newest, self._get(f"given/{newest}.json", Given) if newest else None
 
     def intend(self, number: int, given: Given) -> bool:
@@ -374,9 +430,10 @@ def store_url(store: Store) -> str:
 
 
 def job_ids(store: Store) -> Iterator[str]:
-    """Yield the ids of all jobs of a store, sorted. Costs a request per job."""
+    """Yield the ids of all jobs of a store, sorted; other folders are no jobs. Costs a request per folder."""
     after = FOLDER
     while (first := next(iter(store.list(FOLDER, after)), None)) is not None:
         id_ = first.key.removeprefix(FOLDER).partition("/")[0]
-        yield id_
+        if _ID.fullmatch(id_):
+            yield id_
         after = f"{FOLDER}{id_}0"  # "0" is the character after "/"

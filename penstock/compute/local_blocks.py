@@ -1,19 +1,19 @@
 """Blocks of a work, for a step: of a cluster's job, or the same ones computed by this process's own pool."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from loader.storage import Store
+from loader.storage.disk.scratch import held_folder
 
 from .blocks import BlockOutcomes, cut_blocks
-from .job import Job, JobFolder, store_url
+from .job import Job, store_url
 from .pool import Compute, Progress
 from .pool.store_variables import store_variables
+from .submit import own_folders
 from .work import Work
 from .worker_calls import WorkerCalls
 
@@ -55,7 +55,8 @@ def discard(compute: object, job: Job[Any, Any]) -> None:
     There is none where this process computed the job.
     """
     if isinstance(compute, Jobs):
-        JobFolder(job.store, job.id).remove()
+        for folder in own_folders(job):
+            folder.remove()
 
 
 def computed_here(
@@ -81,9 +82,9 @@ def computed_here(
     )
     blocks = list(cut_blocks(work, units))
     every: list[Any] = [unit for block in blocks for unit in block]
-    with tempfile.TemporaryDirectory(prefix="penstock-blocks-", ignore_cleanup_errors=True) as scratch:
+    with held_folder("blocks") as scratch:
         kept = work.finish is not None
-        folders = [str(Path(scratch) / f"{number:06d}") if kept else "" for number in range(len(every))]
+        folders = [str(scratch / f"{number:06d}") if kept else "" for number in range(len(every))]
         first = 0
         with closing(calls.outcomes(every, folders, progress)) as found:
             for number, block in enumerate(blocks):

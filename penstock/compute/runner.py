@@ -12,7 +12,6 @@ Element i takes blocks i, i + elements, ... that are not done. Every unit has ex
 
 import math
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.errors import CodeMismatch, InvalidRuntime, StoreError
+from loader.storage.disk.scratch import held_folder
 
 from .code import libraries_here, python_release, source_hash
 from .job import MAX_STARTS, Head, JobDescription, JobFolder, Spent, Start, StoredOutcome, now_us
@@ -161,8 +161,8 @@ class Runner:
         if number > MAX_STARTS:
             return False
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="penstock-block-", ignore_cleanup_errors=True) as scratch:
-            run = _BlockRun(self, block, start, number, starts, Path(scratch) if self.work.finish else None)
+        with held_folder("block") as scratch:
+            run = _BlockRun(self, block, start, number, starts, scratch if self.work.finish else None)
             try:
                 outcomes = run.outcomes()
                 head = Head(libraries=self._libraries, part=run.finish(outcomes))

@@ -1,6 +1,6 @@
 """Process of a runner, as an engine begins it.
 
-python -m penstock.compute.runner_process --root URL --job ID --attempt 1 --element 0 --elements 4 --cpus 2
+python -m penstock.compute.runner_process --root URL --job ID --sha256 HEX --attempt 1 --element 0 --elements 4 --cpus 2
 """
 
 import argparse
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from loader.errors import CodeMismatch, InvalidRuntime, ObjectNotFound
+from loader.errors import Changed, CodeMismatch, Corrupt, InvalidRuntime, ObjectNotFound
 from loader.storage import open_store
 
 from .job import JobFolder
@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         runner = open_runner(given, LocalCompute)
-    except (CodeMismatch, InvalidRuntime, ObjectNotFound) as error:  # the last: its job is over and deleted
+    except (Changed, CodeMismatch, Corrupt, InvalidRuntime, ObjectNotFound) as error:
+        # (ObjectNotFound: the job is over and deleted)
         print(f"penstock runner: {type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
 
@@ -51,13 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def open_runner(given: argparse.Namespace, compute: Callable[[int], Compute]) -> Runner:
     """Return the runner of the parser's arguments. compute: makes the pool of so many workers.
 
-    Raises: CodeMismatch; InvalidRuntime; StoreError, ObjectNotFound for a job that is not there.
+    Raises: Changed for another description than the submitter's; CodeMismatch; InvalidRuntime; StoreError,
+    ObjectNotFound for a job that is not there.
     """
     store = open_store(given.root, json.loads(given.options))
     folder = JobFolder(store, given.job)
-    description = folder.description()
-    if description is None:
-        raise ObjectNotFound(f"{folder.key('job.json')} in {store.url}")
+    description = folder.description_of(given.sha256)
     packages, gpus = given.packages.split(","), _gpus(given.gpus)
     workers = work_at(description.work, packages).resources.units_at_once(given.cpus, given.memory, len(gpus))
     node = os.environ.get("PENSTOCK_NODE") or socket.gethostname()  # a pod's host name is its own
@@ -84,6 +84,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--root", required=True, help="URL of the store with the job's folder")
     made.add_argument("--options", default="{}", help="options of that store, as JSON, without secrets")
     made.add_argument("--job", required=True, help="id of the job")
+    made.add_argument(
+        "--sha256", required=True, help="SHA-256 of the job's description, as its submitter vouches"
+    )
     made.add_argument(
         "--attempt", type=int, required=True, help="attempt at the job that the runner belongs to"
     )

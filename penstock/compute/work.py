@@ -10,9 +10,7 @@ Units and results lie in the store as JSON, so both are frozen dataclasses of pl
 bucket cannot run code on a node. The work stands at the top level of its function's module, by which a node finds it.
 """
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -22,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from loader.errors import InvalidRuntime, StoreError
 from loader.storage import Store, StoreSpec
+from loader.storage.disk.scratch import HeldFolder
 
 from .pool import Outcome
 from .pool.gpus import place_here
@@ -91,7 +90,7 @@ class Node:
         scratch: the folder, which whoever gives it removes; None for one of its own. packages: whose code may run.
         """
         self.stores, self.packages = stores, packages
-        self._scratch, self._own = scratch, scratch is None
+        self._scratch, self._own = scratch, list[HeldFolder]()
 
     @property
     def place(self) -> str:
@@ -102,14 +101,15 @@ class Node:
     def scratch(self) -> Path:
         """Folder of this unit alone, removed after it; that of a work with `finish`, after its block."""
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="unit-"))
+            self._own.append(HeldFolder("unit"))
+            self._scratch = self._own[0].path
         self._scratch.mkdir(exist_ok=True)
         return self._scratch
 
     def close(self) -> None:
         """Remove the folder, if it is its own."""
-        if self._own and self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        for folder in self._own:
+            folder.close()
 
     def open(self, url: str) -> Store:
         """Return a store that the job names. Raises: InvalidRuntime for another one; as `StoreSpec.open`."""
@@ -168,6 +168,8 @@ class Work(Generic[U, R]):
     """Dataclass of what `finish` returns."""
     resources: Resources = field(default_factory=Resources)
     """Resources of a unit."""
+    alike: Callable[[U], U] | None = None
+    """Returns a unit without what may differ between two submitters, such as the id of a run; None for nothing."""
     libraries: Sequence[str] = ()
     """Distributions whose releases decide the result's bytes, such as "av": they must be the same for all blocks."""
 

@@ -1,15 +1,14 @@
 """The objects under `data/`, listed once into a file on this machine's disk and read from there piece by piece."""
 
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
 from loader.storage import Store
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import HeldFolder, on_scratch
 from loader.storage.disk.unlisted_files import list_in_place
 from loader.storage.store import ObjectInfo
 
@@ -28,9 +27,9 @@ def scratch() -> AbstractContextManager[None]:
 def scratch_folder() -> Iterator[Path]:
     """Yield a folder that is deleted at the end. Raises: as `scratch`."""
     with scratch():
-        folder = tempfile.TemporaryDirectory(prefix="penstock-collect-")
-    with folder as path:
-        yield Path(path)
+        folder = HeldFolder("collect")
+    with closing(folder):
+        yield folder.path
 
 
 @contextmanager

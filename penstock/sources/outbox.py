@@ -2,13 +2,12 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from loader.storage import Store
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import held_file, held_folder, on_scratch
 
 
 class HashedFile:
@@ -45,27 +44,25 @@ class Outbox:
     @contextmanager
     def file(self, key: str) -> Iterator[HashedFile]:
         """Put an object of what is written inside; nothing, if that raises. Raises: StoreError."""
-        with on_scratch(
-            None,
-            f"when {key} was written; what was exported before is there",
-            room_for="the objects that are written at once",
-            again="run the same command again",
+        with (
+            on_scratch(
+                None,
+                f"when {key} was written; what was exported before is there",
+                room_for="the objects that are written at once",
+                again="run the same command again",
+            ),
+            held_file("export") as raw,
         ):
-            descriptor, path = tempfile.mkstemp(prefix="penstock-export-")
-            try:
-                with os.fdopen(descriptor, "wb") as raw:
-                    file = HashedFile(raw)
-                    yield file
-                self.store.put_file(key, path)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
+            file = HashedFile(raw)
+            yield file
+            raw.flush()
+            self.store.put_file(key, raw.name)
         self._note(key, file.nbytes, file.sha256)
 
     @contextmanager
     def path(self, key: str) -> Iterator[str]:
         """Put the file that is written at the path inside; nothing, if that raises. Raises: StoreError."""
-        with self.file(key) as file, tempfile.TemporaryDirectory(prefix="penstock-export-") as folder:
+        with self.file(key) as file, held_folder("export") as folder:
             path = os.path.join(folder, "file")
             yield path
             with open(path, "rb") as written:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from loader.dataset.versions.version import Version
 from loader.errors import EmptyView, InvalidRuntime, MissingDependency
 from loader.order.random.keyed_permutation import I64
 from loader.storage import open_store
+from loader.storage.disk.scratch import held_folder
 
 from .foreign_orders import ordinals_of
 
@@ -41,13 +41,13 @@ def streaming_epoch(url: str, asked: Mapping[str, Any], python: str) -> Streamin
     Raises: MissingDependency without the library; InvalidRuntime with its own words where it refuses; StoreError.
     """
     store = open_store(url)
-    with tempfile.TemporaryDirectory(prefix="penstock-order-") as folder:
-        (Path(folder) / "index.json").write_bytes(store.get("index.json").data)
-        target = Path(folder) / "order.npy"
+    with held_folder("order") as folder:
+        (folder / "index.json").write_bytes(store.get("index.json").data)
+        target = folder / "order.npy"
         try:
             done = subprocess.run(
                 [python, str(Path(__file__).with_name("streaming_epoch.py"))],
-                input=json.dumps({**asked, "folder": folder, "target": str(target)}),
+                input=json.dumps({**asked, "folder": str(folder), "target": str(target)}),
                 capture_output=True,
                 text=True,
                 env={name: value for name, value in os.environ.items() if name not in _OF_A_JOB},

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.errors import InvalidRuntime, ObjectNotFound
+from loader.errors import Corrupt, InvalidRuntime, ObjectNotFound
 
 from ..console.table import Table
 from .verb import Answer, Verb, read_by
@@ -31,10 +31,14 @@ def ls(arguments: Namespace) -> Answer:
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
-    body = []
+    body, damaged = list[dict[str, Any]](), list[str]()
     for id_ in job_ids(store):
         folder = JobFolder(store, id_)
-        description = folder.description()
+        try:
+            description = folder.description()
+        except Corrupt as error:
+            damaged.append(f"{error}; penstock jobs clear {id_} deletes it")
+            continue
         if description is not None:
             body.append(_told(folder, description))
     rows = [
@@ -47,7 +51,7 @@ def ls(arguments: Namespace) -> Answer:
         for row in body
     ]
     table = Table(form=FORM, header=("id", "about", "blocks", "units"), rows=rows, titled=False)
-    return body, [table] if rows else "no jobs", 0
+    return body, [*([table] if rows else ["no jobs"]), *damaged], 1 if damaged else 0
 
 
 def show(arguments: Namespace) -> Answer:
@@ -56,10 +60,12 @@ def show(arguments: Namespace) -> Answer:
     body = _told(folder, description)
     again = {block: n for block, n in sorted(folder.n_starts().items()) if n > 1}
     body |= {"begun_again": again, "stopped": folder.stopped, "code": description.code}
+    body |= {"sha256": description.sha256, "stores": [one.url for one in description.stores]}
     lines = [
         f"{folder.id}: {description.about}",
         f"work {description.work}, version {description.version}, Python {description.python}, "
         f"source {description.code[:12]}",
+        f"stores: {', '.join(body['stores']) or 'none'}; SHA-256 {description.sha256}",
         f"{body['n_done']} of {body['n_blocks']} blocks done, {body['n_units']} units, attempt {body['attempt']}",
     ]
     if again:
@@ -102,20 +108,33 @@ def logs(arguments: Namespace) -> Answer:
     return {"element": arguments.element, "text": text}, text or "nothing was written", 0
 
 
+def _attach_arguments(parser: ArgumentParser) -> None:
+    _with_cluster(parser)
+    parser.add_argument(
+        "--sha256",
+        metavar="HEX",
+        help="SHA-256 of the job's description, which you vouch for: begin what is missing (default: only wait)",
+    )
+
+
 def attach(arguments: Namespace) -> Answer:
-    """Wait for a job, and begin what is missing of it."""
+    """Wait for a job; begin what is missing of it, where the caller vouches for its description."""
     from ..compute.attach import follow
     from ..compute.cluster import OUR_PACKAGES
+    from ..compute.submit import Submission
     from ..compute.work import work_at
     from ..progress import progress
 
     folder, description = _job(arguments)
+    if arguments.sha256:
+        description = folder.description_of(arguments.sha256)
     cluster = _cluster(arguments)
     work = work_at(description.work, [*OUR_PACKAGES, *cluster.packages])
     engine = cluster.open()
     ends: Counter[str] = Counter()
     try:
-        blocks = follow(folder, description, work, engine, cluster)
+        there = Submission(folder=folder, description=description)
+        blocks = follow(there, work, engine, cluster, begins=bool(arguments.sha256))
         for block in progress(blocks, description.about, lambda one: len(one.outcomes), description.n_units):
             ends.update("done" if one.error is None else one.error.code for one in block.outcomes)
     finally:
@@ -155,20 +174,25 @@ def clear(arguments: Namespace) -> Answer:
     from ..compute.job import JobFolder, job_ids, now_us
 
     store = loader.Root(arguments.root).store
+    damaged: list[str] = []
     if arguments.id is not None:
-        chosen = [_job(arguments)[0]]
+        chosen = [_folder(arguments)]
     else:
         chosen = []
         for id_ in job_ids(store):
             folder = JobFolder(store, id_)
-            description = folder.description()
+            try:
+                description = folder.description()
+            except Corrupt as error:
+                damaged.append(f"left alone: {error}; penstock jobs clear {id_} deletes it")
+                continue
             if description is None or now_us() - description.at_us > arguments.older * 1e6:
                 chosen.append(folder)
     n_objects = sum(folder.remove() for folder in chosen)
     return (
         {"jobs": [one.id for one in chosen], "objects": n_objects},
-        f"{len(chosen)} jobs, {n_objects} objects deleted",
-        0,
+        "\n".join([f"{len(chosen)} jobs, {n_objects} objects deleted", *damaged]),
+        1 if damaged else 0,
     )
 
 
@@ -179,14 +203,14 @@ def _told(folder: "JobFolder", description: "JobDescription") -> dict[str, Any]:
         "about": description.about,
         "work": description.work,
         "n_blocks": len(description.blocks),
-        "n_done": len(folder.done()),
+        "n_done": len(folder.done(description)),
         "n_units": description.n_units,
         "attempt": attempt,
         "at_us": description.at_us,
     }
 
 
-def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
+def _folder(arguments: Namespace) -> "JobFolder":
     from ..compute.job import JobFolder, job_ids
 
     store = loader.Root(arguments.root).store
@@ -194,11 +218,15 @@ def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
     if len(found) != 1:
         what = f"{len(found)} jobs whose ids begin so" if found else "no such job"
         raise ObjectNotFound(f"{arguments.id!r} in {store.url}: {what}; penstock jobs ls names them")
-    folder = JobFolder(store, found[0])
+    return JobFolder(store, found[0])
+
+
+def _job(arguments: Namespace) -> tuple["JobFolder", "JobDescription"]:
+    folder = _folder(arguments)
     description = folder.description()
     if description is None:
         raise ObjectNotFound(
-            f"{folder.key('job.json')} in {store.url}: it was not submitted to its end; clear it"
+            f"{folder.key('job.json')} in {folder.store.url}: it was not submitted to its end; clear it"
         )
     return folder, description
 
@@ -223,7 +251,9 @@ VERB = Verb(
         "show": Verb(text="how far a job is", run=show, arguments=_one),
         "why": Verb(text="where a job is, and why it waits", run=why, arguments=_with_cluster),
         "logs": Verb(text="what a runner wrote, or why a block failed", run=logs, arguments=_logs_arguments),
-        "attach": Verb(text="wait for a job, and begin what is missing", run=attach, arguments=_with_cluster),
+        "attach": Verb(
+            text="wait for a job, or begin what is missing", run=attach, arguments=_attach_arguments
+        ),
         "cancel": Verb(text="end a job to its last process", run=cancel, arguments=_with_cluster),
         "clear": Verb(text="delete folders of old jobs", run=clear, arguments=_clear_arguments),
     },

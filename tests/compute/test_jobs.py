@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from loader.errors import Corrupt, EngineUnreachable, InvalidRuntime, JobCancelled, JobFailed, ObjectNotFound
 from loader.storage import open_store
 from penstock.compute import attach as attaching
-from penstock.compute import runner_process
-from penstock.compute.attach import attach, cancel, submitted
+from penstock.compute import runner_process, submit
+from penstock.compute.attach import attach, cancel
 from penstock.compute.blocks import MAX_COST_S, MAX_NBYTES, MAX_UNITS, cut_blocks
 from penstock.compute.cluster import Cluster
 from penstock.compute.engines.engine import Look
@@ -28,6 +28,7 @@ from penstock.compute.pool import LocalCompute
 from penstock.compute.pool.gpus import visible_gpus
 from penstock.compute.runner import FINAL
 from penstock.compute.runner_process import open_runner, parser
+from penstock.compute.submit import submitted
 from penstock.compute.work import Work, work_at
 from tests.compute.job_checks import (
     REPOSITORY,
@@ -97,8 +98,16 @@ def test_a_runner_has_a_worker_for_each_gpu_of_its_machine(tmp_path, monkeypatch
 def test_a_slot_with_fewer_gpus_than_its_file_says_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     job = job_in(tmp_path)
-    submitted(job, numbers(1))
-    runner = [*LOCAL.runner(folder_of(job), 1)[3:], "--element", "0", "--elements", "1", "--gpus", "2"]
+    sha256 = submitted(job, numbers(1)).description.sha256
+    runner = [
+        *LOCAL.runner(folder_of(job), 1, sha256)[3:],
+        "--element",
+        "0",
+        "--elements",
+        "1",
+        "--gpus",
+        "2",
+    ]
     with pytest.raises(InvalidRuntime, match=r"slot\.gpus = 2, and .* shows 1 GPUs"):
         open_runner(parser().parse_args(runner), LocalCompute)
 
@@ -174,7 +183,8 @@ def test_who_waits_is_killed_and_another_goes_on(tmp_path):
         one.wait()
         one.stdout.close()
     job = job_in(tmp_path)
-    assert told_of(done_by(job, numbers(8), LOCAL)) == [n**2 for n in range(8)]
+    units = numbers(8, where=str(tmp_path), seconds=0.15)
+    assert told_of(done_by(job, units, LOCAL)) == [n**2 for n in range(8)]
     begun = [len((tmp_path / f"begun-{n}").read_text().split()) for n in range(8)]
     assert all(1 <= n <= 3 for n in begun), begun
 
@@ -252,7 +262,7 @@ def test_an_intent_without_an_engine_is_overtaken(tmp_path, monkeypatch):
     assert folder.intend(1, given)
     assert not folder.intend(1, replace(given, by="late:2"))
     monkeypatch.setattr(attaching, "INTENT_S", 0.5)
-    assert told_of(done_by(job, numbers(0), LOCAL)) == [0, 1, 4]
+    assert told_of(done_by(job, numbers(3), LOCAL)) == [0, 1, 4]
     assert folder.given()[0] == 2
 
 
@@ -293,7 +303,7 @@ def test_an_engine_is_asked_once_more_behind_the_last_block(tmp_path):
 
 def test_a_runner_of_a_job_that_is_over_and_deleted_is_not_begun_again(tmp_path, capsys):
     job = job_in(tmp_path)
-    told = INLINE.runner(folder_of(job), 1)[3:]
+    told = INLINE.runner(folder_of(job), 1, "0" * 64)[3:]
     assert runner_process.main([*told, "--element", "0", "--elements", "1"]) in FINAL
     assert f"jobs/{job.id}/job.json" in capsys.readouterr().err
 
@@ -309,21 +319,22 @@ def test_blocks_that_other_releases_computed_are_not_mixed(tmp_path):
         done_by(job, numbers(4), INLINE)
 
 
-def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path):
-    job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    description = submitted(job, numbers(3))
-    job.store.put(folder.key("job.json"), to_json(replace(description, code="0" * 64)))
+def test_another_source_tree_fails_the_job_before_a_block_begins(tmp_path, monkeypatch):
+    job = job_in(tmp_path)
+    monkeypatch.setattr(submit, "source_hash", lambda _: "0" * 64)
     with pytest.raises(JobFailed, match=r"began no block.*CodeMismatch.*another source tree"):
         done_by(job, numbers(3), LOCAL)
 
 
 def test_a_description_in_a_bucket_runs_no_code_of_other_packages(tmp_path):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
-    description = submitted(job, numbers(3))
+    description = submitted(job, numbers(3)).description
     for place, why in (("os:system", "accepted are works"), ("penstock.compute.job:job_ids", "is no work")):
-        job.store.put(folder.key("job.json"), to_json(replace(description, work=place)))
-        with pytest.raises(InvalidRuntime, match=why):
-            done_by(job, numbers(3), INLINE)
+        forged = replace(description, work=place)
+        job.store.put(folder.key("job.json"), to_json(forged))
+        told = INLINE.runner(folder, 1, forged.sha256)[3:]
+        with pytest.raises(InvalidRuntime, match=why):  # though who submits vouched for it
+            open_runner(parser().parse_args([*told, "--element", "0", "--elements", "1"]), LocalCompute)
     with pytest.raises(InvalidRuntime, match="cannot be imported"):
         work_at("penstock.nothing:WORK", ["penstock"])
 
@@ -333,7 +344,7 @@ def test_secrets_stay_at_home(tmp_path):
     bucket = open_store("s3://bucket/raw", {**secrets, "region": "eu-1", "endpoint": "http://127.0.0.1:9"})
     job = replace(job_in(tmp_path), stores=[bucket])
     submitted(job, numbers(2))
-    command = " ".join(LOCAL.runner(JobFolder(bucket, job.id), 1))
+    command = " ".join(LOCAL.runner(JobFolder(bucket, job.id), 1, "0" * 64))
     told = [bytes(job.store.get(info.key).data).decode(errors="replace") for info in job.store.list("jobs/")]
     assert "eu-1" in command
     assert any("eu-1" in text for text in told)
@@ -353,7 +364,7 @@ def test_a_work_that_no_module_holds_is_refused(tmp_path):
         submitted(replace(job_in(tmp_path), work=nameless), numbers(1))
 
 
-@pytest.mark.parametrize("name", ["job.json", "done/0.jsonl.zst", "begun/0-1.json"])
+@pytest.mark.parametrize("name", ["done/0.jsonl.zst", "begun/0-1.json"])
 def test_a_damaged_object_is_named(tmp_path, name):
     job, folder = job_in(tmp_path), folder_of(job_in(tmp_path))
     done_by(job, numbers(3), INLINE)

@@ -106,3 +106,27 @@ ON_GPUS = Work(
     cost_s=_cost_s,
     resources=Resources(gpus=1),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A unit that names the run that submits it."""
+
+    n: int
+    run_id: str
+
+
+def of_run(unit: Run, node: Node) -> Square:
+    """Square a number."""
+    return Square(n=unit.n, square=unit.n**2)
+
+
+RUNS = Work(
+    name="runs",
+    version="1",
+    function=of_run,
+    unit=Run,
+    result=Square,
+    timeout_s=60,
+    alike=lambda unit: Run(n=unit.n, run_id=""),
+)

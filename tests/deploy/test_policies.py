@@ -162,7 +162,9 @@ def test_the_page_says_what_the_policies_do(make):
 
 
 @pytest.mark.parametrize("store", ["s3", "gcs", "azure"])
-@pytest.mark.parametrize("role", ["reader", "trainer", "writer", "collector", "operator"])
+@pytest.mark.parametrize(
+    "role", ["reader", "trainer", "writer", "submitter", "registrar", "collector", "operator"]
+)
 def test_each_policy_is_made(make, store, role):
     run = subprocess.run(
         [sys.executable, str(SCRIPT), store, role, "--bucket", "b", "--prefix", "/roots/main/"],
@@ -178,7 +180,7 @@ def test_each_policy_is_made(make, store, role):
 
 def test_s3_takes_only_creates_where_nothing_is_replaced(make):
     """By the policy's own words: whatever puts an object is bound to keys that may be replaced, or to If-None-Match."""
-    for role in ("trainer", "writer", "collector"):
+    for role in ("trainer", "writer", "submitter", "registrar", "collector"):
         for statement in make.s3(role, "b", "r")["Statement"]:
             if "s3:PutObject" in statement["Action"] and "Condition" not in statement:
                 keys = [one.removeprefix("arn:aws:s3:::b/r/") for one in statement["Resource"]]

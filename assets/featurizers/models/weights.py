@@ -4,7 +4,6 @@ Only safetensors are read, and text beside them: a pickle runs whatever code its
 """
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import BinaryIO
 
 from loader.errors import InvalidWeights, ObjectNotFound
 from loader.storage import ObjectInfo, Store, open_store
+from loader.storage.disk.scratch import held_folder
 from loader.storage.files import download
 
 SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja")
@@ -51,7 +51,7 @@ def local_weights(url: str, sha256: str) -> Iterator[Path]:
         yield path / files[0].key if single else path
         _check_sum(url, sha256, weights_sha256(url))
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-weights-") as folder:
+    with held_folder("weights") as folder:
         store, files, single = _found(url)
         sums = {}
         for file in files:

@@ -1,7 +1,7 @@
 """The copy of walked samples as a work: a node walks a shard of raw objects again, and writes a run of it as a part."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -89,6 +89,10 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     return CopiedPart(part=part.to_json(), rows=units, beside=beside)
 
 
+def _alike(task: CopyTask) -> CopyTask:
+    return replace(task, taking=task.taking.of_no_run)
+
+
 def _limit_s(task: CopyTask) -> float:
     return task.limit_s
 
@@ -105,4 +109,5 @@ COPY = Work(
     result=CopiedPart,
     timeout_s=_limit_s,
     cost_s=_cost_s,
+    alike=_alike,
 )

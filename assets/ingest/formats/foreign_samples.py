@@ -24,6 +24,7 @@ from penstock.compute.job import Job, store_url
 from penstock.compute.pool import Compute
 
 from ...spec import DatasetSpec
+from ...stages import written_part
 from .copy_work import COPY, CopiedPart, CopyTask
 from .earlier_samples import newest_version
 from .known_samples import Beside, EarlierSamples
@@ -146,7 +147,7 @@ def _copied(
             raise not_written(compute, [job], task.raws[0]["key"], outcome)
         found.append(outcome.value.beside)
         if outcome.value.part is not None:
-            part = loader.Part.from_json(outcome.value.part)
+            part = written_part(outcome.value.part, task.txn)
             parts.append((outcome.value.rows[0]["kind"], part))
             rows += outcome.value.rows
     return parts, rows, Beside.of_all(found)

@@ -26,6 +26,7 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import rejected
 from ...spec import DatasetSpec
+from ...stages import written_part
 from .earlier_samples import newest_version
 from .known_samples import Beside, EarlierSamples
 from .read_work import READ, ReadParts, ReadTask
@@ -81,7 +82,7 @@ def write_read(
     made = batch.in_groups(made, newest.groups)
     beside = Beside.of_all(found.beside for _, found in made)
     parts, rows = list[tuple[str, Part]](), list[Row]()
-    for part in (Part.from_json(one) for _, found in made for one in found.parts):
+    for part in (written_part(one, txn) for _, found in made for one in found.parts):
         kind = modality_of({name for shard in part.shards for name in shard.field_nbytes})
         parts.append((kind, part))
         for row in part_rows(root.store, part):

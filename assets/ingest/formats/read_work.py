@@ -153,6 +153,10 @@ def _taken(taking: Taking, raw: Row, sample: Sample) -> Sample:
     )
 
 
+def _alike(task: ReadTask) -> ReadTask:
+    return replace(task, taking=task.taking.of_no_run)
+
+
 def _limit_s(task: ReadTask) -> float:
     return task.limit_s
 
@@ -169,4 +173,5 @@ READ = Work(
     result=ReadParts,
     timeout_s=_limit_s,
     cost_s=_cost_s,
+    alike=_alike,
 )

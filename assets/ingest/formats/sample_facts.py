@@ -5,7 +5,7 @@ the same keys.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import loader
@@ -77,6 +77,11 @@ class Taking:
             choices=spec.sources[0].choices.to_json(),
             provenance=dict(provenance),
         )
+
+    @property
+    def of_no_run(self) -> "Taking":
+        """The same rules without the id of a run."""
+        return replace(self, provenance={**self.provenance, "run_id": ""})
 
     def own_split(self, told: Mapping[str, str]) -> str:
         """Return the split that a format names for a sample, "" for none. told: what it tells of its provenance."""

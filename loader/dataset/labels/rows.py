@@ -5,7 +5,6 @@ Every row has the number by which its source knows it - of its line, or of its r
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import pyarrow as pa
 from ...errors import InvalidField, InvalidSample, StoreError
 from ...json_text import is_text
 from ...storage import open_store
+from ...storage.disk.scratch import held_folder
 from ...storage.files import download
 from ...storage.spec import redact
 from ..tables.columns import check_metadata, column_of
@@ -118,7 +118,7 @@ def _on_this_machine(place: str, query: str) -> Iterator[str]:
     signed = {"params": parse_qsl(query, keep_blank_values=True)}
     store = open_store(folder, {"fsspec": signed} if query else None)
     try:
-        with tempfile.TemporaryDirectory(prefix="penstock-rows-") as scratch:
+        with held_folder("rows") as scratch:
             copy = join(scratch, "rows")
             with _unsigned():
                 download(store, name, copy)

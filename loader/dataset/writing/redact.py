@@ -6,7 +6,6 @@ them.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -18,7 +17,7 @@ from google_crc32c import extend
 
 from ...errors import Corrupt
 from ...storage import Span, Store
-from ...storage.disk.scratch import on_scratch
+from ...storage.disk.scratch import held_file, on_scratch
 from ...storage.placed import PlacedStore
 from ..names import member_name
 from ..shards.address import UNKNOWN_CRC
@@ -137,7 +136,7 @@ def _own_shard(
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
-        tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
+        held_file("redact") as out,
     ):
         writer = ShardWriter(out.write)
         for row, key in enumerate(keys):
@@ -255,7 +254,7 @@ def _copy(
     again, meanwhile = "redact again", "while a shard was redacted; nothing was published"
     with (
         on_scratch(None, meanwhile, room_for="the largest shard", again=again),
-        tempfile.NamedTemporaryFile(prefix="penstock-redact-", suffix=".tar") as out,
+        held_file("redact") as out,
     ):
         with store.open_stream(shard["path"]) as source:
             sha256 = _patched(source, out.write, patches, shard, f"{store.url}/{shard['path']}")

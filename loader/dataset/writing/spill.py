@@ -8,16 +8,14 @@ asked for. Two samples with one key have one hash, so duplicates meet here.
 import contextlib
 import json
 import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO
 
 from ...errors import DuplicateKey, StoreError
-from ...storage.disk.scratch import default_place, no_room
+from ...storage.disk.scratch import HeldFolder, default_place, no_room
 from ..names import key_hash
 
 Buffer = bytes | bytearray | memoryview
@@ -50,7 +48,7 @@ class Spill:
         self._memory_bytes, self._parent = memory_bytes, directory
         self._held: dict[bytes, Sample] = {}
         self._held_bytes = 0
-        self._directory: str | None = None
+        self._directory: HeldFolder | None = None
         self._files: dict[int, BinaryIO] = {}
         self.n_samples = 0
 
@@ -88,19 +86,19 @@ class Spill:
                 file.close()  # a full disk fails the last flush; the file is deleted just below
         self._files.clear()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.close()
             self._directory = None
 
     def _flush(self) -> None:
         try:
             if self._directory is None:
-                self._directory = tempfile.mkdtemp(prefix="penstock-spill-", dir=self._parent)
+                self._directory = HeldFolder("spill", self._parent)
             for hashed, sample in self._held.items():
                 self._write(hashed, sample)
             for file in self._files.values():
                 file.flush()  # what does not fit on the disk shows here, not when it is read back
         except OSError as error:
-            place = self._directory or self._parent or default_place()
+            place = str(self._directory.path) if self._directory else self._parent or default_place()
             raise scratch_error(f"sample {self.n_samples} was spilled", place, error) from error
         self._held.clear()
         self._held_bytes = 0
@@ -109,7 +107,7 @@ class Spill:
         bucket = hashed[0]
         if bucket not in self._files:
             assert self._directory is not None
-            self._files[bucket] = open(os.path.join(self._directory, f"{bucket:02x}"), "w+b")  # noqa: SIM115
+            self._files[bucket] = open(str(self._directory.path / f"{bucket:02x}"), "w+b")  # noqa: SIM115
         lengths = {field: memoryview(data).nbytes for field, data in sample.fields.items()}
         row = [sample.key, list(lengths.items()), dict(sample.metadata), dict(sample.source)]
         meta = json.dumps(row, ensure_ascii=False, default=_encode).encode("utf-8", "surrogatepass")

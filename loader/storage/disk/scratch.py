@@ -1,10 +1,23 @@
-"""Temporary files on a disk of this machine, and the error where there is no room for them."""
+"""Temporary files on a disk of this machine, and the error where there is no room for them.
 
+A process that is killed leaves its folders behind. Processes lock the folders that they use, by flock, which the
+kernel releases at their end. The next process of the same user on the same machine removes those that nobody holds.
+The name of the machine is part of a folder's name: some network file systems lock within one machine only.
+"""
+
+import fcntl
+import hashlib
 import os
+import shutil
+import socket
 import sqlite3
+import stat
 import tempfile
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
 
 from ...errors import PenstockError, StoreError
 from ..store import Store
@@ -45,16 +58,121 @@ def on_scratch(
         ) from error
 
 
+class HeldFolder:
+    """A temporary folder of this process, and of those that inherit `descriptor`.
+
+    If they are killed, a later process of the user removes it (`remove_left_folders`), at its own first folder there.
+
+    what: word of its name, such as "block". place: folder to make it in; None for TMPDIR.
+
+    Raises: OSError.
+    """
+
+    def __init__(self, what: str, place: str | None = None) -> None:
+        place = place or tempfile.gettempdir()
+        if place not in _cleared:
+            _cleared.add(place)
+            remove_left_folders(place)
+        while True:
+            made = tempfile.mkdtemp(suffix=_suffix(), prefix=f"penstock-{what}-", dir=place)
+            self.path = Path(made)
+            try:
+                self.descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            except FileNotFoundError:  # removed by another process before it was locked
+                continue
+            with suppress(OSError):  # a file system without locks: nobody can hold it, and nobody removes it
+                fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+            if os.path.exists(made):
+                break
+            os.close(self.descriptor)
+        self._end = weakref.finalize(self, _end, os.getpid(), made, self.descriptor)
+
+    def close(self) -> None:
+        """Remove it, and all that is in it."""
+        self._end()
+
+
+def _end(process: int, path: str, descriptor: int) -> None:
+    if os.getpid() == process:  # a forked child's copy is not its own
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+@contextmanager
+def held_folder(what: str, place: str | None = None) -> Iterator[Path]:
+    """Make a folder, as `HeldFolder`, and remove it at the end. Raises: OSError."""
+    folder = HeldFolder(what, place)
+    try:
+        yield folder.path
+    finally:
+        folder.close()
+
+
+@contextmanager
+def held_file(what: str, place: str | None = None, buffering: int = -1) -> Iterator[BinaryIO]:
+    """Open a new file in a held folder, for writing and reading; both are removed at the end. Raises: OSError."""
+    with held_folder(what, place) as folder, open(str(folder / "file"), "x+b", buffering) as file:
+        yield file
+
+
+_cleared: set[str] = set()
+"""Places that this process has looked through."""
+
+
+def remove_left_folders(place: str | None = None) -> int:
+    """Remove the held folders of this user and machine that no living process holds; return their number.
+
+    Never raises: folders that cannot be removed stay. place: None for TMPDIR.
+    """
+    n_removed = 0
+    try:
+        descriptor = os.open(place or tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return 0
+    try:
+        for name in os.listdir(descriptor):
+            if name.startswith("penstock-") and name.endswith(_suffix()):
+                with suppress(OSError):
+                    n_removed += _removed(descriptor, name)
+    except OSError:
+        return n_removed
+    finally:
+        os.close(descriptor)
+    return n_removed
+
+
+def _removed(place: int, name: str) -> bool:
+    """Remove a folder, if it is this user's and nobody holds it; return whether it is gone. Raises: OSError."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            return False
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        there = os.stat(name, dir_fd=place, follow_symlinks=False)
+        if not stat.S_ISDIR(there.st_mode) or not os.path.samestat(there, os.fstat(folder)):
+            return False
+        shutil.rmtree(name, dir_fd=place)
+        return True
+    finally:
+        os.close(folder)
+
+
+def _suffix() -> str:
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    return f".{host}.held"
+
+
 class OnScratch:
     """A `store.NewObject` that lies in a temporary file, and is uploaded at its end."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key, self._path = store, key, default_place()
         try:
-            descriptor, self._path = tempfile.mkstemp(prefix="penstock-shard-", suffix=".tar")
+            self._folder = HeldFolder("shard")
+            self._path = str(self._folder.path / "file")
+            self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - until closed
         except OSError as error:
             raise self._no_room(error) from error
-        self._file = os.fdopen(descriptor, "wb", buffering=0)
 
     def write(self, data: memoryview) -> None:
         try:
@@ -69,8 +187,7 @@ class OnScratch:
 
     def close(self) -> None:
         self._file.close()
-        if os.path.exists(self._path):
-            os.unlink(self._path)
+        self._folder.close()
 
     def _no_room(self, error: OSError) -> Exception:
         meanwhile = f"when {self._key} was written; nothing was published"

@@ -6,7 +6,9 @@ A runner holds a lock on a file of its attempt's name, so that every process of 
 import fcntl
 import os
 import signal
+import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +22,8 @@ from .engine import Look
 END_S = 10.0
 """Seconds for a runner to keep its outcomes once it was told to end; then it is killed."""
 LOG_BYTES = 64 * 2**10
+KEPT_S = 86_400.0
+"""Files of a runner whose parent was killed stay this long, in s."""
 
 
 class LocalEngine:
@@ -34,10 +38,12 @@ class LocalEngine:
     def submit(self, name: str, runner: Sequence[str], n_blocks: int, final: Sequence[int] = (0,)) -> None:
         """Begin a runner. Where it fails, `look` says "ended", and the next attempt begins another one."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if self._folder.stat().st_uid != os.getuid():
+        there = self._folder.lstat()  # a link may lead anywhere
+        if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid() or there.st_mode & 0o022:
             raise EngineUnreachable(
-                f"{self._folder} belongs to somebody else; set TMPDIR to a folder of your own"
+                f"{self._folder} is no folder of this user alone; remove it, or set TMPDIR to a folder of your own"
             )
+        self._remove_left()
         with self._path(name, "lock").open("w") as lock, self._path(name, "log").open("wb") as log:
             fcntl.flock(lock, fcntl.LOCK_EX)
             process = subprocess.Popen(
@@ -45,6 +51,7 @@ class LocalEngine:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                env=_environment(runner),
                 pass_fds=[lock.fileno()],  # the lock is the runner's from here on
                 start_new_session=True,
             )
@@ -88,6 +95,14 @@ class LocalEngine:
                 self._path(name, kind).unlink(missing_ok=True)
         self._begun.clear()
 
+    def _remove_left(self) -> None:
+        """Remove old files of runners that live no more and whose process could not."""
+        for lock in self._folder.glob("*.lock"):
+            with suppress(FileNotFoundError):
+                if time.time() - lock.stat().st_mtime > KEPT_S and self._runner(lock.stem) is None:
+                    for kind in ("lock", "log"):
+                        self._path(lock.stem, kind).unlink(missing_ok=True)
+
     def _path(self, name: str, kind: str) -> Path:
         return self._folder / f"{name}.{kind}"
 
@@ -102,3 +117,14 @@ class LocalEngine:
                 return None
         except FileNotFoundError:
             return None
+
+
+def _environment(runner: Sequence[str]) -> dict[str, str]:
+    """Return the variables of a runner, which imports what this process does, whatever folder both run in.
+
+    Python puts the current folder first on the path of `python -m`, and that of the script on the path of a command.
+    """
+    safe = {**os.environ, "PYTHONSAFEPATH": "1"}
+    if runner[0] == sys.executable:
+        safe["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+    return safe

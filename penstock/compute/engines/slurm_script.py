@@ -12,6 +12,8 @@ BEGUN = 8
 _SCRIPT = """\
 #!/bin/sh
 # An element of a penstock job. It ends well where its runner does; told to end, it begins no further runner.
+# Anybody may write to the folder that it runs in: nothing there is imported.
+export PYTHONSAFEPATH=1
 {environment}element=$(({first} + SLURM_ARRAY_TASK_ID))
 told=0
 trap 'told=1; kill -TERM "$runner"' TERM INT

@@ -4,18 +4,17 @@ import contextlib
 import math
 import os
 import pickle
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from loader.errors import InvalidRuntime, Unpicklable
+from loader.storage.disk.scratch import HeldFolder
 
 from . import worker
 from .answers import failure_told
@@ -67,8 +66,8 @@ class Worker:
         self._lock = threading.RLock()  # between reaping the process and signalling it
         try:
             with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-                scratch = tempfile.mkdtemp(prefix="penstock-worker-")
-                ours.callback(shutil.rmtree, scratch, ignore_errors=True)
+                scratch = HeldFolder("worker")
+                ours.callback(scratch.close)
                 self._sock, sock = socket.socketpair()
                 ours.enter_context(self._sock)
                 theirs.enter_context(sock)
@@ -80,9 +79,10 @@ class Worker:
                 life, end_of_life = os.pipe()
                 theirs.callback(os.close, life)
                 ours.callback(os.close, end_of_life)
-                given = (sock.fileno(), self._tickets[1].fileno(), life)
+                # (the worker holds the folder too: it may outlive this process by a moment)
+                given = (sock.fileno(), self._tickets[1].fileno(), life, scratch.descriptor)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", _SCRIPT, *map(str, given), scratch],
+                    [sys.executable, "-P", _SCRIPT, *map(str, given), str(scratch.path)],
                     stdin=subprocess.DEVNULL,
                     env=dict(environment),
                     pass_fds=given,

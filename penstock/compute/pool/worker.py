@@ -241,11 +241,13 @@ def serve(sock: socket.socket, tickets: socket.socket) -> None:
         del body, reply  # or they would stay in memory until the next message is there
 
 
-def _prepare(
-    sock_fd: int, tickets_fd: int, life_fd: int, scratch: str
-) -> tuple[socket.socket, socket.socket]:
-    """Set up the process, and return its sockets: of messages and of tickets."""
-    for fd in (sock_fd, tickets_fd, life_fd):
+def _prepare(descriptors: list[int], scratch: str) -> tuple[socket.socket, socket.socket]:
+    """Set up the process, and return its sockets: of messages and of tickets.
+
+    descriptors: of both, of the parent's life, and of scratch, which is held while that one is open.
+    """
+    sock_fd, tickets_fd, life_fd, _ = descriptors
+    for fd in descriptors:
         os.set_inheritable(fd, False)
     _die_with_parent(life_fd)
     # A new program ignores what its parent ignores: Dagster takes SIGINT's handler for SIGTERM, and a job in the
@@ -266,7 +268,7 @@ def _prepare(
 
 if __name__ == "__main__":
     # Names of the module: the parent takes the end of the socket for the end of the process, so it must close last.
-    SOCKET, TICKETS = _prepare(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    SOCKET, TICKETS = _prepare([*map(int, sys.argv[1:5])], sys.argv[5])
     try:
         with contextlib.suppress(EOFError, ConnectionError):
             serve(SOCKET, TICKETS)

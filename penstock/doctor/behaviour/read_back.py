@@ -1,7 +1,6 @@
 """Probes of reads after writes: at once, in ranges, unchanged, and under a new ETag each time."""
 
 import hashlib
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
@@ -10,7 +9,7 @@ from typing import IO
 from loader.dataset.shards.shard import crc32c
 from loader.errors import Changed, Corrupt, InvalidStore, ObjectNotFound, StoreError
 from loader.storage import Span
-from loader.storage.disk.scratch import default_place
+from loader.storage.disk.scratch import default_place, held_file
 
 from ..finding import Finding, fail, note, ok, warn
 from ..scratch import Scratch
@@ -121,8 +120,8 @@ def checksums(scratch: Scratch) -> Iterator[Finding]:
     key, found = scratch.key("sum/parts"), hashlib.sha256()
     with ExitStack() as held:
         try:
-            file = held.enter_context(tempfile.NamedTemporaryFile(buffering=0))
-            wanted = _filled(file.file)
+            file = held.enter_context(held_file("doctor", buffering=0))
+            wanted = _filled(file)
         except OSError as error:  # of this machine: it says nothing of the store
             what = (
                 "what is uploaded in parts was not checked: temporary space "

@@ -1,20 +1,22 @@
 """Many objects at once by the machines of a cluster: a large object, or a run of small ones, is a unit.
 
 The job's folder lies in the target, as a migration's notes do. Its outcomes say what was copied: a migration that is
-begun again learns it from there, whoever waited for the job. What is left is the next job's.
+begun again learns it from there, if its notes have the SHA-256 of the job's description. The next job has the rest.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 
-from loader.storage import open_store
+from loader.storage import is_there, open_store
 
-from ...compute.attach import attach
+from ...compute.attach import follow
 from ...compute.blocks import BlockOutcomes
 from ...compute.cluster import Cluster
 from ...compute.job import Job, JobFolder
 from ...compute.pool import Failure
+from ...compute.submit import Submission, created, name_other, recorded
 from ...compute.work import StoredPlace
 from .copy_many import Copies, Migration
 from .copy_unit import COPY, CopiedUnit, CopyUnit, NotCopied, Way
@@ -23,6 +25,7 @@ from .journal import Journal
 
 ITEMS = 64
 """Objects of a unit, at most."""
+_log = logging.getLogger(__name__)
 
 
 def job_of(migration: Migration, attempt: int) -> Job[CopyUnit, CopiedUnit]:
@@ -74,46 +77,51 @@ def copied_on(
 
     Raises: as `attach`.
     """
-    engine, way = cluster.open(), way_of(migration, cluster)
+    engine, way, n_others = cluster.open(), way_of(migration, cluster), 0
     try:
         for attempt in count():
             job = job_of(migration, attempt)
             folder = JobFolder(job.store, job.id)
-            if folder.description() is not None:
-                for value in _outcomes(attach(job, lambda: (), engine, cluster), folder):
+            sha256 = journal.job(job.id)
+            if sha256 and (earlier := recorded(folder, sha256)) is not None:
+                for value in _outcomes(earlier, follow(earlier, COPY, engine, cluster)):
                     for copied in value.copied:
                         journal.add(copied)
                 continue
-            coming = items()
-            first = next(coming, None)
-            if first is None:
-                return
-            units, failed = _Units(chain([first], coming), way), list[NotCopied]()
-            for value in _outcomes(attach(job, units, engine, cluster), folder):
+            there = None
+            if not is_there(folder.store, folder.key("job.json")):
+                coming = items()
+                first = next(coming, None)
+                if first is None:
+                    return
+                there = created(job, _Units(chain([first], coming), way))
+            if there is None:
+                n_others += 1
+                name_other(folder, "no run of this migration has a note of it", _log.warning, n_others)
+                continue
+            journal.add_job(job.id, there.description.sha256)
+            failed = list[NotCopied]()
+            for value in _outcomes(there, follow(there, COPY, engine, cluster)):
                 yield from value.copied
                 failed += value.failed
-            if units.are_taken and sum(1 for _ in folder.store.list(folder.key("units-"))) == 1:
-                for one in failed:
-                    report.failed(one.path, one.error, one.nbytes)
-                return
-            # Another process began this job at the same moment, with other units: the next one has what these lack.
+            for one in failed:
+                report.failed(one.path, one.error, one.nbytes)
+            return
     finally:
         engine.close()
 
 
-def _outcomes(blocks: Iterable[BlockOutcomes[CopiedUnit]], folder: JobFolder) -> Iterator[CopiedUnit]:
+def _outcomes(there: Submission, blocks: Iterable[BlockOutcomes[CopiedUnit]]) -> Iterator[CopiedUnit]:
     """Yield what came of each unit; of one that no worker survived, that none of its objects was copied."""
     for block in blocks:
         for number, outcome in enumerate(block.outcomes):
-            yield outcome.value or _lost(folder, block.number, number, outcome.error)
+            yield outcome.value or _lost(there, block.number, number, outcome.error)
 
 
-def _lost(folder: JobFolder, block: int, number: int, error: Failure | None) -> CopiedUnit:
-    description = folder.description()
-    assert description is not None
+def _lost(there: Submission, block: int, number: int, error: Failure | None) -> CopiedUnit:
     assert error is not None
     why = f"it was not copied to its end: {error.code}: {error.summary}"
-    items = folder.units(description, block, CopyUnit)[number].items
+    items = there.folder.units(there.description, block, CopyUnit)[number].items
     failed = [NotCopied(path=one.path, nbytes=one.nbytes, is_missing=False, why=why) for one in items]
     return CopiedUnit(copied=[], failed=failed)
 
@@ -123,11 +131,9 @@ class _Units:
 
     def __init__(self, items: Iterator[Item], way: Way) -> None:
         self._items, self._way = items, way
-        self.are_taken = False  # once the job was to be submitted by this process
 
     def __call__(self) -> Iterator[CopyUnit]:
         """Yield the units, once."""
-        self.are_taken = True
         run: list[Item] = []
         nbytes = 0
         for item in self._items:

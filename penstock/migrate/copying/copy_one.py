@@ -1,9 +1,8 @@
 """One object from store to store: hashed on the way, and visible in the target only if it is what it must be."""
 
-import tempfile
 from collections import deque
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
 from typing import IO
 
@@ -13,7 +12,7 @@ from loader.storage.cloud.reads import ReadStore
 from loader.storage.cloud.s3_puts import S3PutStore, differ
 from loader.storage.cloud.store import RemoteStore
 from loader.storage.disk.new_file import write_all
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import held_file, on_scratch
 from loader.storage.disk.store import LocalStore
 from loader.storage.in_order import InOrder
 from loader.storage.shared.memory_budget import MemoryBudget
@@ -152,11 +151,9 @@ class Transfer:
         return Copied(path=item.path, nbytes=len(data), digest=digest, etag=item.etag, written=is_needed)
 
     def _through_a_file(self, item: Item, nbytes: int) -> Copied:
-        with self._on_scratch(item):
-            made = tempfile.NamedTemporaryFile(  # noqa: SIM115 - until just below
-                dir=self._scratch, prefix="penstock-migrate-", buffering=0
-            )
-        with made as file:
+        with ExitStack() as held:
+            with self._on_scratch(item):
+                file = held.enter_context(held_file("migrate", self._scratch, buffering=0))
             digest = self._to_file(item, nbytes, file.fileno())
             check(self._source, item, nbytes, digest)
             if not self._is_needed(item, digest):

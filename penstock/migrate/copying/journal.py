@@ -4,14 +4,13 @@
     <folder>manifest-<n>.parquet       the same, of runs that ended, where that is kept (plain prefixes)
 
 sha256, crc32c: the hash that was taken of its bytes; the other, or both, "". etag: of the source's object, where that
-counts. A run that is killed leaves its lines, and the next one knows what they name. A mirror's go once the log has
-been copied.
+counts. `<folder>job-<id>.json` has the SHA-256 of the description of a cluster's job. A run that is killed leaves its
+lines, and the next one knows what they name. A mirror's go once the log has been copied.
 """
 
 import json
 import secrets
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,10 +20,10 @@ from types import TracebackType
 from typing import Self
 
 from loader.dataset.log.entries import DAMAGED
-from loader.errors import AlreadyExists, Corrupt
+from loader.errors import AlreadyExists, Corrupt, ObjectNotFound
 from loader.json_text import parse_json_object
 from loader.storage import Store
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import HeldFolder, on_scratch
 
 from .digest import KINDS, as_columns, from_columns
 from .items import Copied
@@ -55,12 +54,13 @@ class Journal:
         keys = sorted(info.key for info in target.list(folder))
         self._manifests = [key for key in keys if key.startswith(f"{folder}manifest-")]
         self._pieces = [key for key in keys if key.endswith(".jsonl")]
+        self._jobs = [key for key in keys if key.startswith(f"{folder}job-")]
         self.is_resumed = bool(self._pieces)
         self._has_news = False  # lines that are in no manifest
         self._scratch = scratch
         with self._on_scratch():
-            self._file = tempfile.NamedTemporaryFile(dir=scratch, prefix="penstock-journal-")  # noqa: SIM115 - until closed
-        self._noted = sqlite3.connect(self._file.name)
+            self._file = HeldFolder("journal", scratch)
+        self._noted = sqlite3.connect(self._file.path / "noted.sqlite")
         try:
             with self._on_scratch():
                 self._noted.executescript(
@@ -118,6 +118,23 @@ class Journal:
         if len(self._lines) >= LINES:
             self.flush()
 
+    def add_job(self, id: str, sha256: str) -> None:
+        """Record a job that a run submits, by the SHA-256 of its description. Costs a request."""
+        self._target.put(self._job(id), json.dumps({"sha256": sha256}).encode())
+        self._jobs.append(self._job(id))
+
+    def job(self, id: str) -> str:
+        """Return the SHA-256 of the description of a job that a run submitted; "" for another one. Costs a request."""
+        key = self._job(id)
+        try:
+            data = self._target.get(key).data
+        except ObjectNotFound:
+            return ""
+        try:
+            return str(parse_json_object(data)["sha256"])
+        except DAMAGED as error:
+            raise self._damaged(key, error) from error
+
     def flush(self) -> None:
         if self._lines:
             self._put("".join(self._lines).encode())
@@ -125,8 +142,8 @@ class Journal:
 
     def finish(self) -> None:
         """Delete the lines: the target has all that was asked for, and they say nothing that is not said elsewhere."""
-        self._target.delete_many(self._pieces)
-        self._pieces = []
+        self._target.delete_many([*self._pieces, *self._jobs])
+        self._pieces, self._jobs = [], []
 
     def will_keep(self) -> None:
         """Import meanwhile, beside the copying, what `keep` needs (0.2 s)."""
@@ -139,11 +156,12 @@ class Journal:
         """
         self.flush()
         if not self._has_news:
-            self.finish()
+            self._target.delete_many(self._pieces)
+            self._pieces = []
             return
         from .copied_table import to_parquet
 
-        before, number = [*self._manifests, *self._pieces], len(self._manifests)
+        before, number = [*self._manifests, *self._pieces, *self._jobs], len(self._manifests)
         if self._manifests:
             number = int(self._manifests[-1].removesuffix(".parquet")[-12:])
         made = []
@@ -158,7 +176,7 @@ class Journal:
                     number += 1
             made.append(key)
         self._target.delete_many([key for key in before if key not in made])
-        self._manifests, self._pieces, self._has_news = made, [], False
+        self._manifests, self._pieces, self._jobs, self._has_news = made, [], [], False
 
     def _in_order(self) -> Iterator[list[tuple[str, int, str, str]]]:
         """Yield all notes, by key, in pieces."""
@@ -184,10 +202,16 @@ class Journal:
                     digest = from_columns(row["sha256"], row.get("crc32c"))
                     yield row["path"], row["nbytes"], digest, row.get("etag", "")
         except (*DAMAGED, OSError) as error:
-            raise Corrupt(
-                f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
-                "object, and what it named is told by its size"
-            ) from error
+            raise self._damaged(key, error) from error
+
+    def _damaged(self, key: str, error: Exception) -> Corrupt:
+        return Corrupt(
+            f"{self._target.url}/{key} is not what a migration wrote ({error}): somebody edited it; delete that "
+            "object, and what it named is told by its size"
+        )
+
+    def _job(self, id: str) -> str:
+        return f"{self._folder}job-{id}.json"
 
     def _on_scratch(self) -> AbstractContextManager[None]:
         meanwhile = "while it was noted what was copied; what was copied is not lost"

@@ -2,17 +2,15 @@
 
 import contextlib
 import io
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from loader.errors import Corrupt, MissingDependency
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import HeldFolder, on_scratch
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -188,8 +186,8 @@ class Mp4Writer:
         """Begin. template: a stream of the same kind as the spans. time_base: of the spans, if not of the template."""
         import av
 
-        self._folder = tempfile.TemporaryDirectory(prefix="penstock-lerobot-")
-        self._path = Path(self._folder.name) / "video.mp4"
+        self._folder = HeldFolder("lerobot")
+        self._path = self._folder.path / "video.mp4"
         assert template.time_base is not None
         self._base = time_base or template.time_base
         options = {
@@ -238,7 +236,7 @@ class Mp4Writer:
         """Remove the scratch file, whatever happened."""
         with contextlib.suppress(Exception):
             self._output.close()
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def mp4_of(

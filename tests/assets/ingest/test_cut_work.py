@@ -1,9 +1,11 @@
 """The cut as a work: the same shards and tables whoever cuts, in blocks that write a part each."""
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,14 @@ from assets.ingest import hash_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
 from assets.spec import DatasetSpec
-from loader.errors import StoreError
+from loader.dataset.shards.part import part_rows
+from loader.errors import Corrupt, StoreError
 from loader.storage import open_store
-from penstock.compute import blocks
+from penstock.compute import blocks, cluster_compute
 from penstock.compute.cluster import Cluster
 from penstock.compute.cluster_compute import ClusterCompute
-from penstock.compute.job import job_ids
+from penstock.compute.job import JobFolder, job_ids
+from penstock.compute.plain import from_frame, to_frame
 from penstock.compute.pool import Compute, InlineCompute, LocalCompute
 from penstock.stages import StageRecord, current_record
 
@@ -102,3 +106,85 @@ def test_an_object_that_no_node_could_read_is_read_again_by_the_next_run(
     _, rows = landing_stage.land(root.store, store, **told)
     assert all(row["sha256"] for row in rows)
     compute.close()
+
+
+class Killed(BaseException):
+    """The end of who waits."""
+
+
+def cut_by_runs(
+    root: loader.Root, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], StageRecord]:
+    """Cut a batch in a run that is killed when its nodes have done their work; return what another run does."""
+    store, cluster = open_store(str(place)), Cluster(engine="inline")
+    (batch,) = discover(root.store, store, "demo")
+    landing_stage.land(root.store, store, dataset="demo", partition=batch, run_id="first")
+    validation.media_stage(root, store, InlineCompute(), SPEC, partition=batch, run_id="first")
+
+    def run(run_id: str) -> StageRecord:
+        return units.units_stage(root, store, on(cluster), SPEC, partition=batch, run_id=run_id)[0]
+
+    true = cluster_compute.follow
+
+    def dies(*given: Any) -> Iterator[Any]:
+        list(true(*given))
+        raise Killed
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster_compute, "follow", dies)
+        with pytest.raises(Killed):
+            run("first")
+    return run
+
+
+def test_a_run_goes_on_with_the_cut_of_a_run_that_was_killed(
+    tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its own units would name another run."""
+    SAID.clear()
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+        run = cut_by_runs(root, landing, monkeypatch)
+        (id_,) = job_ids(root.store)
+        starts = JobFolder(root.store, id_).n_starts()
+        monkeypatch.setattr(units, "discard", lambda *_: None)
+        record = run("second")
+        assert list(job_ids(root.store)) == [id_]
+        assert JobFolder(root.store, id_).n_starts() == starts, "nothing was cut again"
+        assert not any("left alone" in line for line in SAID)
+        part = loader.Part.from_json(record.body["parts"][0]["part"])
+        assert {row["run_id"] for row in part_rows(root.store, part)} == {"first"}
+
+
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ("shard", "data/other/x.tar"),
+        ("shard", "foreign/x/a.tar"),
+        ("shard", "data/{txn}/../other.tar"),
+        ("index", "log/000000000001.json"),
+        ("samples", "data/other/x.parquet"),
+        ("txn", "other"),
+    ],
+)
+def test_a_forged_outcome_names_no_file_of_others(
+    tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, where: str, path: str
+) -> None:
+    with loader.Root(tmp_path / "root") as root:
+        root.create()
+        run = cut_by_runs(root, landing, monkeypatch)
+        (id_,) = job_ids(root.store)
+        key = JobFolder(root.store, id_).key("done/0.jsonl.zst")
+        lines = [json.loads(line) for line in from_frame(root.store.get(key).data, key)]
+        part = lines[0]["part"]["parts"][0][1]
+        name = path.format(txn=part["txn"])
+        if where == "txn":
+            part["txn"] = name
+        elif where == "samples":
+            part["samples"]["path"] = name
+        else:
+            part["shards"][0]["path" if where == "shard" else "index_path"] = name
+        root.store.put(key, to_frame(json.dumps(line).encode() for line in lines))
+        with pytest.raises(Corrupt, match=r"a node (says|names)"):
+            run("second")

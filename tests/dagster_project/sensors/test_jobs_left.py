@@ -10,9 +10,9 @@ import pytest
 import loader
 from dagster_project.sensors import jobs_left
 from loader.storage import open_store
-from penstock.compute.attach import submitted
 from penstock.compute.job import JobFolder
 from penstock.compute.plain import to_json
+from penstock.compute.submit import submitted
 from resources.alerts import Alert, AlertsResource
 from resources.compute import ComputeResource
 from resources.storage import RootResource
@@ -40,11 +40,10 @@ def root(tmp_path: Path) -> Path:
 def submitted_before(root: Path, hours: float, name: str = "f") -> JobFolder:
     """The folder of a job that was submitted so long ago, and never begun."""
     job = job_in(root, name)
-    description = submitted(job, numbers(4))
+    there = submitted(job, numbers(4))
     at_us = round((time.time() - hours * HOUR_S) * 1e6)
-    folder = JobFolder(job.store, job.id)
-    job.store.put(folder.key("job.json"), to_json(replace(description, at_us=at_us)))
-    return folder
+    job.store.put(there.folder.key("job.json"), to_json(replace(there.description, at_us=at_us)))
+    return there.folder
 
 
 def tick(instance: dg.DagsterInstance, root: Path, cursor: str, cluster: str = "") -> str:
@@ -93,7 +92,7 @@ def test_a_job_that_was_left_for_a_day_ends(
     tick(instance, root, "", str(tmp_path / "cluster.toml") if on_cluster else "")
     assert folder.stopped
     assert sent == []
-    assert list(jobs_left.left(open_store(str(root)), time.time())) == []
+    assert list(jobs_left.left(open_store(str(root)), time.time(), print)) == []
 
 
 def test_who_waits_says_so(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 import loader
 from loader.storage import open_store
 from penstock.compute import blocks
-from penstock.compute.attach import submitted
 from penstock.compute.cluster import Cluster, Slot
 from penstock.compute.job import JobFolder, job_ids
+from penstock.compute.submit import submitted
 from penstock.migrate.copying import copy_job, copy_unit
 from penstock.migrate.copying.copy_job import copied_on, job_of, way_of
 from penstock.migrate.copying.copy_many import Copies, Migration
@@ -28,6 +28,7 @@ from penstock.migrate.prefixes.places import FOLDER
 from penstock.migrate.prefixes.verify import verify_prefix
 from penstock.migrate.run import migrate
 from penstock.verify.root import verify_root
+from tests.compute.forged_copy import forged_copy
 
 INLINE, LOCAL = Cluster(engine="inline"), Cluster(engine="local")
 
@@ -199,17 +200,23 @@ def test_a_prefix_keeps_every_hash_over_a_kill(places, monkeypatch):
     assert bytes(target.get("v/003.bin").data) == b"another"
 
 
-def test_units_of_another_process_are_waited_for_and_what_they_lack_is_copied(places):
+def test_a_job_without_a_note_is_named_and_everything_is_copied(places, tmp_path, caplog):
+    """Another process submits units of its own at that moment, and the job of the next attempt was forged."""
     source, target = places
     target.put_if_absent(f"{FOLDER}source.json", b"{}")
     migration = Migration(source=source, target=target, scratch=None, notes=FOLDER, pace=Pace(), at_once=2)
     every = [Item(path=info.key, nbytes=info.nbytes, etag=info.etag) for info in source.list("")]
-    report, asked = Copies(target=target.url), []
+    report, asked, jobs = Copies(target=target.url), [], job_of(migration, 0).store
+    secrets, packages = tmp_path / "secrets", tmp_path / "packages"
+    secrets.mkdir()
+    packages.mkdir()
+    (secrets / "key.pth").write_text("import os")
 
     def items():
         if not asked:  # at this moment another process submits two of them
             asked.append(True)
             submitted(job_of(migration, 0), copy_job._Units(iter(every[:2]), way_of(migration, INLINE)))
+            forged_copy(jobs, job_of(migration, 1).id, secrets, packages, tmp_path)
         return (item for item in every if journal.find(item.path) is None)
 
     with Journal(target, FOLDER) as journal:
@@ -217,6 +224,9 @@ def test_units_of_another_process_are_waited_for_and_what_they_lack_is_copied(pl
             journal.add(copied)
     assert {info.key for info in target.list("v")} == {item.path for item in every}
     assert report.failures == {}
+    assert not list(packages.iterdir())
+    for attempt in (0, 1):
+        assert f"jobs/{job_of(migration, attempt).id}/" in caplog.text
 
 
 def test_a_unit_that_no_worker_survived_names_its_objects(places, monkeypatch):

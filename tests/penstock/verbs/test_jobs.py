@@ -7,6 +7,7 @@ import pytest
 import loader
 from penstock.compute.job import JobFolder, job_ids
 from penstock.verify.version import verify
+from tests.compute.forged_copy import forged_copy
 from tests.compute.job_checks import INLINE_FILE
 
 
@@ -47,7 +48,11 @@ def test_a_job_is_cancelled_and_gone_on_with(job, cli):
     shown = cli("jobs", "show", folder.id, root=root).out
     assert "0 of 1 blocks done" in shown
     assert "somebody ended it" in shown
-    gone_on = cli("jobs", "attach", folder.id, "--cluster", file, root=root)
+    only_waits = cli("jobs", "attach", folder.id, "--cluster", file, root=root)
+    assert (only_waits.code, "was cancelled" in only_waits.err) == (2, True)
+    sha256 = folder.description().sha256
+    assert f"SHA-256 {sha256}" in shown
+    gone_on = cli("jobs", "attach", folder.id, "--cluster", file, "--sha256", sha256, root=root)
     assert (gone_on.code, gone_on.out) == (0, "3 units done, 0 failed\n")
     assert "begun again: block 0 (2 times)" in cli("jobs", "show", folder.id, root=root).out
 
@@ -63,3 +68,42 @@ def test_what_is_no_job_is_named(job, cli):
     _, root, _ = job
     wrong = cli("jobs", "show", "zz", root=root)
     assert (wrong.code, "no such job" in wrong.err) == (1, True)
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A folder of the node with a secret, and a folder of packages."""
+    secrets, packages = tmp_path / "secrets", tmp_path / "packages"
+    secrets.mkdir()
+    packages.mkdir()
+    (secrets / "key.pth").write_text("import os")
+    return secrets, packages
+
+
+def test_attach_begins_no_job_that_nobody_vouches_for(job, node, tmp_path, cli):
+    """It knows a job from its folder alone."""
+    folder, root, file = job
+    secrets, packages = node
+    forged = forged_copy(folder.store, "ab" * 16, secrets, packages, tmp_path)
+    refused = cli("jobs", "attach", "abab", "--cluster", file, root=root)
+    assert (refused.code, forged.sha256 in refused.err) == (2, True)
+    wrong = cli("jobs", "attach", "abab", "--cluster", file, "--sha256", "0" * 64, root=root)
+    assert (wrong.code, "is not the description" in wrong.err) == (1, True)
+    assert not list(packages.iterdir())
+    shown = cli("jobs", "show", "abab", root=root).out
+    assert f"stores: {secrets}, {packages}; SHA-256 {forged.sha256}" in shown
+    vouched = cli("jobs", "attach", "abab", "--cluster", file, "--sha256", forged.sha256, root=root)
+    assert (vouched.code, vouched.out) == (0, "1 units done, 0 failed\n")
+
+
+def test_a_damaged_job_stops_no_listing(job, cli):
+    folder, root, _ = job
+    folder.store.put(f"jobs/{'ab' * 16}/job.json", b"{]")
+    folder.store.put("jobs/no-job/x", b"")
+    listed = cli("jobs", "ls", root=root)
+    assert (listed.code, folder.id in listed.out) == (1, True)
+    assert f"penstock jobs clear {'ab' * 16} deletes it" in listed.out
+    assert "1 jobs" in cli("jobs", "clear", "--older", "0s", root=root).out
+    assert list(job_ids(folder.store)) == ["ab" * 16]
+    assert cli("jobs", "clear", "abab", root=root).out.startswith("1 jobs, 1 objects")
+    assert list(job_ids(folder.store)) == []

@@ -6,7 +6,6 @@ once from end to end. Neither its own indexes nor views, triggers or expressions
 
 import os
 import sqlite3
-import tempfile
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -17,7 +16,7 @@ import numpy as np
 
 from ....errors import Corrupt
 from ....storage import ObjectInfo, Store
-from ....storage.disk.scratch import on_scratch
+from ....storage.disk.scratch import held_folder, on_scratch
 from ....storage.files import download
 from ..tar_headers import BLOCK_BYTES
 
@@ -91,7 +90,7 @@ def index_of(store: Store, info: ObjectInfo, n_archives: int) -> Mapping[int, In
     name = f"{store.url}/{info.key}"
     with (
         on_scratch(None, f"when {name} was read", room_for="it", again="register again"),
-        tempfile.TemporaryDirectory(prefix="penstock-index-") as folder,
+        held_folder("index") as folder,
     ):
         path = os.path.join(folder, "index.sqlite")
         download(store, info.key, path, info=info)

@@ -1,18 +1,16 @@
 """Bags of ROS: a sample for each file of ROS 1, and for each folder of ROS 2, which has `metadata.yaml`."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from loader.errors import Corrupt, InvalidSample, MissingDependency
 from loader.foreign.formats.object_file import ObjectFile
 from loader.storage import ObjectInfo, Store
-from loader.storage.disk.scratch import on_scratch
+from loader.storage.disk.scratch import held_folder, on_scratch
 
 from ...importing.importer import Options, Readable, ReadSample, Run, files_of, joined
 from ...robot_logs.bag_messages import ros1_messages, ros2_database_messages
@@ -159,8 +157,8 @@ class _Bags:
                 raise InvalidSample(
                     f"{file.path} is a file of a bag that is not read; read are .db3 and .mcap"
                 )
-            with tempfile.TemporaryDirectory(prefix="penstock-rosbag-") as folder:
-                path = Path(folder) / "bag.db3"
+            with held_folder("rosbag") as folder:
+                path = folder / "bag.db3"
                 with (
                     on_scratch(
                         None,

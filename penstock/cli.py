@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
 
 COMPLETION = """the shell completes verbs, options and names of a local root after
-  pip install 'penstock[cli]'
+  pip install 'penstock-data[cli]'
   eval "$(register-python-argcomplete penstock)"    (bash, zsh; in ~/.bashrc or ~/.zshrc for good)
   register-python-argcomplete --shell fish penstock | source"""
 
@@ -34,6 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"penstock: {problem}", file=sys.stderr)
         return 2
     from loader import errors
+    from loader.distribution import check_only_distribution
+
+    try:
+        check_only_distribution()
+    except errors.PackageClash as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 2
 
     from .card.rendering.escape import terminal_text
     from .console.completion import complete

@@ -19,6 +19,7 @@ from assets.ingest.units import units_asset
 from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.spec import DatasetSpec
+from dagster_project.asset_groups import in_groups
 from dagster_project.collecting import collect_job, collect_schedule
 from dagster_project.datasets import specs
 from dagster_project.jobs import REFRESH, jobs_of, publishing_tags, tags_of
@@ -116,7 +117,9 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
     )
     taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
     return dg.Definitions(
-        assets=[*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation],
+        assets=in_groups(
+            spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]
+        ),
         jobs=[*jobs_of(spec, per_batch, features, publishing), judge, reconcile, pause_job(spec), *taking],
         schedules=schedules_of(spec),
         sensors=sensors_of(spec, batches),

@@ -38,7 +38,7 @@ class BrokenDataset:
     line: int
     """Line of the file that raised, counted from 1; 0 where there is none."""
     error: str
-    """What is wrong."""
+    """Message that says what is wrong."""
 
     @property
     def where(self) -> str:

@@ -71,7 +71,9 @@ def feature_texts(featurizer: "Featurizer") -> dict[str, str]:
     first = blocks[0] if blocks else ""
     names = sorted({name for columns in featurizer.columns.values() for name in columns})
     found = {
-        name: next((one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)), first)
+        name: next(
+            (one for one in blocks if re.search(rf"(?<![\w`]){re.escape(name)}(?![\w.`])", one)), first
+        )
         for name in names
     }
     return {

@@ -26,6 +26,7 @@ $(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/b
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip uninstall --quiet --quiet --yes penstock # the name of this package before, and another project's
 	@$(PIP) $(PIP_MORE) torch==2.13.0
 	@$(PIP) $(PIP_MORE) -e '.[dev]'
 	@touch $@

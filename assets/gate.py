@@ -8,7 +8,7 @@ from penstock.stages import fingerprint
 
 from .checks import CheckResult, Expectation
 from .drift import Thresholds
-from .drift.findings import CHECK_NAMES
+from .drift.findings import CHECK_NAMES, CHECK_TEXTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,6 +70,18 @@ class Gate:
     def names(self) -> tuple[str, ...]:
         """Names of all checks, the suite first."""
         return (EXPECTATIONS, *(CHECK_NAMES if self.thresholds else ()), *self.checks)
+
+    def text_of(self, name: str) -> str:
+        """Return what the check of that name compares, in one sentence."""
+        if name == EXPECTATIONS:
+            rules = ", ".join(f"{one.kind} {one.column}".strip() for one in self.suite) or "none"
+            return f"Compares each sample's row with the dataset's expectations: {rules}."
+        if name == "protected" and self.protected:
+            return f"Compares the samples with those of {', '.join(self.protected)}, which must stay unseen."
+        if name in CHECK_TEXTS:
+            return CHECK_TEXTS[name]
+        doc = (getattr(self.checks[name], "__doc__", None) or "").strip().partition("\n\n")[0]
+        return " ".join(doc.split()) or f"The dataset's own check {name}, which has no docstring."
 
     def fingerprint(self) -> str:
         thresholds = self.thresholds.to_json() if self.thresholds else {}

@@ -1,6 +1,6 @@
 """The spec of a dataset: everything that the person who owns it decides, in one value.
 
-A dataset is one file in `dagster_project/datasets/` that makes a `DatasetSpec`, and one line in its registry.
+A dataset is one file that defines `SPEC = DatasetSpec(...)`, in the folder that `PENSTOCK_DATASETS` names.
 """
 
 import math

@@ -11,28 +11,27 @@ from loader.dataset.tables.parquet import TableFile, get_table, put_table
 from loader.storage import Store
 from penstock.stages import check_partition
 
-from .media.media_table import MEDIA
+from .media.media_table import MEDIA, MEDIA_TEXTS
 from .media.segments.read import SEGMENTS
 
-RAW_OBJECTS = pa.schema(
-    [
-        ("uri", pa.string()),
-        ("key", pa.string()),
-        ("etag", pa.string()),
-        ("nbytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("mime", pa.string()),
-        ("label", pa.string()),
-        ("licence", pa.string()),
-        ("author", pa.string()),
-        ("title", pa.string()),
-        ("origin", pa.string()),
-        ("text", pa.string()),
-        ("segments", SEGMENTS),  # those that a table beside the media gives
-        ("error_code", pa.string()),  # why it could not be read; empty for an object that was
-        ("error_reason", pa.string()),
-    ]
-)
+_RAW_OBJECTS = [
+    ("uri", pa.string(), "address of the object where it landed"),
+    ("key", pa.string(), "name of the object in its source"),
+    ("etag", pa.string(), "the store's mark of the bytes that were read"),
+    ("nbytes", pa.int64(), "size of the object in bytes"),
+    ("sha256", pa.string(), "SHA-256 of its bytes, in hex"),
+    ("mime", pa.string(), "type, by content"),
+    ("label", pa.string(), "label that its source gives"),
+    ("licence", pa.string(), "licence that its source gives; unknown without one"),
+    ("author", pa.string(), "author that its source names"),
+    ("title", pa.string(), "title that its source gives"),
+    ("origin", pa.string(), "where its source has it from"),
+    ("text", pa.string(), "caption or transcript that its source gives"),
+    ("segments", SEGMENTS, "segments that a table beside the media gives"),
+    ("error_code", pa.string(), "why it could not be read; empty for an object that was"),
+    ("error_reason", pa.string(), "the same in words"),
+]
+RAW_OBJECTS = pa.schema([(name, kind) for name, kind, _ in _RAW_OBJECTS])
 REFUSALS = pa.schema(
     [
         ("key", pa.string()),
@@ -44,19 +43,24 @@ REFUSALS = pa.schema(
         ("decode_error_at_frame", pa.int64()),  # of a video, from 0: the first that could not be had whole
     ]
 )
-UNITS = pa.schema(
-    [
-        ("key", pa.string()),
-        ("unit_id", pa.string()),
-        ("kind", pa.string()),
-        ("part", pa.string()),
-        ("raw_key", pa.string()),
-        ("raw_sha256", pa.string()),
-        ("start", pa.string()),  # ticks@numerator/denominator, empty for the whole object
-        ("end", pa.string()),
-        ("content", pa.string()),  # hash of fields and metadata, of samples that are read; else empty or null
-    ]
-)
+_UNITS = [
+    ("key", pa.string(), "key of the sample"),
+    ("unit_id", pa.string(), "SHA-256 of everything that the unit was cut from and by"),
+    ("kind", pa.string(), "image, video, audio, text or other"),
+    ("part", pa.string(), "part of the transaction that holds it"),
+    ("raw_key", pa.string(), "name of the raw object in its source"),
+    ("raw_sha256", pa.string(), "SHA-256 of the raw object's bytes, in hex"),
+    ("start", pa.string(), "start in the source: ticks@numerator/denominator, empty for the whole object"),
+    ("end", pa.string(), "end in the source, exclusive, as start"),
+    ("content", pa.string(), "hash of fields and metadata, of samples that are read; else empty or null"),
+]
+UNITS = pa.schema([(name, kind) for name, kind, _ in _UNITS])
+TEXTS: Mapping[str, Mapping[str, str]] = {
+    "raw_objects": {name: text for name, _, text in _RAW_OBJECTS},
+    "media": MEDIA_TEXTS,
+    "units": {name: text for name, _, text in _UNITS},
+}
+"""Table -> column -> what it holds, as Dagster's pages show it. The files' schemas have no descriptions."""
 OBJECTS = pa.schema(
     [
         ("key", pa.string()),

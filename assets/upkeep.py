@@ -1,22 +1,25 @@
-"""Upkeep of a dataset: tenant, schedules, freshness, and the delays after which a person is told (see `alarms`)."""
+"""Upkeep of a dataset: owners, tenant, schedules, freshness, and delays after which it alerts a person (`alarms`)."""
 
 import math
 import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+_OWNER = re.compile(r"[^@\s:]+@[^@\s:]+\.[^@\s:]+|team:[A-Za-z0-9_.-]+")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """Work for a dataset by the clock: its tenant and schedules, and the age that its versions may have.
+    """Work for a dataset by the clock: its owners, tenant and schedules, and the age that its versions may have.
 
     Raises: ValueError.
     """
 
     tenant: str = ""
     """Tenant that the dataset is worked for, by which the run queue's limits count; "" for none."""
+    owners: tuple[str, ...] = ()
+    """Owners of the dataset's assets, as Dagster's catalog shows them: "name@lab.example" or "team:vision"."""
     timezone: str = "UTC"
     """Time zone of the crons, a name of the IANA database."""
     release: str = "0 3 * * *"
@@ -37,6 +40,11 @@ class Upkeep:
         if self.tenant and not _TENANT.fullmatch(self.tenant):
             raise ValueError(
                 f"tenant={self.tenant!r}; accepted: letters, digits, '.', '_' and '-', at most 63"
+            )
+        wrong = [one for one in self.owners if not _OWNER.fullmatch(one)]
+        if isinstance(self.owners, str) or wrong:
+            raise ValueError(
+                f"owners={self.owners!r}; accepted: a tuple of e-mail addresses and of 'team:<name>'"
             )
         if not 1 <= self.refresh_partitions < math.inf:
             raise ValueError(f"refresh_partitions={self.refresh_partitions}; accepted: 1 or more")

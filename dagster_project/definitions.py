@@ -19,9 +19,11 @@ from assets.ingest.units import units_asset
 from assets.release.version_asset import version_asset
 from assets.samples.samples_asset import samples_asset
 from assets.spec import DatasetSpec
+from dagster_project.asset_groups import in_groups
 from dagster_project.collecting import collect_job, collect_schedule
 from dagster_project.datasets import specs
 from dagster_project.jobs import REFRESH, jobs_of, publishing_tags, tags_of
+from dagster_project.own_datasets import load_datasets, report
 from dagster_project.pausing import pause_job
 from dagster_project.rebuilding import take_over_job
 from dagster_project.schedules import schedules_of
@@ -50,7 +52,7 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions. overrides: resources by name, in place of those that the environment describes.
 
-    datasets: in place of the registered ones.
+    datasets: in place of the registered ones and those of `PENSTOCK_DATASETS`.
 
     Raises: as `viewer_url`.
     """
@@ -69,7 +71,22 @@ def build_defs(
         jobs=[tidy_job, collect_job],
         schedules=[tidy_schedule, collect_schedule],
     )
-    return dg.Definitions.merge(*parts, shared)
+    own = _own_defs(shared) if datasets is None else []
+    return dg.Definitions.merge(*parts, *own, shared)
+
+
+def _own_defs(shared: dg.Definitions) -> list[dg.Definitions]:
+    """Return the definitions of the datasets outside of this repository, those that cannot be built as reports."""
+    loaded, broken = load_datasets()
+    parts = []
+    for own in loaded:
+        try:
+            part = _dataset_defs(own.spec)
+            dg.Definitions.validate_loadable(dg.Definitions.merge(part, shared))
+            parts.append(part)
+        except Exception as error:  # noqa: BLE001 - whatever the spec makes Dagster raise, others load
+            broken.append(own.broken(f"{type(error).__name__}: {error}"))
+    return [*parts, report(broken)]
 
 
 def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
@@ -100,7 +117,9 @@ def _dataset_defs(spec: DatasetSpec) -> dg.Definitions:
     )
     taking = [take_over_job(spec, batches)] if spec.rebuild_of else []
     return dg.Definitions(
-        assets=[*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation],
+        assets=in_groups(
+            spec, [*per_batch, *publishing, training_asset(spec.name), quarantine, reconciliation]
+        ),
         jobs=[*jobs_of(spec, per_batch, features, publishing), judge, reconcile, pause_job(spec), *taking],
         schedules=schedules_of(spec),
         sensors=sensors_of(spec, batches),

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, start_http_server, write_to_tex
 import loader
 from assets.watch.metrics import PipelineCollector
 from dagster_project.datasets import specs
+from dagster_project.own_datasets import load_datasets
 
 _log = logging.getLogger("penstock.metrics")
 
@@ -36,8 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         failed.append(dataset)
         _log.error("%s: %s", dataset, error)
 
+    own, broken = load_datasets()
+    for one in broken:
+        _log.error("dataset not loaded: %s: %s", one.where, one.error)
+    datasets = [spec.name for spec in (*specs(), *(one.spec for one in own))]
     with loader.Root(options.root) as root:
-        registry.register(PipelineCollector(root, [spec.name for spec in specs()], on_error))
+        registry.register(PipelineCollector(root, datasets, on_error))
         if options.textfile:
             write_to_textfile(options.textfile, registry)
             return int(bool(failed))

@@ -25,6 +25,7 @@ else:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
+            import_module(".distribution", __name__).check_only_distribution()
             api = import_module(".api", __name__)  # an import statement asks here whether there is one
             if name in ("__all__", *api.__all__):
                 globals()[name] = api.named(name)

@@ -43,6 +43,7 @@
       TransformFailed:               (RuntimeError)        the user's transform raised, or returned nothing
       WorkerFailed:                  (RuntimeError)        a worker process died, or cannot say what went wrong
       MissingDependency:             (ImportError)         an optional package is not installed
+      PackageClash:                  (ImportError)         another project's package of the same name is installed too
       LossyExport:                   (ValueError)          an export into a format that cannot hold all of a version
       InvalidWeights:                (ValueError)          a model's weights: missing, others than stated, not its own
       ModelFailed:                   (RuntimeError)        a model that cannot run here, or not to the same bits twice
@@ -262,6 +263,10 @@ class WorkerFailed(PenstockError, RuntimeError):
 
 class MissingDependency(PenstockError, ImportError):
     """An optional package is needed here and is not installed; the message has the pip line."""
+
+
+class PackageClash(PenstockError, ImportError):
+    """Another distribution installs the package `penstock` into the same environment."""
 
 
 class LossyExport(PenstockError, ValueError):

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from .verbs.verb import Answer, Verb
 
 COMPLETION = """the shell completes verbs, options and names of a local root after
-  pip install 'penstock[cli]'
+  pip install 'penstock-data[cli]'
   eval "$(register-python-argcomplete penstock)"    (bash, zsh; in ~/.bashrc or ~/.zshrc for good)
   register-python-argcomplete --shell fish penstock | source"""
 
 
-DISTRIBUTION = "penstock"
-"""Name under which pip knows this package."""
 MANY_OBJECTS = 100_000
 """Objects made between two searches for cycles. Verbs hold a few small ones per sample, and make hardly a cycle: with
 Python's own 700 the searches take a quarter of an import."""
@@ -46,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     from loader import errors
+    from loader.distribution import check_only_distribution
+
+    try:
+        check_only_distribution()
+    except errors.PackageClash as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 2
 
     from .card.rendering.escape import terminal_text
     from .console.completion import complete
@@ -155,6 +160,8 @@ class Parser(argparse.ArgumentParser):
 def installed_version() -> str:
     """Return "penstock 0.1.0", with Python's version and the folder that it is imported from."""
     from importlib.metadata import PackageNotFoundError, version
+
+    from loader.distribution import DISTRIBUTION
 
     try:
         number = version(DISTRIBUTION)

@@ -365,6 +365,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "loader.native",  # PENSTOCK_NATIVE
         "penstock.console.completion",  # PENSTOCK_ROOT, without what loader.dataset.root imports: a key was pressed
         "penstock.view.terminal.pictures.picture_cells",  # whether tmux or screen shows the terminal
+        "dagster_project.own_datasets",  # PENSTOCK_DATASETS, which names code of another repository
         "loader.run.recipe.world",  # the launcher's rank and world size
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",

@@ -21,7 +21,7 @@ from loader.errors import DecodeFailed, InvalidField
 ROOT = Path(__file__).parent.parent
 FILES = {
     page.stem.removeprefix("extending-"): dict(
-        re.findall(r"^```\w+ ([\w.]+)\n(.*?)^```", page.read_text(), re.M | re.S)
+        re.findall(r"^```\w+ (\w+\.\w+)\n(.*?)^```", page.read_text(), re.M | re.S)
     )
     for page in (ROOT / "docs").glob("extending*.md")
 }

@@ -71,13 +71,14 @@ def test_the_lines_of_the_landing_page_print_what_it_says(tmp_path: Path) -> Non
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
     check = "import sys; assert not {'torch', 'dagster'} & set(sys.modules)"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"{code}\n{check}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", f"{code}\n{check}"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert (run.returncode, run.stdout, run.stderr) == (0, shown, "")
 
 
 MADE_BY_READERS = {"penstock/verbs/fields.py"}

@@ -169,7 +169,7 @@ class _Queue:
             import botocore.config  # type: ignore[import-untyped]
             import botocore.exceptions  # type: ignore[import-untyped]
         except ImportError as error:
-            raise MissingDependency(f"{url} needs boto3: pip install 'penstock[s3]'") from error
+            raise MissingDependency(f"{url} needs boto3: pip install 'penstock-data[s3]'") from error
         self._errors = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError)
         given: dict[str, Any] = {"region_name": region} if region else {}
         given |= options

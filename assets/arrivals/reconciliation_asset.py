@@ -38,7 +38,6 @@ def reconciliation_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=[spec.name, RECONCILIATION],
-        group_name=dagster_name(spec.name),
         kinds={"polars"},
         description="Every source compared with all batches: late, overwritten and vanished objects.",
     )

@@ -8,8 +8,15 @@ from typing import Any
 from ..checks.outcome import CheckResult
 from ..pages.report import markdown_table
 
-CHECK_NAMES = ("drift", "agreement", "splits", "protected")
-"""Names of the checks of the drift gate, which are in `compare`."""
+CHECK_TEXTS = {
+    "drift": "Compares columns, media, outcomes and counts of the batch with the batches of the baseline version.",
+    "agreement": "Compares samples with their media, texts with their objects, and features with those of the newest "
+    "batch.",
+    "splits": "Compares the splits of raw objects and subjects with those of the newest version: none is on two sides.",
+    "protected": "Compares the samples with those of the protected versions, which must stay unseen.",
+}
+"""Name of a check of the drift gate, which is in `compare` -> what it compares."""
+CHECK_NAMES = tuple(CHECK_TEXTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

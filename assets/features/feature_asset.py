@@ -20,6 +20,7 @@ from resources.storage import RootResource
 from ..featurizers import Featurizer
 from ..featurizers.clashes import check_beside
 from ..featurizers.models import ModelFeaturizer, pinned
+from ..pages.column_texts import feature_texts
 from ..pages.report import dagster_name, data_version, features_metadata
 from ..pages.stage_events import as_failures
 from ..spec import DatasetSpec, Feature, stage_name
@@ -140,13 +141,13 @@ def feature_asset(
     """
     featurizer = feature.made()
     version = featurizer.declared_version if isinstance(featurizer, ModelFeaturizer) else featurizer.version
+    texts = feature_texts(featurizer)
 
     @dg.asset(
         key=[spec.name, feature.stage],
         deps=[dg.AssetKey([spec.name, "units"])],
         partitions_def=batches,
         code_version=f"{CODE_VERSION}/{version}",
-        group_name=dagster_name(spec.name),
         pool=dagster_name(spec.name),
         kinds={"python"},
         description=f"{featurizer.name} of every {' and '.join(sorted(featurizer.kinds))} of a batch.",
@@ -159,9 +160,10 @@ def feature_asset(
             with as_failures(StageNotPublished, Conflict, InvalidWeights, ModelFailed):
                 record, rows = features_of_batch(opened, engine, spec, featurizer, **told)
             if record.verdict != "published":
-                raise dg.Failure(record.reason, metadata=features_metadata(record, rows), allow_retries=False)
+                shown = features_metadata(record, rows, texts)
+                raise dg.Failure(record.reason, metadata=shown, allow_retries=False)
         return dg.MaterializeResult(
-            metadata=features_metadata(record, rows), data_version=data_version(record)
+            metadata=features_metadata(record, rows, texts), data_version=data_version(record)
         )
 
     return features

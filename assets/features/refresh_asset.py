@@ -7,7 +7,7 @@ import dagster as dg
 from loader.errors import StageNotPublished
 from resources.storage import RootResource
 
-from ..pages.report import Metadata, dagster_name, markdown_table
+from ..pages.report import Metadata, markdown_table
 from ..spec import DatasetSpec
 from ..stages import REFRESH
 from .refresh_release import Refresh, publish_refresh
@@ -27,7 +27,6 @@ def refresh_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=key,
         deps=[dg.AssetKey([spec.name, feature.stage]) for feature in spec.features],
-        group_name=dagster_name(spec.name),
         kinds={"webdataset", "parquet"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="A version with the features of published batches that were computed again; the older ones stay.",

@@ -145,7 +145,7 @@ def weights() -> Path:
     package = find_spec("silero_vad")  # imports nothing
     if package is None or not package.submodule_search_locations or find_spec("onnxruntime") is None:
         raise MissingDependency(
-            "the featurizer vad needs the packages 'silero-vad' and 'onnxruntime': pip install 'penstock[vad]'"
+            "the featurizer vad needs the packages 'silero-vad' and 'onnxruntime': pip install 'penstock-data[vad]'"
         )
     return Path(package.submodule_search_locations[0], WEIGHTS)
 

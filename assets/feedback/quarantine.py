@@ -28,7 +28,6 @@ from resources.compute import ComputeResource
 from resources.storage import RootResource
 
 from ..pages.quarantine_page import quarantine_metadata
-from ..pages.report import dagster_name
 from ..spec import DatasetSpec
 from ..stages import QUARANTINE, VERSION
 from ..tables import read_table, write_table
@@ -304,7 +303,6 @@ def quarantine_asset(spec: DatasetSpec) -> dg.AssetsDefinition:
         key=key,
         deps=[dg.AssetKey([spec.name, VERSION])],
         code_version=CODE_VERSION,
-        group_name=dagster_name(spec.name),
         kinds={"parquet"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Samples that trainings met as corrupt, judged again; the next version leaves out those that are.",

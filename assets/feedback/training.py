@@ -9,7 +9,7 @@ import loader
 from loader.api.report import Report
 from resources.viewer import run_page, version_page
 
-from ..pages.report import code_block, dagster_name, link, markdown_table, viewer_metadata
+from ..pages.report import code_block, link, markdown_table, viewer_metadata
 from ..stages import VERSION
 
 ASSET = "training_run"
@@ -35,7 +35,6 @@ def training_asset(dataset: str) -> dg.AssetSpec:
         training_key(dataset),
         deps=[dg.AssetKey([dataset, VERSION])],
         partitions_def=training_runs(dataset),
-        group_name=dagster_name(dataset),
         kinds={"training"},
         description="Trainings that read the dataset, as they reported themselves: loader.report(root, plan, ...).",
     )

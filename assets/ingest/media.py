@@ -236,7 +236,6 @@ def media_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         deps=[dg.AssetKey([spec.name, RAW_OBJECTS])],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=dagster_name(spec.name),
         pool=dagster_name(spec.name),
         kinds={"ffmpeg", "pillow"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],

@@ -24,7 +24,7 @@ from ..arrivals.batch_manifests import Manifest, RawObject, read_manifest
 from ..arrivals.open_source import place_of_batch
 from ..joined_objects import JoinedObjects
 from ..media.segments.read import GivenSegments, read_segments
-from ..pages.report import dagster_name, data_version, raw_objects_metadata
+from ..pages.report import data_version, raw_objects_metadata
 from ..pages.stage_events import as_failures
 from ..sources import LANDING, ORIGINS, Source
 from ..stages import RAW_OBJECTS
@@ -258,7 +258,6 @@ def raw_objects_asset(
         key=[dataset, RAW_OBJECTS],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=dagster_name(dataset),
         kinds={"parquet"},
         description="Every object of a batch, where it landed: address, SHA-256, type by content, licence.",
     )

@@ -278,7 +278,6 @@ def units_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> dg.
         deps=[dg.AssetKey([spec.name, MEDIA])],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=dagster_name(spec.name),
         pool=dagster_name(spec.name),
         kinds={"ffmpeg", "webdataset"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],

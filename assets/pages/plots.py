@@ -269,7 +269,7 @@ def _figure(wide: int, tall: int, *, width_in: float, height_in: float) -> "tupl
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("plots need matplotlib: pip install 'penstock[pipeline]'") from error
+        raise MissingDependency("plots need matplotlib: pip install 'penstock-data[pipeline]'") from error
     figure = Figure(figsize=(width_in, height_in), dpi=_DPI, layout="constrained", facecolor="white")
     axes = list(figure.subplots(tall, wide, squeeze=False).flat)
     for axis in axes:

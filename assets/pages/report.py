@@ -11,7 +11,7 @@ from penstock.card.rendering.escape import clean, markdown_text
 from penstock.stages import StageRecord
 
 from ..media.media_table import MEDIA
-from ..tables import RAW_OBJECTS, UNITS
+from ..tables import RAW_OBJECTS, TEXTS, UNITS
 from . import plots
 from .table_columns import arrow_schema, lineage_metadata, schema_metadata
 
@@ -78,7 +78,7 @@ def raw_objects_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]])
     licences = {row["licence"]: sum(r["licence"] == row["licence"] for r in rows) for row in rows}
     return (
         _of_record(record)
-        | arrow_schema(RAW_OBJECTS)
+        | arrow_schema(RAW_OBJECTS, TEXTS["raw_objects"])
         | {
             "objects": dg.MetadataValue.md(markdown_table(("object", "type", "bytes", "licence"), table)),
             "licences": dg.MetadataValue.md(bars(dict(sorted(licences.items())))),
@@ -116,7 +116,7 @@ def media_metadata(admitted: Sequence[Mapping[str, Any]]) -> Metadata:
         for row in admitted
     ]
     codecs = Counter(str(row["codec"] or row["audio_codec"] or row["kind"]) for row in admitted)
-    return arrow_schema(MEDIA) | {
+    return arrow_schema(MEDIA, TEXTS["media"]) | {
         "objects": dg.MetadataValue.md(markdown_table(("object", "kind", "codec", "px", "s"), rows)),
         "codecs": dg.MetadataValue.md(bars(dict(codecs.most_common()))),
     }
@@ -134,14 +134,26 @@ def units_metadata(
     )
     return (
         check_metadata(record, refusals)
-        | arrow_schema(UNITS)
+        | arrow_schema(UNITS, TEXTS["units"])
         | made
         | {"kinds": dg.MetadataValue.md(bars(dict(sorted(kinds.items()))))}
     )
 
 
-def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) -> Metadata:
-    """Return the metadata of an asset [dataset, feature_<name>]: the range of each score, and refused samples."""
+_FEATURE_TEXTS = {
+    "key": "key of the sample",
+    "code": "why the sample was refused; empty for one that was not",
+    "reason": "the same in words",
+}
+
+
+def features_metadata(
+    record: StageRecord, rows: Sequence[Mapping[str, Any]], texts: Mapping[str, str] | None = None
+) -> Metadata:
+    """Return the metadata of an asset [dataset, feature_<name>]: the range of each score, and refused samples.
+
+    texts: column -> description.
+    """
     names = [
         name
         for name in dict.fromkeys(n for row in rows for n in row)
@@ -166,7 +178,9 @@ def features_metadata(record: StageRecord, rows: Sequence[Mapping[str, Any]]) ->
     scores = {name: [row[name] for row in rows if name in row] for name in names}
     return (
         _of_record(record)
-        | schema_metadata({"key": "str", **kinds, "code": "str", "reason": "str"})
+        | schema_metadata(
+            {"key": "str", **kinds, "code": "str", "reason": "str"}, {**_FEATURE_TEXTS, **(texts or {})}
+        )
         | lineage_metadata(record.dataset, deps)
         | _plot(plots.histograms(scores))
         | {

@@ -1,10 +1,14 @@
 """Columns of tables on Dagster's pages: their types, and the columns of assets that they were made of."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
+
+from ..tables import TEXTS
+from .column_texts import SAMPLE_TEXTS, feature_texts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from ..spec import DatasetSpec
 
 Metadata = dict[str, dg.MetadataValue[Any]]
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 SCHEMA, LINEAGE = "dagster/column_schema", "dagster/column_lineage"
 """Names that Dagster's pages look for."""
 
@@ -38,15 +43,15 @@ FROM_SAMPLES = frozenset({"dup_of", "dup_by", "dup_distance_bits", "dup_cosine"}
 """Columns made when the batch is put together, of the hashes of all."""
 
 
-def schema_metadata(columns: Mapping[str, str]) -> Metadata:
-    """Return column -> type, as Dagster shows it."""
-    made = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in columns.items()])
-    return {SCHEMA: dg.MetadataValue.table_schema(made)}
+def schema_metadata(columns: Mapping[str, str], texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
+    """Return column -> type, as Dagster shows it. texts: column -> description."""
+    made = [dg.TableColumn(name, kind, texts.get(name)) for name, kind in columns.items()]
+    return {SCHEMA: dg.MetadataValue.table_schema(dg.TableSchema(columns=made))}
 
 
-def arrow_schema(schema: pa.Schema) -> Metadata:
-    """Return the column types of a lifecycle table."""
-    return schema_metadata({item.name: str(item.type) for item in schema})
+def arrow_schema(schema: pa.Schema, texts: Mapping[str, str] = _NO_TEXTS) -> Metadata:
+    """Return types and descriptions of the columns of a lifecycle table."""
+    return schema_metadata({item.name: str(item.type) for item in schema}, texts)
 
 
 def lineage_metadata(dataset: str, deps: Mapping[str, Iterable[tuple[str, str]]]) -> Metadata:
@@ -73,20 +78,26 @@ def samples_columns(spec: "DatasetSpec", table: "pl.DataFrame") -> Metadata:
             deps[name] = [(scored[name], name)]
         elif name not in FROM_SAMPLES:
             deps[name] = [("units", name)]
-    return frame_schema(table) | lineage_metadata(spec.name, deps)
+    types = {name: str(kind) for name, kind in table.schema.items()}
+    return schema_metadata(types, sample_texts(spec)) | lineage_metadata(spec.name, deps)
 
 
-def version_columns(dataset: str, table: "pl.LazyFrame") -> Metadata:
-    """Return types and origin of the columns of a version's samples table: all are the batches'."""
+def sample_texts(spec: "DatasetSpec | None" = None) -> dict[str, str]:
+    """Return column of the samples table -> what it holds. spec: the dataset, whose featurizers describe theirs."""
+    texts = dict(SAMPLE_TEXTS)
+    texts |= {name: TEXTS["raw_objects"][column] for name, column in FROM_RAW_OBJECTS.items()}
+    texts |= {name: f"of the source: {TEXTS['media'][column]}" for name, column in FROM_MEDIA.items()}
+    for feature in spec.features if spec else ():
+        texts |= feature_texts(feature.made())
+    return texts
+
+
+def version_columns(dataset: str, table: "pl.LazyFrame", spec: "DatasetSpec | None" = None) -> Metadata:
+    """Return types, descriptions and origin of the columns of a version's samples table: all are the batches'."""
     schema = table.collect_schema()
-    told = schema_metadata({name: str(kind) for name, kind in schema.items()})
+    told = schema_metadata({name: str(kind) for name, kind in schema.items()}, sample_texts(spec))
     own = [name for name in schema.names() if name != "ordinal"]
     return told | lineage_metadata(dataset, {name: [("samples", name)] for name in own})
-
-
-def frame_schema(table: "pl.DataFrame") -> Metadata:
-    """Return the column types of a polars frame."""
-    return schema_metadata({name: str(kind) for name, kind in table.schema.items()})
 
 
 def _columns_of(featurizer: Any) -> set[str]:

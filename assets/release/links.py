@@ -13,11 +13,15 @@ from ..pages.report import Markdown, Metadata, code_block, link, markdown_table,
 from ..pages.table_columns import version_columns
 
 if TYPE_CHECKING:
+    from ..spec import DatasetSpec
     from .version_asset import Release
 
 
-def version_links(release: "Release") -> Metadata:
-    """Return the metadata of a version: its batches and their runs, ways to its samples, its columns."""
+def version_links(release: "Release", spec: "DatasetSpec | None" = None) -> Metadata:
+    """Return the metadata of a version: its batches and their runs, ways to its samples, its columns.
+
+    spec: of the dataset, whose featurizers describe their columns.
+    """
     version = release.version
     rows = [
         (
@@ -34,7 +38,7 @@ def version_links(release: "Release") -> Metadata:
             "to_the_samples": dg.MetadataValue.md(_to_the_samples(version)),
         }
         | viewer_metadata(version_page(version.dataset, version.number))
-        | version_columns(version.dataset, version.samples())
+        | version_columns(version.dataset, version.samples(), spec)
     )
 
 

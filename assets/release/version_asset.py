@@ -21,7 +21,7 @@ from ..gate import GATE, Gate
 from ..ingest import recuts
 from ..ingest.units import clash, published_labels
 from ..pages.plots import MAX_VERSIONS
-from ..pages.report import Metadata, dagster_name, exclusions_metadata, version_metadata
+from ..pages.report import Metadata, exclusions_metadata, version_metadata
 from ..samples import samples_asset as samples_stage
 from ..spec import DatasetSpec
 from ..stages import SAMPLES, VERSION, require_published
@@ -316,8 +316,8 @@ def _word(check: Mapping[str, Any]) -> str:
 
 
 _CHECK_SAYS = (
-    "Of every batch that would be published now. One that fails is not published, now or later, until its samples "
-    "are made again; a check that could not run counts as failed."
+    "A batch that fails is not published, now or later, until its samples are made again. A check that cannot run "
+    "fails."
 )
 VersionEvent = dg.AssetCheckResult | dg.MaterializeResult[None]
 
@@ -332,11 +332,13 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
     @dg.asset(
         key=key,
         deps=[dg.AssetKey([dataset, SAMPLES])],
-        group_name=dagster_name(dataset),
         kinds={"webdataset", "parquet"},
         freshness_policy=freshness_of(spec),
         check_specs=[
-            dg.AssetCheckSpec(name, asset=key, blocking=True, description=_CHECK_SAYS) for name in gate.names
+            dg.AssetCheckSpec(
+                name, asset=key, blocking=True, description=f"{gate.text_of(name)} {_CHECK_SAYS}"
+            )
+            for name in gate.names
         ],
         description="An immutable version of the dataset, from batches that passed their checks.",
     )
@@ -355,7 +357,7 @@ def version_asset(dataset: str, gate: Gate = GATE, spec: DatasetSpec | None = No
                 # The checks make it visible; the records, which are already written, make it true.
                 yield from _check_events(gate, audits, opened.url, stopping=release is None)
             shown = version_metadata(release, sizes(opened, dataset))
-            shown |= version_links(release) | lag_metadata(opened, release)
+            shown |= version_links(release, spec) | lag_metadata(opened, release)
             shown |= exclusions_metadata(excluded_by_reason(opened.store, dataset))
             for made in release.versions:
                 context.log_event(published_in(made))

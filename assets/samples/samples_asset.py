@@ -19,7 +19,7 @@ from ..feedback.quarantine import kept_out
 from ..field_facts import CUT, facts_told
 from ..ingest.refusals import rates
 from ..media.unit import OUTCOMES
-from ..pages.report import check_metadata, dagster_name, samples_metadata
+from ..pages.report import check_metadata, samples_metadata
 from ..pages.stage_events import as_failures, check_and_materialize
 from ..pages.table_columns import samples_columns
 from ..spec import DatasetSpec
@@ -260,7 +260,6 @@ def samples_asset(spec: DatasetSpec, batches: dg.PartitionsDefinition[str]) -> d
         deps=[dg.AssetKey([spec.name, stage]) for stage in stages],
         partitions_def=batches,
         code_version=CODE_VERSION,
-        group_name=dagster_name(spec.name),
         kinds={"parquet"},
         check_specs=[dg.AssetCheckSpec(CHECK, asset=key, blocking=True, description=_CHECK_SAYS)],
         description="Parts, features and score columns together; filtered, with every object accounted for.",

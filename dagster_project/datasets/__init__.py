@@ -1,4 +1,4 @@
-"""The datasets that run here: one file each, and one line in this registry."""
+"""The datasets of this repository: one file each, and one line in this registry. Others: `own_datasets`."""
 
 from importlib import import_module
 

@@ -8,6 +8,7 @@ from assets.gate import SUITE, Gate
 from assets.media.policy import CutPolicy, VideoPolicy
 from assets.sources import BatchLimits
 from assets.spec import DatasetSpec, Feature, Filter
+from assets.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,4 +34,5 @@ SPEC = DatasetSpec(
     max_reject_rate=0.25,
     batch=BatchLimits(max_wait_s=0),  # what arrives is to be seen at once
     gate=Gate(suite=SUITE, checks={"audio_rate": speech_rate}),
+    upkeep=Upkeep(owners=("team:demo",)),
 )

@@ -7,7 +7,6 @@ A second run finds everything there and changes nothing.
 
 import argparse
 import hashlib
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import loader
 from dagster_project.datasets.demo import SPEC
 from examples.demo import training
 from examples.demo.clips import FRAMES, read_clips
+from examples.demo.next_steps import RED_NODE, print_automation, print_commands
 from examples.demo.pipeline import DATASET, Pipeline, Places
 from examples.demo.publishing import publish_arrivals, publish_source
 from examples.demo.show import DemoFailed, Report, headline, line, size, table, working
@@ -42,14 +42,14 @@ def main() -> int:
                 publish_arrivals(media, places, pipeline, report)
             else:
                 publish_source(places, pipeline, report)
-            _train(options.into, places, pipeline, report)
+            has_training = _train(options.into, places, pipeline, report)
             _clips(places)
         finally:
             pipeline.close()
     except (DemoFailed, PenstockError, RuntimeError, OSError) as error:
         print(f"\nthe demo stopped: {error}", file=sys.stderr)
         return 1
-    _close(options.into, report)
+    _close(options, report, has_training=has_training)
     return 0
 
 
@@ -99,8 +99,11 @@ def _media(options: argparse.Namespace, media: Path, report: Report) -> None:
     report.add("fetched", fetched.n_files, fetched.n_files, 0, 0, took, fetched.nbytes)
 
 
-def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> None:
-    """Raises: DemoFailed when the resumed training differs from the one that nobody disturbed."""
+def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> bool:
+    """Return whether there are photos to train on.
+
+    Raises: DemoFailed when the resumed training differs from the one that nobody disturbed.
+    """
     with loader.Root(places.root) as root:
         version = root.open(f"{DATASET}@latest")
         has_photos = "jpg" in version.fields
@@ -114,7 +117,7 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> No
         if not has_photos:
             headline("3. Training: left out, it needs photos and the source has none")
             _explain(plan, pipeline)
-            return
+            return False
         folder = into.resolve() / "train" / plan.hash[:14]
         headline(f"3. Training from {version.name}: {len(view)} photos, plan {plan.hash[:14]}")
         seconds = _trainings(folder, places.root, version.name)
@@ -132,6 +135,7 @@ def _train(into: Path, places: Places, pipeline: Pipeline, report: Report) -> No
         n_read = training.STEPS * training.GLOBAL_BATCH
         report.add("training", n_read, training.STEPS, 0, 0, seconds, view.mean_sample_bytes * n_read)
         _explain(plan, pipeline)
+        return True
 
 
 def _look_back(root: loader.Root, plan: loader.Plan) -> None:
@@ -200,22 +204,16 @@ def _clips(places: Places) -> None:
     )
 
 
-def _close(into: Path, report: Report) -> None:
+def _close(options: argparse.Namespace, report: Report, *, has_training: bool) -> None:
     headline("Done")
     table(["stage", "in", "out", "rejected", "dropped", "seconds", "bytes"], report.rows)
-    root = os.path.relpath(into / "root")
     line("")
-    line("next:  make ui                                  lineage, runs and checks at http://127.0.0.1:3000")
-    line(f"       penstock ls --root {root}")
-    line(
-        f"       penstock view whole --root {root} --recipe examples.train:recipe      the training, step by step"
-    )
-    line(
-        "       python -m examples.planted               three faults to find in the viewer (docs/viewer.md)"
-    )
-    line(f"       penstock card {DATASET} --root {root} --html card.html")
-    line("       make demo SOURCE=<folder or URL>         the same with your own files")
-    line("       examples/train.py                        the training, yours to change")
+    print_commands(options.into, DATASET, has_training=has_training)
+    line("")
+    print_automation(options.into)
+    if options.source is None:
+        line("")
+        line(RED_NODE)
 
 
 if __name__ == "__main__":

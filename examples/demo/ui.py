@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from examples.demo.next_steps import RED_NODE, print_automation
 from examples.demo.pipeline import write_settings
+from examples.demo.show import line
 
 WORKSPACE = Path(__file__).resolve().parents[2] / "workspace.yaml"
 
@@ -34,6 +36,10 @@ def main() -> int:
     write_settings(into / "dagster_home")
     places = {"PENSTOCK_ROOT": "root", "PENSTOCK_LANDING": "raw", "DAGSTER_HOME": "dagster_home"}
     os.environ.update({name: str(into / folder) for name, folder in places.items()})
+    print_automation(into)
+    if (into / "media").is_dir():
+        line(RED_NODE)
+    line(f"Open http://127.0.0.1:{options.port} once Dagster serves it. Ctrl-C ends it.")
     return _become(["-m", "dagster", "dev", "-w", str(WORKSPACE), "-h", "127.0.0.1", "-p", str(options.port)])
 
 

@@ -29,5 +29,5 @@ def torch_dataset(
     try:
         from .torch_iterable import PlanDataset
     except ImportError as error:
-        raise MissingDependency("torch_dataset needs torch: pip install 'penstock[torch]'") from error
+        raise MissingDependency("torch_dataset needs torch: pip install 'penstock-data[torch]'") from error
     return PlanDataset(plan, rank, world_size, options)

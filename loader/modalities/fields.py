@@ -87,5 +87,5 @@ def load(target: str) -> Any:
             raise
         raise MissingDependency(
             f"{extra} fields need the package {str(error.name).partition('.')[0]!r}, which is not installed: "
-            f"pip install 'penstock[{extra}]'"
+            f"pip install 'penstock-data[{extra}]'"
         ) from error

@@ -35,7 +35,7 @@ def plan_from_json(d: dict[str, Any], reopen: Callable[[dict[str, Any]], OrderVi
             raise InvalidPlan(f"not a plan: {name} = {value!r}, a whole number from 1 to {known} is needed")
         if value > known:
             raise FormatTooNew(
-                f"the plan has {name} {value}; this package reads up to {known}: install a newer penstock"
+                f"the plan has {name} {value}; this package reads up to {known}: upgrade penstock-data"
             )
     _check_fields(d)
     sources = {name: _reopened(name, d["sources"][name], reopen) for name in sorted(d["sources"])}

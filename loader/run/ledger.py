@@ -156,8 +156,8 @@ def _parsed(line: bytes, name: str) -> Substitution:
         body = parse_json_object(line)
         if body["format"] > LEDGER_FORMAT:
             raise FormatTooNew(
-                f"{name} has ledger format {body['format']}; this package reads up to {LEDGER_FORMAT}: install a newer "
-                "penstock"
+                f"{name} has ledger format {body['format']}; this package reads up to {LEDGER_FORMAT}: "
+                "upgrade penstock-data (docs/install.md)"
             )
         return Substitution.from_json(body)
     except FormatTooNew:

@@ -1,7 +1,7 @@
 """Conformance suites for those who extend: of stores (`loader.testing.stores`), of modalities (`.modalities`).
 
 A suite is a class. A class of a test file that extends it says by a fixture what is to be held against it, and pytest
-runs all tests of the suite. The suites need the extra: `pip install 'penstock[testing]'`.
+runs all tests of the suite. The suites need the extra: `pip install 'penstock-data[testing]'`.
 """
 
 from ..errors import MissingDependency
@@ -10,7 +10,7 @@ try:
     import pytest
 except ImportError as error:
     raise MissingDependency(
-        "conformance suites need the package 'pytest', which is not installed: pip install 'penstock[testing]'"
+        "conformance suites need the package 'pytest', which is not installed: pip install 'penstock-data[testing]'"
     ) from error
 
 pytest.register_assert_rewrite(

@@ -70,7 +70,7 @@ def picture_of(modality: str, field: str, data: bytes, packets: bytes | None = N
     except ImportError as error:
         raise MissingDependency(
             f"a picture of {field} needs the package {error.name!r}, which is not installed: "
-            "pip install 'penstock[media]', or ask for a card without examples"
+            "pip install 'penstock-data[media]', or ask for a card without examples"
         ) from error
 
 

@@ -133,7 +133,7 @@ class Checkpoints:
         try:
             from .writer import Writer
         except ImportError as error:
-            raise MissingDependency("checkpoints are torch's: pip install 'penstock[torch]'") from error
+            raise MissingDependency("checkpoints are torch's: pip install 'penstock-data[torch]'") from error
         facts = _facts(batches) if batches is not None else {}
         return Writer(self._root, self.run, step, facts=facts, keep=self._keep, part_bytes=self._part_bytes)
 

@@ -13,7 +13,7 @@ from loader.errors import Corrupt, MissingDependency
 try:
     import msgspec
 except ImportError as error:
-    raise MissingDependency("data jobs need msgspec: pip install 'penstock[cluster]'") from error
+    raise MissingDependency("data jobs need msgspec: pip install 'penstock-data[cluster]'") from error
 
 T = TypeVar("T")
 MAX_FRAME_BYTES = 2**30

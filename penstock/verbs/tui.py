@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> Answer:
     except ImportError as error:
         raise MissingDependency(
             f"the viewer in a terminal needs the package {error.name!r}, which is not installed: "
-            "pip install 'penstock[tui]'"
+            "pip install 'penstock-data[tui]'"
         ) from error
     from ..view.open_data import OpenData
     from ..view.raw_source import RawSource

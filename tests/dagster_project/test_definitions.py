@@ -4,9 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
+from assets.gate import Gate
 from assets.spec import DatasetSpec, Feature, stage_name
-from dagster_project.datasets.demo import SPEC
+from assets.upkeep import Upkeep
+from dagster_project.datasets.demo import SPEC, speech_rate
 from dagster_project.definitions import batches_of, build_defs, defs
 from resources.storage import RootResource
 
@@ -95,6 +98,55 @@ def test_datasets_stand_side_by_side() -> None:
     assert len(jobs) == 2 * 6 + 2  # penstock_tidy and penstock_collect are one for all
     assert len({str(batches_of(spec).name) for spec in (SPEC, other)}) == 2
     assert len(made.resolve_asset_graph().get_all_asset_keys()) == 13 + 10
+
+
+def test_assets_have_groups_owners_and_tags() -> None:
+    spec = DatasetSpec(
+        name="my.birds",
+        features=(Feature(name="picture"),),
+        upkeep=Upkeep(owners=("team:vision", "ann@lab.example"), tenant="vision"),
+    )
+    graph = build_defs(datasets=[spec]).resolve_asset_graph()
+    groups: dict[str, set[str]] = {}
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        groups.setdefault(node.group_name or "", set()).add(key.path[-1])
+        assert node.owners == ["team:vision", "ann@lab.example"]
+        assert node.tags["penstock/dataset"] == "my_birds"
+        assert node.tags["penstock/tenant"] == "vision"
+        assert node.description
+    assert groups == {
+        "raw": {"raw_objects", "reconciliation"},
+        "ingest": {"media", "units", "samples"},
+        "features": {"feature_picture"},
+        "release": {"version", "refresh", "quarantine", "training_run"},
+    }
+    assert {"dagster/kind/ffmpeg", "dagster/kind/pillow"} < set(
+        graph.get(dg.AssetKey(["my.birds", "media"])).tags
+    )
+
+
+@pytest.mark.parametrize("owner", ["ann", "team:", "team:a b", "ann@", "ann@lab", ""])
+def test_an_owner_that_dagster_refuses_is_refused_by_the_spec(owner: str) -> None:
+    with pytest.raises(ValueError, match="accepted: a tuple of e-mail addresses and of 'team:<name>'"):
+        Upkeep(owners=(owner,))
+
+
+def test_each_check_says_what_it_compares() -> None:
+    gate = Gate(
+        checks={"speech_rate": speech_rate, "silent": lambda table, baseline: ...}, protected=("eval@1",)
+    )
+    spec = DatasetSpec(name="birds", gate=gate)
+    graph = build_defs(datasets=[spec]).resolve_asset_graph()
+    texts = {key.name: graph.get_check_spec(key).description or "" for key in graph.asset_check_keys}
+    sentences = [text.partition(". ")[0] for text in texts.values()]
+    assert len(set(sentences)) == len(texts) == 5 + 2 + 3 + 1
+    assert texts["speech_rate"].startswith("Check that speech is recorded at 16 kHz")
+    assert "eval@1" in texts["protected"]
+    assert "unique key" in texts["expectations"]
+    assert texts["silent"].startswith("The dataset's own check silent, which has no docstring.")
+    for name in gate.names:
+        assert texts[name].endswith("A check that cannot run fails."), name
 
 
 def test_overrides_stand_in_for_what_the_environment_says(tmp_path: Path) -> None:

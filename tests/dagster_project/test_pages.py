@@ -92,6 +92,7 @@ def no_errors(pages: Pages) -> Iterator[None]:
     assert found == []
 
 
+GROUPS = ("raw", "ingest", "features", "release")
 STAGES = ("raw_objects", "media", "units", "feature_phash", "samples", "version")
 
 
@@ -102,11 +103,11 @@ def test_the_catalog_names_every_asset_with_what_it_is(pages: Pages) -> None:
 
 
 def test_the_lineage_is_one_line_from_raw_objects_to_the_version(pages: Pages) -> None:
-    pages.page.open(
-        f"{pages.url}/asset-groups", "Global asset lineage", *STAGES, "training_run", "quarantine"
-    )
+    pages.page.open(f"{pages.url}/asset-groups", "Global asset lineage", *GROUPS)
+    upstream = "view=lineage&lineageScope=upstream&lineageDepth=5"
+    pages.page.open(f"{pages.url}/assets/small/version?{upstream}", *STAGES, *GROUPS)
     boxes = """Object.fromEntries([...document.querySelectorAll('foreignObject')].map((one) => [
-        one.textContent.match(/training_run|raw_objects|feature_phash|media|units|samples|version|$/)[0],
+        one.textContent.match(/raw_objects|feature_phash|media|units|samples|version|$/)[0],
         one.getBoundingClientRect().x]))"""
     pages.page.wait_until("every asset is drawn", lambda: {*STAGES} <= {*pages.page.value_of(boxes)})
     at: dict[str, float] = pages.page.value_of(boxes)

@@ -1,5 +1,7 @@
 """The demo over somebody's own files, as `make demo SOURCE=...` starts it. Without photos: no training, so quick."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +51,26 @@ def demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return go
 
 
+def printed_commands(out: str) -> list[str]:
+    """Return the commands that the demo prints at its end, less their comments."""
+    block = out.partition("next, in ")[2].partition("\n   \n")[0].splitlines()[1:]
+    return [text.partition("  #")[0].strip() for text in block]
+
+
+def type_in(text: str) -> str:
+    """Return what a new shell in this folder prints, one that has nothing on its path."""
+    environment = {"PATH": os.defpath, "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def stored(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
@@ -75,6 +97,12 @@ def test_own_files(tmp_path: Path, source: Path, demo: Demo) -> None:
     assert "the raw file has that sha256; the Dagster run: job demo_ingest, SUCCESS" in out
     assert "rejected broken.mp4: truncated" in out
     assert stored(source) == before  # somebody's own files are only read
+    assert "penstock view" not in out, "there was no training"
+    commands = [text for text in printed_commands(out) if not text.startswith("make ")]
+    assert [text.split()[0] for text in commands] == ["source", "penstock", "penstock"]
+    shown = type_in("\n".join(commands).replace("card.html", str(tmp_path / "card.html")))
+    assert "demo@1" in shown
+    assert (tmp_path / "card.html").stat().st_size > 1000
 
     kept = stored(into / "root")
     again, out, err = demo(into, source, "--max-reject-rate", "0.5")

@@ -49,6 +49,7 @@ def test_one_signal_to_one_process_ends_everything(
                 if "Serving dagster-webserver" in line:
                     break
             assert "Serving" in heard[-1], "".join(heard)
+            assert any("demo_discovery " in line for line in heard), "which sensors to turn on"
             process.send_signal(sent)
             process.communicate(timeout=300)  # its end: the last process that could write has gone
 

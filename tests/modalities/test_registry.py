@@ -122,5 +122,5 @@ def test_a_missing_package_is_named_with_its_pip_line(absent, call, extra):
         "except MissingDependency as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"pip install 'penstock[{extra}]'" in done.stdout
+    assert f"pip install 'penstock-data[{extra}]'" in done.stdout
     assert repr(absent) in done.stdout

@@ -25,7 +25,7 @@ from penstock.compute.work import Fault
 
 from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
-from ...media.unit import Unusable, dropped, rejected
+from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...source_formats import companions
 from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
 
@@ -66,7 +66,7 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Raise the error of an object as its refusal: healthy data that are not taken are dropped. stage: of the refusal.
+    """Raise the error of an object as its refusal: damaged, not supported, or replaced meanwhile. stage: of the refusal.
 
     Raises: Unusable; Fault where scratch is full; Throttled; Transient.
     """
@@ -77,7 +77,7 @@ def refused_where_unreadable(stage: str) -> Iterator[None]:
     except Changed as error:
         raise dropped("fetch", Changed.__name__, error) from error
     except NotSupported as error:
-        raise dropped(stage, NotSupported.__name__, error) from error
+        raise not_supported(stage, NotSupported.__name__, error) from error
     except PenstockError as error:
         if type(error) is StoreError:  # of this machine: those of the object have classes of their own
             raise Fault(str(error)) from error

@@ -163,7 +163,8 @@ def parse_marker(store: Store, data: bytes) -> Mapping[str, Any]:
         ) from error
     if found > FORMAT:
         raise FormatTooNew(
-            f"{name} says format {found}; this penstock reads up to {FORMAT}. Upgrade: pip install -U penstock"
+            f"{name} says format {found}; this penstock reads up to {FORMAT}. "
+            "Upgrade penstock-data (docs/install.md)"
         )
     return dict(marker)
 

@@ -190,7 +190,7 @@ def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
     if body["format"] > HERE_FORMAT:
         raise FormatTooNew(
             f"{store.url}/{key} has format {body['format']}; this penstock reads up to {HERE_FORMAT}. "
-            "Upgrade: pip install -U penstock"
+            "Upgrade penstock-data (docs/install.md)"
         )
     return int(key.rpartition("/")[2].removesuffix(".json")), body
 

@@ -251,7 +251,7 @@ def read_manifest(store: Store, path: str, sha256: str) -> dict[str, Any]:
     if body["format"] > NEWEST_FORMAT:
         raise FormatTooNew(
             f"{store.url}/{path} has format {body['format']}; this penstock reads up to {NEWEST_FORMAT}. "
-            "Upgrade: pip install -U penstock"
+            "Upgrade penstock-data (docs/install.md)"
         )
     return body
 

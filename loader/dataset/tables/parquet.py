@@ -274,7 +274,7 @@ def check_schema_version(schema: pa.Schema, name: str) -> None:
     if version > SCHEMA_VERSION:
         raise FormatTooNew(
             f"{name} has table schema {version}; this penstock reads up to {SCHEMA_VERSION}. "
-            "Upgrade: pip install -U penstock"
+            "Upgrade penstock-data (docs/install.md)"
         )
 
 

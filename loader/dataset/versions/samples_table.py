@@ -71,7 +71,7 @@ def import_polars() -> Any:
         import polars
     except ImportError as error:
         raise MissingDependency(
-            "samples tables and where() need polars: pip install 'penstock[tables]'"
+            "samples tables and where() need polars: pip install 'penstock-data[tables]'"
         ) from error
     return polars
 

@@ -126,13 +126,13 @@ def _well_formed(state: object) -> dict[str, Any]:
     form = state.get("format")
     if isinstance(form, int) and form > STATE_FORMAT:
         raise FormatTooNew(
-            f"the state has format {form}; this package reads up to {STATE_FORMAT}: install a newer penstock"
+            f"the state has format {form}; this package reads up to {STATE_FORMAT}: upgrade penstock-data"
         )
     past = state.get("past")
     if isinstance(past, dict) and isinstance(past.get("order"), int) and past["order"] > ORDER_VERSION:
         raise FormatTooNew(
             f"the state was saved under order version {past['order']}; this package has up to "
-            f"{ORDER_VERSION}: install a newer penstock"
+            f"{ORDER_VERSION}: upgrade penstock-data"
         )
     wrong = [
         name

@@ -48,7 +48,7 @@ def _jax() -> Any:
         import jax
     except ImportError as error:
         raise MissingDependency(
-            "framework='jax' needs jax, which is not installed: pip install 'penstock[jax]'. framework='numpy' "
+            "framework='jax' needs jax, which is not installed: pip install 'penstock-data[jax]'. framework='numpy' "
             "needs nothing"
         ) from error
     return jax
@@ -219,7 +219,7 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise MissingDependency(
-            "framework='torch' needs torch, which is not installed: pip install 'penstock[torch]'. "
+            "framework='torch' needs torch, which is not installed: pip install 'penstock-data[torch]'. "
             "framework='numpy' needs nothing"
         ) from error
     return torch

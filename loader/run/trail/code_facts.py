@@ -11,13 +11,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ...distribution import DISTRIBUTION
 from ...storage.spec import redact
 from ..recipe.by_bucket import ByBucket
 from ..recipe.recipe import Recipe, stored_view
 
 MAX_OPTIONS_CHARS = 1000
-LIBRARIES = ("penstock", "numpy", "pillow", "simplejpeg", "av", "torch", "jax")
-"""Distributions that decode fields or make arrays of them."""
+LIBRARIES = {
+    "penstock": DISTRIBUTION,
+    **{name: name for name in ("numpy", "pillow", "simplejpeg", "av", "torch", "jax")},
+}
+"""Recorded name -> distribution that decodes fields or makes arrays of them."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -95,9 +99,9 @@ def decoders_of(recipe: Recipe) -> dict[str, dict[str, CodeFacts]]:
 def library_versions() -> dict[str, str]:
     """Return the versions of Python and of the installed `LIBRARIES`."""
     found = {"python": sys.version.split()[0]}
-    for name in LIBRARIES:
+    for name, distribution in LIBRARIES.items():
         try:
-            found[name] = version(name)
+            found[name] = version(distribution)
         except PackageNotFoundError:
             continue
     return found

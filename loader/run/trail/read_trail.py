@@ -161,7 +161,7 @@ def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFram
     try:
         import polars as pl
     except ImportError as error:
-        raise MissingDependency("a trail is read with polars: pip install 'penstock[tables]'") from error
+        raise MissingDependency("a trail is read with polars: pip install 'penstock-data[tables]'") from error
     parts = [_of_rank(pa.Table.from_batches([], SCHEMA), 0, 0), *known]
     for first in range(0, len(names), AT_ONCE):
         some = _read(store, folder, names[first : first + AT_ONCE])

@@ -93,7 +93,7 @@ def parse_start(data: bytes, name: str) -> Start:
         body: dict[str, Any] = parse_json_object(data)
         if body.pop("format") > TRAIL_FORMAT:
             raise FormatTooNew(
-                f"{name} has a newer trail format; this package reads up to {TRAIL_FORMAT}: install a newer penstock"
+                f"{name} has a newer trail format; this package reads up to {TRAIL_FORMAT}: upgrade penstock-data"
             )
         transforms = {label: CodeFacts(**one) for label, one in body.pop("transforms").items()}
         decoders = {

@@ -47,7 +47,7 @@ def file_provider(url: str, path: str) -> Any:
         if kind in _NATIVE:
             return None
         raise MissingDependency(
-            f"{url}: credentials of the kind {kind!r} need google-auth: pip install 'penstock[gcs]'"
+            f"{url}: credentials of the kind {kind!r} need google-auth: pip install 'penstock-data[gcs]'"
         ) from error
     try:
         return GoogleCredentialProvider(_loaded(kind, info))
@@ -193,7 +193,7 @@ def _boto_provider(url: str, profile: str) -> Any:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise MissingDependency(
-            f"{url}: the AWS profile {profile!r} needs boto3: pip install 'penstock[s3]'"
+            f"{url}: the AWS profile {profile!r} needs boto3: pip install 'penstock-data[s3]'"
         ) from error
     try:
         return Boto3CredentialProvider(boto3.session.Session(profile_name=profile), ttl=_ASKED_AGAIN)

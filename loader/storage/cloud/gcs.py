@@ -11,8 +11,8 @@ Credentials, first found:
 - GOOGLE_APPLICATION_CREDENTIALS, or the file that `gcloud auth application-default login` writes;
 - obstore's own variables and the metadata server of the machine (an instance's or a pod's workload identity).
 
-Files are read by google-auth where it is installed (penstock[gcs]): it knows every kind, workload identity federation
-and impersonation among them. Without it obstore reads keys of service accounts and of users.
+google-auth reads files where it is installed (penstock-data[gcs]): every kind, also workload identity federation and
+impersonation. Without it obstore reads keys of service accounts and of users.
 
 This module and obstore itself are where GOOGLE_* variables are read, and nowhere else.
 """

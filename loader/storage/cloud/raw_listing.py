@@ -181,7 +181,7 @@ def _google_token(bucket: str, config: Mapping[str, Any], provider: Any) -> str:
     except ImportError:
         raise InvalidStore(
             f"gs://{bucket} has keys that are no '/'-separated paths, and listing them with these credentials needs "
-            "google-auth: pip install 'penstock[gcs]'; or rename these keys"
+            "google-auth: pip install 'penstock-data[gcs]'; or rename these keys"
         ) from None
     try:
         return google_token(config)

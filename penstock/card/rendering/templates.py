@@ -41,7 +41,8 @@ def templates(folder: Path = OWN) -> "Environment":
         from markupsafe import Markup
     except ImportError as error:
         raise MissingDependency(
-            f"a dataset card needs the package {error.name!r}, which is not installed: pip install 'penstock[card]'"
+            f"a dataset card needs the package {error.name!r}, which is not installed: "
+            "pip install 'penstock-data[card]'"
         ) from error
 
     @pass_context

@@ -37,7 +37,7 @@ class KubernetesApi:
             from kubernetes import client, config
         except ImportError as error:
             raise MissingDependency(
-                "clusters of Kubernetes need its client: pip install 'penstock[k8s]'"
+                "clusters of Kubernetes need its client: pip install 'penstock-data[k8s]'"
             ) from error
         self._namespace, self._heard = namespace, False
         self._config_error, self._refusal = config.ConfigException, client.ApiException

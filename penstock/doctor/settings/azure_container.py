@@ -37,7 +37,7 @@ def azure_container(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     except ImportError:
         raise MissingDependency(
             "azure-storage-blob is not installed, so the container's own settings were not asked for: "
-            "pip install 'penstock[azure]'"
+            "pip install 'penstock-data[azure]'"
         ) from None
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")

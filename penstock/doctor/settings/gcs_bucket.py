@@ -32,7 +32,7 @@ def gcs_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     except ImportError:
         raise MissingDependency(
             "google-cloud-storage is not installed, so the bucket's own settings were not asked for: "
-            "pip install 'penstock[gcs]'"
+            "pip install 'penstock-data[gcs]'"
         ) from None
     name, prefix = bucket_and_prefix(url)
     config, provider = gcs_config(url, options)

@@ -39,7 +39,7 @@ def s3_bucket(url: str, options: Mapping[str, Any]) -> Iterator[Finding]:
         from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
     except ImportError:
         raise MissingDependency(
-            "boto3 is not installed, so the bucket's own settings were not asked for: pip install 'penstock[s3]'"
+            "boto3 is not installed, so the bucket's own settings were not asked for: pip install 'penstock-data[s3]'"
         ) from None
     bucket, prefix = bucket_and_prefix(url)
     config, provider = s3_config(url, options)

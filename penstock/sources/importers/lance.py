@@ -202,6 +202,6 @@ def _lance() -> Any:
         import lance
     except ImportError as error:
         raise MissingDependency(
-            "datasets of Lance are read by pylance: pip install 'penstock[lance]'"
+            "datasets of Lance are read by pylance: pip install 'penstock-data[lance]'"
         ) from error
     return lance

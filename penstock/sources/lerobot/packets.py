@@ -76,7 +76,7 @@ def opened(
     try:
         import av
     except ImportError as error:
-        raise MissingDependency("videos of robots need PyAV: pip install 'penstock[video]'") from error
+        raise MissingDependency("videos of robots need PyAV: pip install 'penstock-data[video]'") from error
     try:
         # No other demuxer is tried, and none opens a second file.
         with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:

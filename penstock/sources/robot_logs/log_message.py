@@ -54,7 +54,7 @@ def damage_named(where: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise MissingDependency(
-            f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock[mcap]' ({error})"
+            f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock-data[mcap]' ({error})"
         ) from error
     except MemoryError:
         raise

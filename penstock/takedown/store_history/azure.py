@@ -47,7 +47,7 @@ def kept_by_azure(url: str, paths: Sequence[str]) -> Iterator[Kept]:
         from azure.storage.blob import BlobServiceClient
     except ImportError:
         raise Unseen(
-            "azure-storage-blob lists them, and is not there: pip install 'penstock[azure]'"
+            "azure-storage-blob lists them, and is not there: pip install 'penstock-data[azure]'"
         ) from None
     place, prefix = bucket_and_prefix(url)
     container, _, host = place.partition("@")

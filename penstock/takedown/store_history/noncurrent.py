@@ -128,7 +128,7 @@ def _kept_by_s3(client: Any, url: str, paths: Sequence[str]) -> Iterator[Kept]:
         import boto3  # noqa: F401 - s3fs brings botocore alone
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
-        raise Unseen("boto3 lists them, and is not there: pip install 'penstock[s3]'") from None
+        raise Unseen("boto3 lists them, and is not there: pip install 'penstock-data[s3]'") from None
     try:
         yield from _listed(client or _client(), url, paths)
     except (BotoCoreError, ClientError) as error:

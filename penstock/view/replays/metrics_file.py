@@ -60,7 +60,9 @@ def read_metrics(path: Path) -> MetricsFile:
     try:
         import polars as pl
     except ImportError as error:
-        raise MissingDependency("--metrics is read with polars: pip install 'penstock[tables]'") from error
+        raise MissingDependency(
+            "--metrics is read with polars: pip install 'penstock-data[tables]'"
+        ) from error
     try:
         found = _read(path)
     except (OSError, ValueError, RecursionError, pl.exceptions.PolarsError) as error:

@@ -48,7 +48,7 @@ def serve(
         from .guard import new_token
     except ImportError as error:
         raise MissingDependency(
-            f"penstock view needs the package {error.name!r}, which is not installed: pip install 'penstock[view]'"
+            f"penstock view needs the package {error.name!r}, which is not installed: pip install 'penstock-data[view]'"
         ) from error
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise InvalidRuntime(

@@ -108,7 +108,7 @@ def test_json_needs_no_template_engine(own, cli):
     assert json.loads(done.stdout) == cli("card", "d", "--json", root=own.url).json
     as_text = subprocess.run(command, capture_output=True, text=True, check=False)
     assert as_text.returncode == 2
-    assert "pip install 'penstock[card]'" in as_text.stderr
+    assert "pip install 'penstock-data[card]'" in as_text.stderr
 
 
 class Counting:

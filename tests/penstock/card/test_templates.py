@@ -55,5 +55,5 @@ def test_a_missing_engine_is_named_with_its_pip_line():
         "except MissingDependency as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'penstock[card]'" in done.stdout
+    assert "pip install 'penstock-data[card]'" in done.stdout
     assert "'jinja2'" in done.stdout

@@ -28,5 +28,5 @@ def test_the_help_shows_the_groups(cli, monkeypatch, columns):
 
 def test_the_help_says_how_to_switch_completion_on(cli):
     out = cli("--help").out
-    assert "pip install 'penstock[cli]'" in out
+    assert "pip install 'penstock-data[cli]'" in out
     assert 'eval "$(register-python-argcomplete penstock)"' in out

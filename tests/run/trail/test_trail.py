@@ -515,7 +515,7 @@ def test_a_run_that_is_not_there_and_one_that_is_damaged(memory_root, plan):
     (key,) = [info.key for info in store.list("trails/one/start-")]
     body = json.loads(store.get(key).data)
     store.put_if_absent("trails/new/" + key.rpartition("/")[2], json.dumps({**body, "format": 99}).encode())
-    with pytest.raises(FormatTooNew, match="newer penstock"):
+    with pytest.raises(FormatTooNew, match="upgrade penstock-data"):
         loader.read_trail(memory_root, "new")
     store.put_if_absent("trails/bad/" + key.rpartition("/")[2], b"{}")
     with pytest.raises(Corrupt, match="no start of a trail"):

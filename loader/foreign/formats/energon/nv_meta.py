@@ -79,7 +79,7 @@ def _document(store: Store, info: ObjectInfo) -> Any:
     try:
         yaml = import_module("yaml")
     except ImportError as error:
-        raise MissingDependency(f"{name} is YAML: pip install 'penstock[energon]'") from error
+        raise MissingDependency(f"{name} is YAML: pip install 'penstock-data[energon]'") from error
     try:
         return yaml.load(data, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

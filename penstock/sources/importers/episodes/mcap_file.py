@@ -19,7 +19,7 @@ _ENDING = ".mcap"
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the MCAP files. Raises: MissingDependency without mcap."""
     if find_spec("mcap") is None:
-        raise MissingDependency("MCAP files are read by mcap: pip install 'penstock[mcap]'")
+        raise MissingDependency("MCAP files are read by mcap: pip install 'penstock-data[mcap]'")
     mine = [info for info in infos if info.key.lower().endswith(_ENDING)]
     return Readable(mine, _runs, partial(_samples, store, options))
 

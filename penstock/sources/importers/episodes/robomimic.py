@@ -100,7 +100,7 @@ def _h5py() -> Any:
         import h5py
     except ImportError as error:
         raise MissingDependency(
-            "robomimic files are read by h5py: pip install 'penstock[robomimic]'"
+            "robomimic files are read by h5py: pip install 'penstock-data[robomimic]'"
         ) from error
     return h5py
 

@@ -48,7 +48,7 @@ def names_in(store: Store, infos: Sequence[ObjectInfo], options: Options) -> dic
     StoreError.
     """
     if find_spec("rosbags") is None:
-        raise MissingDependency("bags are read by rosbags: pip install 'penstock[rosbag]'")
+        raise MissingDependency("bags are read by rosbags: pip install 'penstock-data[rosbag]'")
     described = [info for info in infos if _is_metadata(info)]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-bags") as pool:
         named = list(pool.map(partial(_known_names, store), described))

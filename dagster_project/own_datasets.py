@@ -1,0 +1,205 @@
+"""Datasets outside of this repository: `PENSTOCK_DATASETS` names a folder of Python files, or an importable module."""
+
+import importlib
+import importlib.util
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import dagster as dg
+
+from assets.pages.report import dagster_name
+from assets.spec import DatasetSpec
+from dagster_project.datasets import specs
+from loader.storage.spec import redact
+
+VARIABLE = "PENSTOCK_DATASETS"
+BROKEN = "broken_datasets"
+"""Group and key prefix of the assets that stand for datasets that did not load."""
+
+_IS_TEST = re.compile(r"test_.*|.*_test|conftest|setup")
+_log = logging.getLogger("penstock.datasets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenDataset:
+    """A file, or the variable, from which no dataset could be loaded."""
+
+    name: str
+    """Name of the file without its suffix."""
+    file: str
+    """Path of the file; the variable's value where it names nothing."""
+    line: int
+    """Line of the file that raised, counted from 1; 0 where there is none."""
+    error: str
+    """Message that says what is wrong."""
+
+    @property
+    def where(self) -> str:
+        """Return "file:line"."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDataset:
+    """A spec of a file outside of this repository."""
+
+    spec: DatasetSpec
+    """The spec."""
+    name: str
+    """Name of its file without the suffix."""
+    file: str
+    """Path of its file."""
+
+    def broken(self, error: str) -> BrokenDataset:
+        """Return the entry for a spec that loaded, but cannot be taken. It points at the line of `SPEC`."""
+        return BrokenDataset(
+            name=self.name, file=self.file, line=_line_of_spec(self.file), error=redact(error)
+        )
+
+
+def load_datasets() -> tuple[list[OwnDataset], list[BrokenDataset]]:
+    """Return the datasets that `PENSTOCK_DATASETS` names, and the files that define none.
+
+    A file that raises, or has no `SPEC`, stops no other. Names are distinct, also from the registered datasets'.
+    """
+    named = os.environ.get(VARIABLE, "").strip()
+    loaded: list[OwnDataset] = []
+    broken: list[BrokenDataset] = []
+    taken = {dagster_name(spec.name): "a dataset of this repository" for spec in specs()}
+    for result in _read(named) if named else ():
+        if isinstance(result, OwnDataset) and (other := taken.get(dagster_name(result.spec.name))):
+            result = result.broken(f"the name {result.spec.name!r} is that of {other}; choose another name")
+        if isinstance(result, BrokenDataset):
+            broken.append(result)
+            continue
+        taken[dagster_name(result.spec.name)] = result.file
+        loaded.append(result)
+    return loaded, broken
+
+
+def report(broken: Iterable[BrokenDataset]) -> dg.Definitions:
+    """Log each broken dataset, and return definitions that show it: an asset each, and metadata of the location."""
+    found = list(broken)
+    for one in found:
+        _log.error("dataset not loaded: %s: %s", one.where, one.error)
+    if not found:
+        return dg.Definitions()
+    listed = "\n".join(f"- `{one.where}`: {one.error}" for one in found)
+    unique = {dagster_name(one.name): one for one in found}
+    return dg.Definitions(
+        assets=[
+            dg.AssetSpec(
+                [BROKEN, name],
+                group_name=BROKEN,
+                description=f"**Not loaded:** `{one.where}`\n\n{one.error}\n\nRepair it, then reload the definitions.",
+                metadata={"file": dg.MetadataValue.path(one.where), "error": one.error},
+            )
+            for name, one in unique.items()
+        ],
+        metadata={f"datasets not loaded ({VARIABLE})": dg.MetadataValue.md(listed)},
+    )
+
+
+def _read(named: str) -> Iterator[OwnDataset | BrokenDataset]:
+    """Yield the dataset of each file, or what is wrong with it."""
+    if os.sep in named or os.path.isdir(named):
+        folder = Path(named).expanduser().resolve()
+        if not folder.is_dir():
+            yield _names_nothing(named, f"there is no folder {folder}")
+            return
+        yield from _read_folder(folder)
+        return
+    try:
+        found = importlib.util.find_spec(named)
+        if found is None:
+            raise ModuleNotFoundError(f"there is no module {named!r}")
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a parent package runs here; it becomes an entry
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        raised = [frame for frame in frames if "importlib" not in frame.filename]
+        at = f" at {raised[-1].filename}:{raised[-1].lineno}" if raised else ""
+        yield _names_nothing(named, f"{type(error).__name__}{at}: {error}")
+        return
+    if found.submodule_search_locations is None:
+        yield _load(named, found.origin or named)
+        return
+    paths = [path for folder in found.submodule_search_locations for path in _files(Path(folder))]
+    if not paths:
+        yield _names_nothing(named, "the package has no Python file with a SPEC")
+    for path in paths:
+        yield _load(f"{named}.{path.stem}", str(path))
+
+
+def _read_folder(folder: Path) -> Iterator[OwnDataset | BrokenDataset]:
+    """Import the files by their own names, as worker processes do: these get `sys.path` of this process."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # at the end: a file hides no module of a library
+    paths = _files(folder)
+    if not paths:
+        yield _names_nothing(str(folder), "the folder has no Python file with a SPEC")
+    for path in paths:
+        yield _load(path.stem, str(path))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files that define datasets: not `_helpers.py`, not tests."""
+    files = sorted(folder.glob("*.py"))
+    return [path for path in files if path.stem[0] != "_" and not _IS_TEST.fullmatch(path.stem)]
+
+
+def _load(module: str, file: str) -> OwnDataset | BrokenDataset:
+    name = Path(file).stem if file.endswith(".py") else module
+    importlib.invalidate_caches()
+    try:
+        found = importlib.import_module(module)
+        return _spec_of(found, name, file)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code of others; it becomes an entry
+        text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+        path, line = _raised_at(error, file)
+        return BrokenDataset(name=name, file=path, line=line, error=redact(text))
+
+
+def _spec_of(module: ModuleType, name: str, file: str) -> OwnDataset:
+    """Return the module's dataset. Raises: ImportError for another module of that name; TypeError without a SPEC."""
+    if not module.__file__ or not os.path.exists(file) or not os.path.samefile(module.__file__, file):
+        raise ImportError(
+            f"the name {name!r} is taken by {module.__file__ or 'a built-in module'}; rename the file"
+        )
+    spec = getattr(module, "SPEC", None)
+    if not isinstance(spec, DatasetSpec):
+        given = f"SPEC is a {type(spec).__name__}" if spec is not None else "the file defines no SPEC"
+        raise TypeError(f"{given}; accepted: SPEC = DatasetSpec(...). Begin the name of a helper with '_'")
+    return OwnDataset(spec=spec, name=name, file=file)
+
+
+def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
+    """Return file and line of the last frame in the folder of `file`, else of `SPEC` in the file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return error.filename, error.lineno or 0
+    folder = os.path.dirname(file)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if folder and os.path.dirname(frame.filename) == folder:
+            return frame.filename, frame.lineno or 0
+    return file, _line_of_spec(file)
+
+
+def _line_of_spec(file: str) -> int:
+    """Return the line of the file that assigns SPEC, 1 for none."""
+    lines = (
+        Path(file).read_text(encoding="utf-8", errors="replace").splitlines() if file.endswith(".py") else []
+    )
+    return next((number for number, line in enumerate(lines, 1) if re.match(r"SPEC\b", line)), 1)
+
+
+def _names_nothing(named: str, why: str) -> BrokenDataset:
+    error = redact(f"{why}. {VARIABLE} accepts a folder of Python files, or the name of an importable module")
+    return BrokenDataset(name=VARIABLE, file=named, line=0, error=error)
+
+
+__all__ = ["BROKEN", "VARIABLE", "BrokenDataset", "OwnDataset", "load_datasets", "report"]

@@ -66,7 +66,7 @@ def fresh_objects(
 
 @contextmanager
 def refused_where_unreadable(stage: str) -> Iterator[None]:
-    """Raise the error of an object as its refusal: damaged, not supported, or replaced meanwhile. stage: of the refusal.
+    """Raise the error of an object as its refusal: damaged, not supported, or replaced. stage: of the refusal.
 
     Raises: Unusable; Fault where scratch is full; Throttled; Transient.
     """

@@ -71,7 +71,7 @@ def show(arguments: Namespace) -> Answer:
     if again:
         lines.append("begun again: " + ", ".join(f"block {block} ({n} times)" for block, n in again.items()))
     if body["stopped"]:
-        lines.append("somebody ended it: run it again, or penstock jobs attach, to go on")
+        lines.append("somebody ended it: run its command again, or penstock jobs attach --sha256, to go on")
     return body, "\n".join(lines), 0
 
 

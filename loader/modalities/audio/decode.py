@@ -19,6 +19,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ...limits import MAX_AUDIO_BYTES
 from ..fields import Buffer
 from ..video.mp4 import check_complete
 from .downmix import UnknownLayout, mix_for
@@ -29,9 +30,6 @@ from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
     from .request import AudioDecoder
-
-# float32 samples above this are a mistake or an attack: 4 GiB is three hours of stereo at 48 kHz.
-MAX_AUDIO_BYTES = 2**32
 
 # Demuxers that may look at the bytes: playlists and the like, which open other files, are not among them.
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"

@@ -13,13 +13,11 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ...limits import MAX_FRAME_PX
 from ..fields import Buffer
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete
 from .timeline import Timeline
-
-# A frame above this is refused by the decoder itself: twice 8K.
-MAX_FRAME_PX = 2**26
 
 VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 Codec: TypeAlias = "av.VideoCodecContext"

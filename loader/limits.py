@@ -24,8 +24,15 @@ MAX_AUDIO_BYTES = 2**32
 MAX_TRACK_SAMPLES = 2**24
 """Samples (packets) of one track of an MP4: 155 hours at 30 frames/s, 99 hours of AAC at 48 kHz."""
 
-MAX_MP4_EDITS = 1000
-"""Entries of one edit list of an MP4; FFmpeg searches the sample table once per entry."""
+MAX_MP4_BOXES = 2**20
+"""Boxes of an MP4: a day in fragments of 2 s has half as many."""
+
+MAX_MP4_EDITED, MP4_SAMPLES_ANYWAY = 4, 2**20
+"""Index entries that the edit lists of a track may make: per byte of the file, and above that. FFmpeg repeats the
+samples of each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB."""
+
+MAX_PACKET_BYTES_RATIO = 8
+"""Bytes of all packets of a film per byte of its file: Matroska may compress them, and edits may repeat them."""
 
 MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
@@ -36,8 +43,8 @@ MAX_EXPRESSION_WORDS = 5000
 MAX_EXPRESSION_COPIES = 20_000
 """Words and operators after polars has copied operands, e.g. twice per BETWEEN: thirty nested ones never ended."""
 
-MAX_MADE_LETTERS = 256
-"""Characters that functions of an SQL expression may make of one character of a row."""
+MAX_MADE_LETTERS = 512
+"""Characters that all functions of an SQL expression may make of one character of a row: 0.5 GB of a million rows."""
 
 
 def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
+from loader.errors import DecodeFailed
+from loader.modalities.video.mp4 import check_tables_of
+
 from .unit import Kind, rejected
 
 if TYPE_CHECKING:
@@ -79,6 +82,11 @@ def opened(path: str) -> Iterator["InputContainer"]:
     """Yield the container at `path`. Raises: Unusable for a file that FFmpeg refuses, inside the block too."""
     import av
 
+    try:
+        with open(path, "rb") as file:
+            check_tables_of(file)
+    except DecodeFailed as error:
+        raise rejected("probe", "bad_header", error) from error
     try:
         with av.open(path, options=dict(ALONE)) as container:
             yield container

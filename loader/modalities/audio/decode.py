@@ -21,7 +21,7 @@ from av.error import FFmpegError
 from ...errors import DecodeFailed
 from ...limits import MAX_AUDIO_BYTES
 from ..fields import Buffer
-from ..video.mp4 import check_complete
+from ..video.mp4 import check_complete, check_tables
 from .downmix import UnknownLayout, mix_for
 from .padding import announced, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
@@ -100,6 +100,7 @@ def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_wav(data)
+        check_tables(data)
         options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
         if bytes(data[:4]) in (b"RIFF", b"RF64"):
             options["probesize"] = str(_PROBED_BYTES)

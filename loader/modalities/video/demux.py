@@ -13,10 +13,10 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
-from ...limits import MAX_FRAME_PX
+from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, beyond
 from ..fields import Buffer
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
-from .mp4 import check_complete
+from .mp4 import check_complete, check_tables
 from .timeline import Timeline
 
 VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
@@ -105,6 +105,8 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     try:
         if name == "matroska":
             check_segment(data)
+        else:
+            check_tables(data)
         options = {"protocol_whitelist": ""}  # nor by this one
         with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
             yield WholeFile(container, data)
@@ -123,7 +125,13 @@ def prepare(codec: Codec) -> None:
 def _demuxed(
     container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
 ) -> list[VideoPacket]:
-    packets = [packet for packet in container.demux(stream) if packet.size]
+    packets, n_read, most = list[VideoPacket](), 0, MAX_PACKET_BYTES_RATIO * nbytes
+    for packet in container.demux(stream):
+        if packet.size:
+            packets.append(packet)
+            n_read += packet.size
+            if n_read > most:
+                raise DecodeFailed(beyond("video: packets", n_read, "bytes", most, "It is damaged or forged"))
     check_complete(stream, nbytes)
     for number, packet in enumerate(packets):
         if packet.pts is None or packet.is_corrupt:

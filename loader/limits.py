@@ -37,6 +37,9 @@ MAX_PACKET_BYTES_RATIO = 8
 MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
 
+MAX_ARROW_BATCH_BYTES, MIN_ARROW_BATCH_BYTES, MAX_ARROW_RATIO = 2**32, 2**28, 200
+"""Bytes of a record batch of Arrow after decompression: at most, always accepted, and per compressed byte."""
+
 MAX_EXPRESSION_WORDS = 5000
 """Words and operators of an SQL expression: from some 6,000 on polars overflows its stack, which ends the process."""
 

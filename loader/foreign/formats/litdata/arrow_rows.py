@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ....dataset.columnar.record_batches import record_batches
+from ....dataset.columnar.record_batches import first_head, record_batches
 from ....errors import InvalidSample, InvalidStore, PenstockError
 from ....storage import Span
 from ..indexed import check_apart, column_name, corrupt, field_name
@@ -39,10 +39,15 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
     done = 0
     try:
         source = pa.py_buffer(data)
-        for batch in record_batches(source, data)[1]:
+        head = first_head(pa.BufferReader(source), data)
+        if head is not None and head.is_compressed:  # asked before Arrow decompresses it
+            raise _compressed(window)
+        for batch in record_batches(pa.BufferReader(source), data, window.name)[1]:
+            done += batch.num_rows
+            if done > n_samples:
+                break
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
-            done += batch.num_rows
     except PenstockError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # a name may be no text
@@ -133,14 +138,18 @@ def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.
         )
     low = values.address - source.address if values is not None and values.size else 0
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
-        raise InvalidStore(
-            f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
-            "optimize(..., compression=None)"
-        )
+        raise _compressed(window)
     there = array.is_valid().to_pylist()
     sizes = np.diff(edges).tolist()
     firsts = (edges[:-1] + low + start).tolist()
     return [Span(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
+
+
+def _compressed(window: Window) -> InvalidStore:
+    return InvalidStore(
+        f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
+        "optimize(..., compression=None)"
+    )
 
 
 def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:

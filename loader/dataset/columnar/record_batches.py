@@ -52,11 +52,9 @@ def record_batches(
 
 def first_head(source: pa.NativeFile, begin: bytes) -> MessageHead | None:
     """Return the head of the first record batch; None where there is none. Raises: ArrowException."""
-    if begin.startswith(MAGIC):
-        found = (message_head(source, at) for at in _blocks(source)[1])
-    else:
-        found = _heads(source, 0)
-    head = next((one for one in found if one is not None and one.kind == _BATCH), None)
+    starts = _blocks(source)[1] if begin.startswith(MAGIC) else [0]
+    found = (head for at in starts for head in _heads(source, at))
+    head = next((one for one in found if one.kind == _BATCH), None)
     source.seek(0)
     return head
 

@@ -34,7 +34,7 @@ class TooCostly(ValueError):
 
 @dataclass(slots=True)
 class _Argument:
-    """What stands between two commas of a bracket."""
+    """An argument of a call, or all that stands in a bracket."""
 
     copies: int = 0
     """Words and operators after copying, of complete comparisons."""

@@ -55,7 +55,7 @@ def check_tables_of(file: BinaryIO | io.IOBase, *, all_fragments: bool = True) -
 
     def read(at: int, nbytes: int) -> bytes:
         file.seek(at)
-        return file.read(nbytes) or b""  # type: ignore[attr-defined]  # of every IOBase that is read
+        return file.read(nbytes) or b""
 
     try:
         _Tables(read, file.seek(0, io.SEEK_END), all_fragments=all_fragments).check()
@@ -67,9 +67,16 @@ class _Tables:
     """The tables of an MP4, and the samples that they promise."""
 
     def __init__(
-        self, read: _Read, nbytes: int, file_nbytes: int | None = None, *, all_fragments: bool = True
+        self,
+        read: _Read,
+        nbytes: int,
+        file_nbytes: int | None = None,
+        *,
+        all_fragments: bool = True,
+        is_unpacked: bool = False,
     ) -> None:
-        """file_nbytes: of the file that a decompressed header belongs to."""
+        """file_nbytes: of the file that a decompressed header belongs to. is_unpacked: True for such a header."""
+        self._unpacked = is_unpacked
         self._all_fragments = all_fragments
         self._read, self._nbytes = read, nbytes
         self._file_nbytes = nbytes if file_nbytes is None else file_nbytes
@@ -202,17 +209,22 @@ class _Tables:
             nbytes, kind = struct.unpack(">I4s", self._read(at, 8))
             stop = min(end, at + nbytes) if nbytes >= 8 else end
             if kind == b"cmvd":
+                if self._unpacked:
+                    raise DecodeFailed(
+                        f"{where}: a second compressed header; accepted is one, in the file itself"
+                    )
                 unpacker = zlib.decompressobj()
                 try:
                     body = unpacker.decompress(
-                        bytes(self._read(at + 12, stop - at - 12)), MAX_MP4_HEADER_BYTES + 1
+                        bytes(self._read(at + 12, max(0, stop - at - 12))), MAX_MP4_HEADER_BYTES + 1
                     )
                 except zlib.error as error:
                     raise DecodeFailed(f"{where} is damaged: {error}") from error
                 told = int.from_bytes(self._read(at + 8, 4), "big")
                 if (n := max(told, len(body))) > MAX_MP4_HEADER_BYTES:
                     raise DecodeFailed(beyond(where, n, "decompressed bytes", MAX_MP4_HEADER_BYTES))
-                _Tables(_slices(body), len(body), self._file_nbytes).check()
+                self._unpacked = True
+                _Tables(_slices(body), len(body), self._file_nbytes, is_unpacked=True).check()
             at = stop
 
 

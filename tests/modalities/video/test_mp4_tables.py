@@ -117,6 +117,8 @@ FORGED = {
         "cmov at byte .* decompressed bytes; at most 67,108,864",
     ),
     "cmov told": (lambda: packed(MVHD, 2**31), "cmov at byte .* 2,147,483,648 decompressed bytes"),
+    "cmov in cmov": (lambda: packed(packed(box(b"moov", MVHD))), "a second compressed header"),
+    "cmov twice": (lambda: packed(MVHD) + packed(MVHD), "a second compressed header"),
     "nested": (lambda: FTYP + nested(30), "boxes around it; at most 16"),
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
-from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, beyond
+from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
 from ..fields import Buffer
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
 from .mp4 import check_complete, check_tables
@@ -126,6 +126,10 @@ def _demuxed(
     container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
 ) -> list[VideoPacket]:
     packets, n_read, most = list[VideoPacket](), 0, MAX_PACKET_BYTES_RATIO * nbytes
+    if len(stream.index_entries) > most + MP4_SAMPLES_ANYWAY:
+        raise DecodeFailed(
+            beyond("video: its index", len(stream.index_entries), "packets", most + MP4_SAMPLES_ANYWAY)
+        )
     for packet in container.demux(stream):
         if packet.size:
             packets.append(packet)

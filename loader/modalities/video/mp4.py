@@ -6,6 +6,7 @@ a box wherever it lies, so a table counts wherever it is found.
 """
 
 import io
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -28,11 +29,35 @@ if TYPE_CHECKING:
 _CONTAINERS = frozenset(
     (b"moov", b"hoov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"mvex", b"moof", b"traf")
 )
-_CONTAINERS |= {b"udta", b"dinf", b"tapt", b"wave", b"sinf", b"schi", b"ilst", b"ipro", b"iprp"}
+_CONTAINERS |= {
+    b"udta",
+    b"dinf",
+    b"tref",
+    b"gmhd",
+    b"tapt",
+    b"wave",
+    b"sinf",
+    b"schi",
+    b"ilst",
+    b"ipro",
+    b"iprp",
+}
+# Boxes that FFmpeg follows inside of a description of samples, behind fields whose length depends on the codec.
+_IN_ENTRY = re.compile(b"stsz|stz2|stts|ctts|stss|stps|stsc|stco|co64|elst|trun|cmov")
+_META_BYTES = 2**16
 _DEPTH = 16
 _HEAD = struct.Struct(">I4s")
-_ENTRY_BYTES = {b"stts": 8, b"ctts": 8, b"stss": 4, b"stps": 4, b"stsc": 12, b"stco": 4, b"co64": 8}
-_LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov"))
+_ENTRY_BYTES = {
+    b"stts": 8,
+    b"ctts": 8,
+    b"stss": 4,
+    b"stps": 4,
+    b"stsc": 12,
+    b"stco": 4,
+    b"co64": 8,
+    b"keys": 8,
+}
+_LEAVES = frozenset((*_ENTRY_BYTES, b"stsz", b"stz2", b"elst", b"trun", b"hdlr", b"cmov", b"iinf", b"iloc"))
 _PCM_RATIO = 16
 """PCM samples that a byte of old QuickTime sound may stand for, whose table counts these."""
 
@@ -110,6 +135,8 @@ class _Tables:
                 return
             if kind in _LEAVES:
                 self._leaf(kind, at, start, end)
+            elif kind == b"stsd":
+                self._descriptions(start, end)
             elif kind in _CONTAINERS or kind == b"meta":
                 if depth > _DEPTH:
                     raise DecodeFailed(
@@ -123,11 +150,26 @@ class _Tables:
     def _container(self, kind: bytes, start: int, end: int, depth: int) -> None:
         if kind == b"trak":
             self._n_samples, self._n_edits, self._is_sound = 0, 0, False
-        # The box `meta` has four bytes before its boxes, except in QuickTime's files.
-        self._walk(start + (4 if kind == b"meta" and self._is_full(start) else 0), end, depth + 1)
+        self._walk(start if kind != b"meta" else self._first_of_meta(start, end), end, depth + 1)
 
-    def _is_full(self, start: int) -> bool:
-        return bytes(self._read(start + 4, 4)) not in (b"hdlr", b"mhdr", b"keys")
+    def _first_of_meta(self, start: int, end: int) -> int:
+        """Return the first box of `meta`: FFmpeg searches the name "hdlr", four bytes at a time."""
+        data = bytes(self._read(start, min(end - start, _META_BYTES)))
+        at = data.find(b"hdlr")
+        while at >= 0 and at % 4:
+            at = data.find(b"hdlr", at + 1)
+        if at < 0 and end - start > _META_BYTES:
+            raise DecodeFailed(
+                f"mp4: meta at byte {start - 8} has no handler in its first {_META_BYTES:,} bytes"
+            )
+        return start + at - 4 if at >= 4 else end
+
+    def _descriptions(self, start: int, end: int) -> None:
+        data = bytes(self._read(start, end - start))
+        for found in _IN_ENTRY.finditer(data):
+            at = start + found.start() - 4
+            nbytes = int.from_bytes(data[max(0, found.start() - 4) : found.start()], "big")
+            self._leaf(found[0], at, at + 8, min(end, at + nbytes) if nbytes >= 8 else end)
 
     def _leaf(self, kind: bytes, at: int, start: int, end: int) -> None:
         body, room = self._read(start, 12), end - start
@@ -140,6 +182,10 @@ class _Tables:
             return
         elif kind in (b"stsz", b"stz2"):
             self._sizes(kind, where, body, room)
+        elif kind in (b"iinf", b"iloc"):  # of a still picture; their first releases count to 65,535
+            at_n = 4 if kind == b"iinf" else 6
+            if body[0] > (0 if kind == b"iinf" else 1) and len(body) >= at_n + 4:
+                self._fits(where, struct.unpack_from(">I", body, at_n)[0], 4, room - at_n - 4)
         elif kind == b"trun":
             flags, n = struct.unpack_from(">II", body)
             width = 4 * (flags & 0xF00).bit_count()

@@ -37,8 +37,8 @@ MVHD = (
 MVHD = struct.pack(">I", len(MVHD)) + MVHD[4:]
 
 
-def track(tables, kind=b"vide", edits=b""):
-    """A track with these boxes in its sample table."""
+def track(tables, kind=b"vide", edits=b"", in_entry=b""):
+    """A track with these boxes in its sample table. in_entry: boxes in the description of its samples."""
     head = (
         table(b"tkhd", 0, 0, 1, 0, 1000, flags=7)[8:]
         + bytes(16)
@@ -46,7 +46,7 @@ def track(tables, kind=b"vide", edits=b""):
         + struct.pack(">II", 64 << 16, 64 << 16)
     )
     entry = bytes(6) + b"\0\1" + bytes(16) + struct.pack(">HH", 64, 64) + bytes(12) + b"\0\1" + bytes(32)
-    entry = box(b"mp4v", entry + struct.pack(">Hh", 24, -1))
+    entry = box(b"mp4v", entry + struct.pack(">Hh", 24, -1) + in_entry)
     if kind == b"soun":
         entry = box(b"mp4a", bytes(6) + b"\0\1" + bytes(8) + struct.pack(">HHHHI", 2, 16, 0, 0, 44100 << 16))
     described = box(b"stsd", struct.pack(">II", 0, 1) + entry)
@@ -66,8 +66,8 @@ def tables(n=2, size=1, n_sizes=None, sizes=()):
     ]
 
 
-def film(*made, kind=b"vide", edits=b"", data=MDAT):
-    return FTYP + box(b"moov", MVHD + track(made or tables(), kind, edits)) + data
+def film(*made, kind=b"vide", edits=b"", data=MDAT, in_entry=b""):
+    return FTYP + box(b"moov", MVHD + track(made or tables(), kind, edits, in_entry)) + data
 
 
 def fragment(n, flags=0, *entries):
@@ -81,6 +81,10 @@ def edited(n, samples):
         b"edts", box(b"elst", struct.pack(">II", 0, n) + struct.pack(">IiI", samples, 0, 0x10000) * n)
     )
     return film(*tables(samples), edits=edits, data=box(b"mdat", bytes(samples)))
+
+
+def meta(boxes, before=bytes(4)):
+    return box(b"meta", before + box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + boxes)
 
 
 def packed(header, told=None):
@@ -110,6 +114,18 @@ FORGED = {
     "elsewhere": (
         lambda: film() + box(b"udta", table(b"stsz", 1, MANY)),
         "stsz at byte .* 20,000,000 samples",
+    ),
+    "in an entry": (lambda: film(in_entry=table(b"stsz", 1, MANY)), "stsz at byte .* 20,000,000 samples"),
+    "in tref": (lambda: film(box(b"tref", table(b"stsz", 1, MANY))), "stsz at byte .* 20,000,000 samples"),
+    "iinf": (lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24)), "iinf at byte .* 20,000,000 entries"),
+    "iloc": (
+        lambda: FTYP + meta(box(b"iloc", b"\2\0\0\0\x44\0" + MANY.to_bytes(4, "big"))),
+        "iloc at byte .* 20,000,000",
+    ),
+    "keys": (lambda: film() + box(b"moov", meta(table(b"keys", MANY))), "keys at byte .* 20,000,000 entries"),
+    "behind bytes": (
+        lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24), bytes(20)),
+        "iinf at byte .* 20,000,000",
     ),
     "cmov": (lambda: packed(box(b"moov", MVHD + track(tables(MANY)))), "stsz at byte .* 20,000,000 samples"),
     "cmov of zeros": (

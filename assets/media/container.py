@@ -8,7 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from loader.errors import DecodeFailed
 from loader.modalities.error_origin import is_of_the_machine, is_ours
+from loader.modalities.video.mp4 import check_tables_of
 
 from .scratch import check_scratch
 from .unit import Kind, Unusable, not_supported, rejected
@@ -85,6 +87,11 @@ def opened(path: str) -> Iterator["InputContainer"]:
     """Yield the container at `path`. Raises: Unusable for a file that FFmpeg refuses, inside the block too."""
     import av
 
+    try:
+        with open(path, "rb") as file:
+            check_tables_of(file)
+    except DecodeFailed as error:
+        raise rejected("probe", "bad_header", error) from error
     try:
         with av.open(path, options=dict(ALONE)) as container:
             yield container

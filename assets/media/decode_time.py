@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, cast
 
 from loader.errors import StoreError
+from loader.modalities.video.mp4 import check_tables_of
 from loader.storage import Store
 
 from .container import first_sound, moving_picture
@@ -91,6 +92,7 @@ def told_of(place: tuple[Store, str]) -> tuple[float, float, float] | None:
         nbytes = store.head(key).nbytes
         # No protocols: a playlist leads nowhere. Reads are large, whatever FFmpeg asks for.
         file = io.BufferedReader(_Ranges(store, key, nbytes), buffer_size=_AT_ONCE_BYTES)
+        check_tables_of(file, all_fragments=False)
         with av.open(file, mode="r", options={"protocol_whitelist": ""}) as container:
             return _told(container, nbytes)
     except (av.error.FFmpegError, StoreError, Unusable, OverflowError, ValueError, LookupError):

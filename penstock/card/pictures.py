@@ -14,6 +14,7 @@ import numpy as np
 import loader
 from loader.errors import DecodeFailed, MissingDependency
 from loader.modalities import decoder_for
+from loader.modalities.video.mp4 import check_tables
 from loader.modalities.video.packet_table import read_packets
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _n_frames(field: str, data: bytes) -> int:
     import av
 
     try:
+        check_tables(data)
         alone = {"protocol_whitelist": ""}
         with av.open(io.BytesIO(data), mode="r", format="mp4", options=alone) as container:
             if not container.streams.video:
@@ -231,6 +233,7 @@ def _rate_hz(field: str, data: bytes) -> int:
 
     alone = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
     try:
+        check_tables(data)
         with av.open(io.BytesIO(data), mode="r", options=alone) as container:
             if (container.duration or 0) / av.time_base > MAX_SOUND_S:
                 raise DecodeFailed(f"{field}: longer than {MAX_SOUND_S / 3600:.0f} h is not drawn")

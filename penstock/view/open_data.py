@@ -19,6 +19,7 @@ from loader.run.replay import Functions
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import tried_once
 
+from .freed_memory import give_back
 from .inspect.shown.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
@@ -26,7 +27,6 @@ from .kept import Kept
 from .kinds.kind import Media
 from .outage import Outage
 from .raw_source import RawSource
-from .replays.freed_memory import give_back
 from .replays.metrics_file import MetricsFile
 from .replays.recipe_process import RecipeProcess
 from .replays.replayed_values import SlotValues, Told, slot_itself

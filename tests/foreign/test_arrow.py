@@ -152,6 +152,33 @@ def test_compressed_buffers_are_refused(root, tmp_path, compression, stream):
     assert len(imported(tmp_path / "place")) == 40
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("column", ["plain", "dictionary"])
+def test_record_batch_that_grows_beyond_the_limit_is_refused_by_its_header(
+    tmp_path, monkeypatch, compression, stream, column
+):
+    """59 KB took 1.6 GiB: Arrow decompresses a batch whole, so the lengths before its buffers are summed first."""
+    text = pa.array(["x" * 100_000, "y"] * 20)
+    rows = pa.table({"text": text if column == "plain" else text.dictionary_encode()})
+    put(tmp_path / "place/a.arrow", rows, rows=10, stream=stream, compression=compression)
+    assert len(imported(tmp_path / "place", None, {"text": "txt"})) == 40
+    monkeypatch.setattr("loader.dataset.columnar.record_batches.MIN_ARROW_BATCH_BYTES", 99_999)
+    monkeypatch.setattr("loader.dataset.columnar.record_batches.MAX_ARROW_RATIO", 1)
+    done = import_place(
+        loader.Root(tmp_path / "root"),
+        "arrow",
+        open_store(tmp_path / "place"),
+        "t",
+        options=Options(fields={"text": "txt"}),
+    )
+    (failure,) = done.failures
+    size = "500,0.." if column == "plain" else "100,0.."
+    assert re.search(
+        rf"a\.arrow: the record batch at byte \d+ .*: {size} decompressed bytes; at most 99,999", failure
+    )
+
+
 @pytest.mark.parametrize(
     ("column", "how", "said"),
     [

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sqlite3
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -193,6 +194,10 @@ def test_older_names_and_yaml_are_read(place):
     assert walked(place) == expected
 
 
+SAME = "{,,,,}" * 16
+ALIASES = "\n".join(["split_parts:", "  a: &a [" + "x.tar, " * 40 + "]", *(f"  s{i}: *a" for i in range(40))])
+
+
 @pytest.mark.parametrize(
     ("key", "text", "error", "said"),
     [
@@ -213,14 +218,34 @@ def test_older_names_and_yaml_are_read(place):
             "split.yaml",
             '{"split_parts": {}, "exclude": ["{1..999999999}/{1..9}"]}',
             Corrupt,
-            "more than 1,000 ",
+            "at most 1,000 are accepted",
         ),
+        # 102 letters that stand for one name 5**16 times: no set of names ever grows.
+        ("split.yaml", json.dumps({"split_parts": {}, "exclude": [SAME]}), Corrupt, "at most 1,000 are"),
+        (
+            "split.yaml",
+            json.dumps({"split_parts": {"a": ["000000.tar" + SAME]}}),
+            Corrupt,
+            "at most 1,000 are",
+        ),
+        ("split.yaml", ALIASES, Corrupt, "1,640 patterns; at most 1,000"),
     ],
 )
 def test_a_damaged_description_is_told_by_name(place, key, text, error, said, monkeypatch):
     monkeypatch.setattr(nv_meta, "MOST_NAMES", 1000)
     (place / ".nv-meta" / key).write_text(text)
     with pytest.raises(error, match=rf"\.nv-meta/{key}.*{said}"):
+        walked(place)
+
+
+def test_count_that_is_a_list_of_aliases_is_refused(place):
+    """Fourteen lines of YAML stand for 9**13 words: none of them becomes text."""
+    names = "abcdefghijklmn"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{name}: &{name} [{', '.join([f'*{one}'] * 9)}]" for one, name in pairwise(names)]
+    (place / ".nv-meta/.info.json").unlink()
+    (place / ".nv-meta/.info.yaml").write_text("\n".join([*lines, "shard_counts: {a.tar: *n}"]))
+    with pytest.raises(Corrupt, match=r"has no shard_counts.*a list is no number of samples"):
         walked(place)
 
 

@@ -3,7 +3,10 @@
 import json
 import math
 import struct
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -360,6 +363,31 @@ def test_places_of_others_are_told(root, files, tmp_path):
     )
     with pytest.raises(InvalidStore, match="its table is compressed"):
         register(root, "litdata", tmp_path / "d", "d")
+
+
+def test_compressed_table_is_refused_before_it_is_decompressed(files, tmp_path):
+    """59 KB took 1.6 GiB; here 128 MiB of two letters: a child process grows by less than 64 MiB."""
+    rows = [{"text": "x" * 2**26}, {"text": "y" * 2**26}]
+    files.fill(tmp_path / "d", {"text": "str"}, (2, files.table_chunk(rows, compression="zstd")))
+    code = """
+import sys
+import loader
+from loader.errors import InvalidStore
+from loader.foreign.register import register
+root = loader.Root("memory://lit")
+def peak_mib():
+    status = open("/proc/self/status").read()  # getrusage counts the parent's memory as well
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+before = peak_mib()
+try:
+    register(root, "litdata", sys.argv[1], "d")
+except InvalidStore as error:
+    assert "its table is compressed" in str(error), error
+    print(peak_mib() - before)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "d")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert int(done.stdout) < 64
 
 
 def test_names_of_files_and_of_the_sample_itself(files, tmp_path):

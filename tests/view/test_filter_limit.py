@@ -28,6 +28,7 @@ def version(trained):
         (nested("nullif({}, 1)", 4) + nested(" between {}", 5), "9 of BETWEEN"),
         (nested("case {} when 1 then 2 else 3 end", 2), "2 CASE inside one another, up to 1"),
         ("case width" + " when 1 then 2" * 41 + " end", "41 WHEN, up to 40"),
+        ("length(lpad(note, 2000000000, 'x')) > 3", r"lpad\(\.\.\.\) may make"),
     ],
 )
 def test_a_filter_that_costs_by_powers_is_refused_before_polars_sees_it(version, where, told):

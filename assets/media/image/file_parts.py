@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from loader.limits import MAX_JPEG_SCANS, beyond
+
 from ..unit import rejected
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -144,9 +146,6 @@ def webp_parts(data: bytes) -> Iterator[Part]:
         at = end
 
 
-MAX_SCANS = 100
-"""Most scans of a progressive JPEG, whose every scan is a pass over all pixels; encoders write about ten."""
-
 # What libjpeg warns of although every pixel may be right: bytes between segments, markers of unusual encoders. (Bytes
 # that a scan leaves over before a restart marker are another matter: its data are damaged.)
 _HARMLESS = (
@@ -168,8 +167,8 @@ def check_jpeg(data: bytes) -> str | None:
     n_scans = 0
     with suppress(BrokenParts):  # libjpeg says so where it matters
         n_scans = sum(part.name == f"{SOS:02x}" for part in jpeg_parts(data))
-    if n_scans > MAX_SCANS:
-        raise rejected("probe", "too_many_scans", f"a JPEG of {n_scans} scans; at most {MAX_SCANS}")
+    if n_scans > MAX_JPEG_SCANS:
+        raise rejected("probe", "too_many_scans", beyond("jpg", n_scans, "scans", MAX_JPEG_SCANS))
     try:
         space = simplejpeg.decode_jpeg_header(data)[2]
         simplejpeg.decode_jpeg(

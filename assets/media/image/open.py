@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loader.limits import MAX_RAW_IMAGE_PX, MAX_TIFF_PAGES, beyond
+
 from ..container import check_machine
 from ..unit import dropped, not_supported, rejected
 from .colour.code_points import code_points_of
@@ -16,12 +18,6 @@ from .orientation import SIDEWAYS, Orientation, orientation_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-MAX_PX = 80_000_000
-"""A larger picture is taken for a decompression bomb; a 60 Mpx camera fits."""
-
-MAX_PAGES = 100
-"""Most pages of a TIFF that are looked through for a second picture."""
 
 PHOTO_WORDS = ("jpg", "img")
 """The field of a stored photo: of a dataset whose photos are all JPEGs, and of one that has other formats as well."""
@@ -84,8 +80,8 @@ def loaded(path: str) -> Iterator["Image"]:
 def photo(path: str) -> Iterator[Photo]:
     """Yield the photo at `path`, all its pixels decoded; of an animation or a TIFF of several pages, the first.
 
-    Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_PX`, for high dynamic range
-    (dropped: nothing here makes it sRGB); inside the block too, for Pillow's errors there.
+    Raises: Unusable for a truncated or otherwise unreadable file, for one above `MAX_RAW_IMAGE_PX`, for high dynamic
+    range (dropped: nothing here makes it sRGB); inside the block too, for Pillow's errors there.
     """
     from PIL import AvifImagePlugin, Image, ImageFile, UnidentifiedImageError
 
@@ -137,8 +133,11 @@ def _loaded(source: "Image", path: str) -> Photo:
 
 
 def _check_size(picture: "Image") -> None:
-    if picture.width * picture.height > MAX_PX:
-        raise rejected("probe", "too_large", f"{picture.width} x {picture.height} px; at most {MAX_PX} px")
+    if picture.width * picture.height > MAX_RAW_IMAGE_PX:
+        what = f"an image of {picture.width} x {picture.height} px"
+        raise rejected(
+            "probe", "too_large", beyond(what, picture.width * picture.height, "px", MAX_RAW_IMAGE_PX)
+        )
 
 
 def _check_parts(picture: "Image", path: str) -> str | None:
@@ -168,7 +167,7 @@ def _has_more(picture: "Image") -> bool:
     if picture.format != "TIFF":
         return bool(getattr(picture, "is_animated", False))
     try:
-        for page in range(1, MAX_PAGES):
+        for page in range(1, MAX_TIFF_PAGES):
             try:
                 picture.seek(page)
             except EOFError:

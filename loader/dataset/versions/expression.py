@@ -10,12 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...errors import FieldNotFound
+from ...limits import MAX_EXPRESSION_WORDS
+from .expression_cost import TooCostly, check_cost
 
 if TYPE_CHECKING:
     import polars
-
-MAX_WORDS = 5000
-"""Words and operators, at most: from some 6,000 on polars overflows its stack, which ends the process."""
 
 _FUNCTIONS = """
 abs acos acosd asin asind atan atan2 atan2d atand cbrt ceil ceiling cos cosd cot cotd degrees div exp floor ln log log10
@@ -116,8 +115,8 @@ def _refused(text: object) -> str | None:
     """Return the reason why polars must not see this text, None where it may."""
     if not isinstance(text, str):
         return f"{text!r} is no text"
-    before, heads, n_words = ("", ""), [""], 0
-    for kind, token in tokens_of(text):
+    before, heads, n_words, tokens = ("", ""), [""], 0, tokens_of(text)
+    for kind, token in tokens:
         if kind == "odd":
             return f"{token!r} outside of a text; write neither comments nor prefixes of texts"
         if kind == "open_quote":
@@ -132,8 +131,15 @@ def _refused(text: object) -> str | None:
             heads.pop()
         n_words += counts(kind, token)
         before = (kind, token)
-    if n_words > MAX_WORDS:
-        return f"{n_words} words and operators, where at most {MAX_WORDS} are taken; write column IN (...) for many"
+    if n_words > MAX_EXPRESSION_WORDS:
+        return (
+            f"{n_words} words and operators, where at most {MAX_EXPRESSION_WORDS} are taken; write column IN (...) for "
+            "many"
+        )
+    try:
+        check_cost(tokens)
+    except TooCostly as error:
+        return str(error)
     return None
 
 

@@ -19,9 +19,10 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ...limits import MAX_AUDIO_BYTES
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
-from ..video.mp4 import check_complete
+from ..video.mp4 import check_complete, check_tables
 from .downmix import UnknownLayout, mix_for
 from .padding import announced, ends_of, flac_samples
 from .resample import StrangeRate, resampled, window
@@ -30,9 +31,6 @@ from .timeline import BadSound, Ends, Floats, Heard
 
 if TYPE_CHECKING:
     from .request import AudioDecoder
-
-# float32 samples above this are a mistake or an attack: 4 GiB is three hours of stereo at 48 kHz.
-MAX_AUDIO_BYTES = 2**32
 
 # Demuxers that may look at the bytes: playlists and the like, which open other files, are not among them.
 FORMATS = "wav,w64,flac,mp3,ogg,mov,mp4,m4a,3gp,3g2,mj2"
@@ -103,6 +101,7 @@ def _opened(data: Buffer) -> Iterator[tuple[InputContainer, av.AudioStream]]:
     """Yield the opened file and its sound stream. Raises: DecodeFailed, also for errors inside the block."""
     try:
         check_lengths(data)
+        check_tables(data)
         options = {"format_whitelist": FORMATS, "protocol_whitelist": ""}
         if bytes(data[:4]) in (b"RIFF", b"RF64"):
             options["probesize"] = str(_PROBED_BYTES)

@@ -26,15 +26,13 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 from PIL.Image import Resampling
 
 from ...errors import DecodeFailed
+from ...limits import MAX_IMAGE_PX, beyond
 from ..destination import Place, nowhere
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from .crop import Framing, Layout
-from .jpeg_header import JpegHeader, read_header
+from .jpeg_header import JpegHeader, check_scans, read_header
 from .orientation import UPRIGHT, turn_of, turned
-
-# 89 million pixels, 256 MiB as RGB: the size from which Pillow warns of a decompression bomb.
-MAX_IMAGE_PX = 2**28 // 3
 
 # By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
@@ -81,8 +79,7 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
     DecodeFailed, as `decode`.
     """
     if bytes(data[:2]) == b"\xff\xd8":
-        header = read_header(data)
-        _check_size(header.width_px, header.height_px, "jpg")
+        header = _checked_header(data)
         if header.components in (1, 3):
             layout = framing.layout((header.height_px, header.width_px), header.turn)
             divisor = _divisor(layout)
@@ -93,8 +90,7 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
 
 
 def _jpeg(data: Buffer, place: Place) -> np.ndarray:
-    header = read_header(data)
-    _check_size(header.width_px, header.height_px, "jpg")
+    header = _checked_header(data)
     if header.components not in (1, 3):
         return _pillow(data, JpegImagePlugin.JpegImageFile, "jpg")
     out = None
@@ -102,6 +98,15 @@ def _jpeg(data: Buffer, place: Place) -> np.ndarray:
         out = place((header.height_px, header.width_px, 3), _UINT8)
     pixels = _plain_jpeg(data, header, 1, out)
     return turned(pixels, header.turn) if out is None else out
+
+
+def _checked_header(data: Buffer) -> JpegHeader:
+    """Return the header of a JPEG within the limits. Raises: DecodeFailed."""
+    header = read_header(data)
+    _check_size(header.width_px, header.height_px, "jpg")
+    if header.is_multiscan:
+        check_scans(data)
+    return header
 
 
 def _plain_jpeg(data: Buffer, header: JpegHeader, divisor: int, out: np.ndarray | None = None) -> np.ndarray:
@@ -217,5 +222,11 @@ def _check_size(width_px: int, height_px: int, word: str) -> None:
     """Raise DecodeFailed for too large a picture, before the pixels are allocated."""
     if width_px * height_px > MAX_IMAGE_PX:
         raise DecodeFailed(
-            f"{word}: {width_px} x {height_px} px; at most {MAX_IMAGE_PX} px are decoded. Store it smaller"
+            beyond(
+                f"{word} of {width_px} x {height_px} px",
+                width_px * height_px,
+                "px",
+                MAX_IMAGE_PX,
+                "Store it smaller",
+            )
         )

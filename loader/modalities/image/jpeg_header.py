@@ -1,21 +1,29 @@
 """The little that must be known of a JPEG before its pixels are decoded, read without a decoder."""
 
+import re
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ...errors import DecodeFailed
+from ...limits import MAX_JPEG_SCANS, beyond
 from ..fields import Buffer
 from .orientation import UPRIGHT, Turn, turn_of
 
 # Start-of-frame markers: SOF0..SOF15 without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _APP1, _SCAN, _END = 0xE1, 0xDA, 0xD9
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+# Where a decoder looks for the next marker: neither a stuffed zero, a fill byte nor a restart (T.81, B.1.1.5).
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 _EXIF = b"Exif\0\0"
 _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 
 _SCAN_MARKER = bytes([0xFF, _SCAN])
+_SCAN_HEAD_BYTES = 5  # marker, length, number of components
 _HEAD_BYTES = 2048
 """Longer headers are walked each time: those with metadata, of which no two are alike."""
 
@@ -31,6 +39,8 @@ class JpegHeader(NamedTuple):
     """1 gray, 3 colour, 4 CMYK."""
     turn: Turn
     """Turn that makes it upright."""
+    is_multiscan: bool
+    """True where libjpeg decodes every scan up to the end, not only the first one."""
 
 
 def read_header(data: Buffer) -> JpegHeader:
@@ -43,7 +53,7 @@ def read_header(data: Buffer) -> JpegHeader:
     scan = head.find(_SCAN_MARKER)
     if scan > 0:
         with suppress(DecodeFailed):  # it only looked like the first scan: a thumbnail's, or cut off
-            return _known(head[: scan + 2])
+            return _known(head[: scan + _SCAN_HEAD_BYTES])
     return _walked(data)
 
 
@@ -51,6 +61,7 @@ def _walked(data: Buffer) -> JpegHeader:
     """Walk the markers up to the first scan. Raises: DecodeFailed."""
     at = 2
     height = width = components = 0
+    is_progressive = False
     exif = xmp = None
     try:
         while True:
@@ -70,6 +81,7 @@ def _walked(data: Buffer) -> JpegHeader:
                 height = data[at + 5] << 8 | data[at + 6]
                 width = data[at + 7] << 8 | data[at + 8]
                 components = data[at + 9]
+                is_progressive = marker in _PROGRESSIVE
             elif marker == _APP1:
                 segment = bytes(data[at + 4 : at + 2 + nbytes])
                 if exif is None and segment.startswith(_EXIF):
@@ -77,11 +89,39 @@ def _walked(data: Buffer) -> JpegHeader:
                 elif xmp is None and segment.startswith(_XMP):
                     xmp = segment
             at += 2 + nbytes
+        is_multiscan = is_progressive or (components > 1 and data[at + 4] < components)
     except IndexError:
         raise DecodeFailed(f"jpg: ends within its headers ({len(data)} bytes)") from None
     if not height or not width or not components:
         raise DecodeFailed(f"jpg: no frame header before the first scan, or one of {width} x {height} px")
-    return JpegHeader(height, width, components, turn_of(exif, xmp) if exif or xmp else UPRIGHT)
+    turn = turn_of(exif, xmp) if exif or xmp else UPRIGHT
+    return JpegHeader(height, width, components, turn, is_multiscan)
+
+
+def check_scans(data: Buffer) -> None:
+    """Raise DecodeFailed for a JPEG of more than MAX_JPEG_SCANS scans: 66 KB of them can take 17 s to decode.
+
+    Costs one comparison of the bytes; the segments are walked only if many bytes look like a scan.
+    """
+    values = np.frombuffer(data, np.uint8)  # bytes.count takes seven times as long
+    n_alike = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
+    if n_alike > MAX_JPEG_SCANS and (n_scans := _n_scans(bytes(data))) > MAX_JPEG_SCANS:
+        raise DecodeFailed(
+            beyond("jpg", n_scans, "scans", MAX_JPEG_SCANS, "Write it anew as a baseline JPEG")
+        )
+
+
+def _n_scans(data: bytes) -> int:
+    """Return the number of scans up to the end marker, as libjpeg finds them: bytes between segments are skipped."""
+    n_scans, at = 0, 2
+    while (found := _MARKER.search(data, at)) is not None:
+        at, marker = found.end(), data[found.end() - 1]
+        if marker == _END:
+            break
+        n_scans += marker == _SCAN
+        if marker not in _WITHOUT_LENGTH:
+            at += int.from_bytes(data[at : at + 2], "big")
+    return n_scans
 
 
 _known = lru_cache(maxsize=512)(_walked)

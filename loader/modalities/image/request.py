@@ -10,6 +10,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 
 from ...errors import InvalidRuntime
+from ...limits import MAX_IMAGE_PX
 from ..fields import Buffer, load
 from .crop import Framing, Size
 
@@ -50,7 +51,7 @@ def _bucket(name: str) -> tuple[int, int, int | None]:
 
 Alpha = Literal["white", "black", "keep"]
 
-MAX_SIZE_PX = 2**28 // 3
+MAX_SIZE_PX = MAX_IMAGE_PX
 """The most pixels of a result: those of the largest picture that is decoded."""
 
 

@@ -20,6 +20,7 @@ from ...errors import DecodeFailed
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
+from ..image.jpeg_header import check_scans
 from .demux import Codec, Source, WholeFile, whole_file
 from .frames import ClipBuilder
 from .packet_decode import BarePackets
@@ -130,9 +131,13 @@ def _attempt(source: Source, codec: Codec, run: Run, clip: ClipBuilder) -> str |
     pts = source.timeline.pts
     missing = set(run.wanted)
     entered = run.first == 0
+    is_jpeg = codec.name == "mjpeg"
     try:
         for number in [*range(run.first, run.stop), None]:
-            for frame in codec.decode(None if number is None else source.packet(number)):
+            packet = None if number is None else source.packet(number)
+            if is_jpeg and packet is not None:
+                check_scans(bytes(packet))
+            for frame in codec.decode(packet):
                 came = frame.pts  # the number of its packet
                 if came is None or not run.first <= came < run.stop:
                     continue

@@ -13,14 +13,12 @@ import numpy as np
 from av.error import FFmpegError
 
 from ...errors import DecodeFailed
+from ...limits import MAX_FRAME_PX, MAX_PACKET_BYTES_RATIO, MP4_SAMPLES_ANYWAY, beyond
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from .matroska import HIDING, MAGIC, check_segment, is_hidden
-from .mp4 import check_complete
+from .mp4 import check_complete, check_tables
 from .timeline import Timeline
-
-# A frame above this is refused by the decoder itself: twice 8K.
-MAX_FRAME_PX = 2**26
 
 VideoPacket: TypeAlias = "av.Packet[av.VideoStream]"
 Codec: TypeAlias = "av.VideoCodecContext"
@@ -108,6 +106,8 @@ def whole_file(data: Buffer) -> Iterator[WholeFile]:
     try:
         if name == "matroska":
             check_segment(data)
+        else:
+            check_tables(data)
         options = {"protocol_whitelist": ""}  # nor by this one
         with av.open(io.BytesIO(data), mode="r", format=name, options=options) as container:
             yield WholeFile(container, data)
@@ -128,7 +128,17 @@ def prepare(codec: Codec) -> None:
 def _demuxed(
     container: av.container.InputContainer, stream: av.VideoStream, nbytes: int
 ) -> list[VideoPacket]:
-    packets = [packet for packet in container.demux(stream) if packet.size]
+    packets, n_read, most = list[VideoPacket](), 0, MAX_PACKET_BYTES_RATIO * nbytes
+    if len(stream.index_entries) > most + MP4_SAMPLES_ANYWAY:
+        raise DecodeFailed(
+            beyond("video: its index", len(stream.index_entries), "packets", most + MP4_SAMPLES_ANYWAY)
+        )
+    for packet in container.demux(stream):
+        if packet.size:
+            packets.append(packet)
+            n_read += packet.size
+            if n_read > most:
+                raise DecodeFailed(beyond("video: packets", n_read, "bytes", most, "It is damaged or forged"))
     check_complete(stream, nbytes)
     for number, packet in enumerate(packets):
         if packet.pts is None or packet.is_corrupt:

@@ -16,12 +16,10 @@ import numpy as np
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
 from ...errors import DecodeFailed
+from ...limits import MAX_CLIP_BYTES
 from ..image.crop import Box, Framing, Layout, Size
 from ..image.orientation import UPRIGHT, turned
 from .display_matrix import matrix_of, turn_of_matrix
-
-# A decoded clip above this is a mistake or an attack: 16 frames at 8K are 1.6 GB.
-MAX_CLIP_BYTES = 2**32
 
 # AVCOL_SPC_UNSPECIFIED and AVCOL_RANGE_UNSPECIFIED of FFmpeg's libavutil/pixfmt.h.
 _NO_MATRIX, _NO_RANGE = 2, 0

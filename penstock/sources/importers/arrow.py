@@ -59,4 +59,4 @@ def _batches(file: ObjectFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return schema and record batches of a file or a stream. Raises: ArrowException."""
     begin = file.read(len(MAGIC))
     file.seek(0)
-    return record_batches(pa.PythonFile(file, "r"), begin)
+    return record_batches(pa.PythonFile(file, "r"), begin, file.path)

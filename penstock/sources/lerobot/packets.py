@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from loader.errors import Corrupt, MissingDependency
+from loader.errors import Corrupt, DecodeFailed, MissingDependency
+from loader.modalities.video.mp4 import check_tables_of
 from loader.storage.disk.scratch import HeldFolder, on_scratch
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ def opened(
         import av
     except ImportError as error:
         raise MissingDependency("videos of robots need PyAV: pip install 'penstock-data[video]'") from error
+    try:
+        check_tables_of(file)
+    except DecodeFailed as error:
+        raise Corrupt(f"{what}: {error}") from error
     try:
         # No other demuxer is tried, and none opens a second file.
         with av.open(file, mode="r", format=format, options={"protocol_whitelist": ""}) as container:

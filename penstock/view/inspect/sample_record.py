@@ -10,13 +10,14 @@ from loader.api.explain import provenance
 from loader.dataset.reading.read_fields import read_fields
 from loader.dataset.shards.address import SampleAddress, crc_text
 from loader.dataset.versions.samples_table import live_row
-from loader.errors import Corrupt, InvalidRuntime, PenstockError
+from loader.errors import Corrupt, InvalidRuntime, MissingDependency, PenstockError
 from loader.modalities.video.packet_table import SUFFIX
 from loader.modalities.video.request import is_run
 from penstock.card.rendering.escape import clean
 
+from ..kinds.decode_budget import BUDGET
 from ..kinds.lengths import length_marks
-from ..kinds.stored_bytes import Read, mp4_of, read_bounded
+from ..kinds.stored_bytes import Read, decoded_bytes, mp4_of, read_bounded
 from ..replays.training import Training
 from .json_record import Record
 from .marks import StepMark
@@ -104,12 +105,6 @@ def stored(version: "loader.Version", ordinal: int, field: str) -> bytes:
     return found[field]
 
 
-def decoded(version: "loader.Version", ordinal: int, field: str) -> Read:
-    """Return a field as the loader decodes it, of a long one a part. Raises: as `stored` and `read_bounded`."""
-    data = stored_sample(version, ordinal, field)
-    return read_bounded(data[field], facts_of(data, field, version))
-
-
 def stored_sample(version: "loader.Version", ordinal: int, field: str) -> dict[str, bytes]:
     """Return a field's bytes, and those of the field without which it cannot be read. Raises: as `stored`."""
     found = {field: stored(version, ordinal, field)}
@@ -136,13 +131,7 @@ def sample_record(
     _checked(version, ordinal)
     (names,) = fields_of(version, [ordinal])
     (address,) = version.address(np.array([ordinal]), names)
-    values: dict[str, Read] = {}
-    errors: dict[str, str] = {}
-    for name in names:
-        try:
-            values[name] = decoded(version, ordinal, name)
-        except (Corrupt, InvalidRuntime, loader.errors.MissingDependency) as error:
-            errors[name] = str(error)
+    fields = _fields(version, ordinal, names, address)
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
     columns, marks = _columns(version, ordinal)
@@ -154,7 +143,7 @@ def sample_record(
         key=address.key,
         part=address.part,
         row=address.row,
-        fields=_fields(version, address, values, errors),
+        fields=fields,
         columns=columns,
         marks=marks,
         provenance=origin,
@@ -165,9 +154,28 @@ def sample_record(
 
 
 def _fields(
+    version: "loader.Version", ordinal: int, names: Sequence[str], address: SampleAddress
+) -> tuple[SampleField, ...]:
+    """Return the fields, those that are looked at or listened to first. All are decoded at once: one reservation."""
+    data, values, errors = dict[str, dict[str, bytes]](), dict[str, Read](), dict[str, str]()
+    for name in names:
+        try:
+            data[name] = stored_sample(version, ordinal, name)
+        except (Corrupt, InvalidRuntime) as error:
+            errors[name] = str(error)
+    facts = {name: facts_of(one, name, version) for name, one in data.items()}
+    with BUDGET.reserve(sum(decoded_bytes(data[name][name], facts[name]) for name in data)):
+        for name in data:
+            try:
+                values[name] = read_bounded(data[name][name], facts[name])
+            except (Corrupt, MissingDependency) as error:
+                errors[name] = str(error)
+        return _shown_fields(version, address, values, errors)
+
+
+def _shown_fields(
     version: "loader.Version", address: SampleAddress, values: dict[str, Read], errors: dict[str, str]
 ) -> tuple[SampleField, ...]:
-    """Return the fields, those that are looked at or listened to first."""
     found = [
         SampleField(
             field=name,

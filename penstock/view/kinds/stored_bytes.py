@@ -3,7 +3,8 @@
 Sizes are read from headers, and refused, before pixels are allocated. A sound, a film and a text are read to a limit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from loader.modalities.video.packet_table import SUFFIX
 from penstock.card.pictures import MAX_FRAME_PX
 from penstock.units import length, size
 
+from .decode_budget import BUDGET
 from .drawing.png import fitted, jpeg
 from .drawing.shown_text import bounded, hex_lines
 from .kind import EDGE_PX, Facts, Kind, Mark, Media, TokenBox, mark
@@ -32,6 +34,11 @@ CLIP_FRAMES, MAX_CLIP_PX = 16, 2**24
 """Frames that are decoded of a film, and pixels of all of them."""
 MAX_PACKETS = 240
 """Packets that are decoded for them; where it would take more, frames are those that a decoder can begin with."""
+
+_FILM_BYTES, _SOUND_BYTES = 320 * 2**20, 3 * MAX_SOUND_BYTES
+"""Bytes that decoding a film's frames, or a sound, takes at most: the frames that a codec refers to, and copies."""
+_PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
+"""Bytes per pixel that decoding takes, measured: Pillow's canvases and copies; a JPEG's coefficients and pixels."""
 
 KindOf = Callable[[object, Facts], Kind]
 
@@ -80,48 +87,78 @@ def read_bounded(data: bytes, facts: Facts) -> Read:
 
     Raises: DecodeFailed, also for a picture beyond the limit; MissingDependency.
     """
-    return _read(data, facts, None) if fits(data, facts) else Read(data, facts)
+    if not fits(data, facts):
+        return Read(data, facts)
+    with BUDGET.reserve(decoded_bytes(data, facts)):
+        return _read(data, facts, None)
+
+
+def decoded_bytes(data: bytes, facts: Facts, edge: int | None = None) -> int:
+    """Return the bytes that decoding a field takes at most, of its header. edge: pixels that are enough a side."""
+    if facts.word in WITH_TABLES:
+        return _FILM_BYTES
+    modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
+    if modality == "image":
+        try:
+            width, height = _sides(data)
+        except DecodeFailed:
+            return 0  # nothing of it is decoded, nor of a larger picture
+        if data[:2] == b"\xff\xd8":
+            return width * height * _JPEG_PIXEL_BYTES
+        return width * height * _PIXEL_BYTES if width * height <= MAX_PICTURE_PX else 0
+    return {"audio": _SOUND_BYTES, "video": _FILM_BYTES}.get(modality, 3 * len(data))
 
 
 def _lines(kind_of: KindOf, value: Any, facts: Facts) -> tuple[str, ...]:
     data = _bytes(value)
     head = f"stored: {size(len(data))} of {facts.word}"
-    read = _tried(data, facts)
-    if isinstance(read, str):
-        return head, f"cannot be shown: {read}", *hex_lines(data)
-    return head, *read.lines, *kind_of(read.value, read.facts).lines(read.value, read.facts)
+    with _decoding(data, facts) as read:
+        if isinstance(read, str):
+            return head, f"cannot be shown: {read}", *hex_lines(data)
+        return head, *read.lines, *kind_of(read.value, read.facts).lines(read.value, read.facts)
 
 
 def _marks(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Mark, ...]:
-    read = _tried(_bytes(value), facts)
-    if isinstance(read, str):
-        return (mark("unreadable", read),)
-    return *read.marks, *kind_of(read.value, read.facts).marks(read.value, read.facts)
+    with _decoding(_bytes(value), facts) as read:
+        if isinstance(read, str):
+            return (mark("unreadable", read),)
+        return *read.marks, *kind_of(read.value, read.facts).marks(read.value, read.facts)
 
 
 def _thumbnail(kind_of: KindOf, value: Any, facts: Facts, edge: int = EDGE_PX) -> Media | None:
-    read = _tried(_bytes(value), facts, edge)
-    if isinstance(read, str):
-        return None
-    if read.is_thumbnail:
-        return jpeg(read.value)
-    return kind_of(read.value, read.facts).thumbnail(read.value, read.facts, edge)
+    with _decoding(_bytes(value), facts, edge) as read:
+        if isinstance(read, str):
+            return None
+        if read.is_thumbnail:
+            return jpeg(read.value)
+        return kind_of(read.value, read.facts).thumbnail(read.value, read.facts, edge)
 
 
 def _detail(kind_of: KindOf, value: Any, facts: Facts) -> tuple[Media, ...]:
-    read = _tried(_bytes(value), facts)
-    return () if isinstance(read, str) else kind_of(read.value, read.facts).detail(read.value, read.facts)
+    with _decoding(_bytes(value), facts) as read:
+        if isinstance(read, str):
+            return ()
+        return kind_of(read.value, read.facts).detail(read.value, read.facts)
 
 
 def _boxes(kind_of: KindOf, value: Any, facts: Facts) -> tuple[TokenBox, ...]:
-    read = _tried(_bytes(value), facts)
-    return () if isinstance(read, str) else kind_of(read.value, read.facts).boxes(read.value, read.facts)
+    with _decoding(_bytes(value), facts) as read:
+        if isinstance(read, str):
+            return ()
+        return kind_of(read.value, read.facts).boxes(read.value, read.facts)
 
 
 def _bytes(value: object) -> bytes:
     buffer = as_buffer(value)
     assert buffer is not None  # it fits
     return bytes(buffer)
+
+
+@contextmanager
+def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[Read | str]:
+    """Yield as `_tried` returns, inside of the budget of all threads."""
+    with BUDGET.reserve(decoded_bytes(data, facts, edge)):
+        yield _tried(data, facts, edge)
 
 
 def _tried(data: bytes, facts: Facts, edge: int | None = None) -> Read | str:

@@ -19,7 +19,7 @@ from loader.errors import InvalidRuntime, PenstockError, TransformFailed
 from loader.run.workers.parent_watch import Watch
 from loader.storage.shared.requests import tried_while
 
-from .freed_memory import give_back
+from ..freed_memory import give_back
 from .replays import Replays
 
 FORM = "accepted: module:function, such as train:recipe, or file.py:function"

@@ -13,12 +13,14 @@ from starlette.routing import Route
 import loader
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 
-from ..inspect.sample_record import decoded, playable, stored_sample
+from ..inspect.sample_record import playable, stored_sample
 from ..inspect.samples.phash_neighbours import Neighbour
 from ..inspect.shown.shown_values import facts_of, version_of
 from ..inspect.version_record import fields_of
 from ..kinds import kind_of
+from ..kinds.decode_budget import BUDGET
 from ..kinds.kind import Media
+from ..kinds.stored_bytes import decoded_bytes, read_bounded
 from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
@@ -128,8 +130,11 @@ def sample_media(site: Site, version: loader.Version, ordinal: int, field: str) 
     """Return pictures and sounds of a field of a version's sample, decoded."""
 
     def make() -> tuple[Media, ...]:
-        read = decoded(version, ordinal, field)
-        return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
+        data = stored_sample(version, ordinal, field)
+        facts = facts_of(data, field, version)
+        with BUDGET.reserve(decoded_bytes(data[field], facts)):
+            read = read_bounded(data[field], facts)
+            return tuple(kind_of(read.value, read.facts).detail(read.value, read.facts))
 
     found: tuple[Media, ...] = site.opened.media.get(
         ("sample", version.id, ordinal, field), lambda: site.opened.outage.ask(make)

@@ -57,6 +57,18 @@ def test_a_plain_video(encode_video: EncodeVideo, numbered_frames: MakeFrames) -
     assert row["motion"] == pytest.approx(2, abs=0.3)
 
 
+def test_video_that_promises_more_samples_than_it_has_bytes_is_refused_by_its_header(
+    encode_video: EncodeVideo, numbered_frames: MakeFrames
+) -> None:
+    """FFmpeg would build an index of 20 million entries: 51 s and 775 MiB."""
+    path = Path(encode_video(numbered_frames(5)))
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">II", data, data.index(b"stsz") + 8, 1, 20_000_000)
+    path.write_bytes(data)
+    for found in (MP4, "audio/mp4"):
+        assert refused(str(path), found) == ("rejected", "probe", "bad_header")
+
+
 def test_uneven_and_late_times(encode_video: EncodeVideo, numbered_frames: MakeFrames) -> None:
     row = audit(encode_video(numbered_frames(4), pts=[500, 540, 541, 1000]), MP4)
     assert (row["start_pts"], row["min_pts_gap"], row["max_pts_gap"], row["is_vfr"]) == (500, 1, 459, True)

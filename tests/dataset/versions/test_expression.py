@@ -145,6 +145,96 @@ def test_values_of_a_row_are_compared(version, predicate, n):
     assert len(version.where(predicate)) == n
 
 
+def nested(form, times, inner="w"):
+    for _ in range(times):
+        inner = form.format(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "length(lpad(kind, 2000000000, 'x')) > 3",
+            r"lpad\(...\) may make.* 2,000,000,000 characters; at most 512",
+        ),
+        ("length(rpad(kind, 513, 'x')) > 3", r"rpad\(...\) may make.* 513 characters; at most 512"),
+        ("lpad(kind, w * 1000, 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number of up to 512"),
+        ("lpad(kind, (2000000000), 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number"),
+        ("lpad(kind, 2e9, 'x') = 'a'", "argument 2 of lpad.* accepted is a whole number"),
+        (nested("replace({}, 'x', 'xxxxxxxxxx')", 3, "kind"), r"replace\(...\) may make.* 1,000 characters"),
+        ("replace(kind, 'a', kind) = 'a'", "argument 3 of replace.* accepted is a text in single quotes"),
+        ("regexp_replace(kind, '(.*)', '" + "$1" * 300 + "') = 'a'", "regexp_replace.* 600 characters"),
+        ("concat(" + ", ".join(["kind"] * 600) + ") = 'a'", r"concat\(...\) may make.* 600 characters"),
+        (
+            "concat_ws('" + "-" * 100 + "', " + ", ".join(["kind"] * 9) + ") = 'a'",
+            "concat_ws.* 809 characters",
+        ),
+        (" || ".join(["kind"] * 600) + " = 'a'", r"\|\| or \+ may make.* 601 characters"),
+        (" + ".join(["kind"] * 600) + " = 'a'", r"\|\| or \+ may make.* 601 characters"),
+        (
+            "array_to_string(string_to_array(kind, ''), '" + "-" * 600 + "') = 'a'",
+            "array_to_string.* 601 char",
+        ),
+        (
+            " AND ".join(["lpad(kind, 100, 'x') = 'a'"] * 6),
+            "all functions together may make.* 600 characters",
+        ),
+        ("concat(string_agg(kind, ','), kind) = 'a'", "concat.* 1,000,000,001 characters"),
+        ("string_agg(kind, ',') || kind = 'a'", r"\|\| or \+ may make.* 1,000,000,0"),
+        ("upper(string_agg(kind, ',')) = 'a'", "upper.* 1,000,000,000 characters"),
+        ("string_agg(kind, ',') OVER (PARTITION BY w) = 'a'", "with OVER holds all rows once per row"),
+    ],
+)
+def test_expression_that_makes_too_much_text_is_refused(text, why):
+    """One `lpad` of 26 letters ended the process."""
+    with pytest.raises(FieldNotFound, match=why):
+        expression.parse_expression(pl, text, "where")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested("({} BETWEEN 1 AND 2)", 30),
+        "w" + " BETWEEN 1 AND 2" * 30,
+        nested("(CASE {} WHEN 1 THEN 2 WHEN 2 THEN 3 ELSE 4 END)", 20),
+        nested("nullif({}, 1)", 30),
+        nested("left('a', {})", 12),
+        nested("right({}, 2)", 12, "kind"),
+        nested("split_part({}, 'a', 2)", 12, "kind"),
+        nested("array_get({}, 1)", 12),
+        nested("string_agg({})", 12, "kind"),
+        nested("corr({}, 2)", 14),
+        nested("substr(kind, {}, 'a')", 14, "w"),
+    ],
+)
+def test_expression_that_polars_copies_without_end_is_refused(text):
+    """Each level doubles the expression at least: thirty nested BETWEEN never ended."""
+    with pytest.raises(FieldNotFound, match="words and operators; at most 20,000 are accepted"):
+        expression.parse_expression(pl, text, "where")
+
+
+@pytest.mark.parametrize(
+    ("predicate", "n"),
+    [
+        ("lpad(CAST(w AS VARCHAR), 10, '0') > '0000000002'", 3),
+        ("concat(kind, '/', w) = 'it''s \\/2' OR concat_ws('-', w, w) = '3-3'", 2),
+        ("replace(replace(kind, 'it', 'that'), 's', 'S') = 'that''S \\'", 3),
+        ("kind || '-' || kind = 'it''s \\-it''s \\'", 3),
+        ("length(string_agg(kind, ',')) > 20", 6),
+        (" OR ".join(["w BETWEEN 1 AND 2"] * 60), 2),
+        ("(w BETWEEN 1 AND 2) AND (w BETWEEN 2 AND 3)", 1),
+        (" + ".join(["1"] * 300) + " + w > 302", 3),
+        ("CASE " + " ".join(f"WHEN w = {i} THEN {i % 2}" for i in range(100)) + " ELSE 0 END = 1", 3),
+        ("CASE w " + " ".join(f"WHEN {i} THEN {i % 2}" for i in range(100)) + " ELSE 0 END = 1", 3),
+        ("coalesce(split_part(kind, ' ', 1), right(kind, 3)) = 'select'", 3),
+        ("kind = '" + "lpad(x, 9999)" * 10_000 + "'", 0),
+    ],
+)
+def test_expression_within_the_limits_is_evaluated(version, predicate, n):
+    assert len(version.where(predicate)) == n
+
+
 def test_every_function_of_the_list_is_one_of_polars():
     for name in expression._FUNCTIONS.split():
         try:

@@ -17,6 +17,7 @@ from loader.errors import DecodeFailed
 from loader.modalities import decoder_for
 from loader.modalities.image import decode as image
 from loader.modalities.image import jpeg_header
+from loader.modalities.image.request import ImageDecoder
 
 decode = decoder_for("jpg")
 RNG = np.random.default_rng(7)
@@ -239,6 +240,47 @@ def test_bombs_are_refused_by_their_headers():
     with pytest.raises(DecodeFailed, match="DecompressionBombError"):
         decode(b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk, None)
     assert image.MAX_IMAGE_PX == 89_478_485
+
+
+def many_scans(progressive, n):
+    """A 64 x 48 JPEG whose last scan comes `n` times more."""
+    if progressive:
+        whole = saved(PIXELS, "JPEG", progressive=True)
+    else:  # one scan per component: libjpeg reads them all, as those of a progressive file
+        whole = in_three_scans(JPEG)
+    last = whole.rindex(b"\xff\xda")
+    return whole[:last] + whole[last:-2] * n + b"\xff\xd9"
+
+
+def in_three_scans(jpeg):
+    """The frame header of a baseline JPEG, and one scan of grey data for each component."""
+    scan = jpeg.index(b"\xff\xda")
+    tables = bytes([0x00, 0x11, 0x11])
+    data = bytes(200).replace(b"\0", b"\x28")
+    scans = (b"\xff\xda\0\x08\x01" + bytes([i + 1, tables[i], 0, 63, 0]) + data for i in range(3))
+    return jpeg[:scan] + b"".join(scans) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("progressive", [True, False])
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_jpeg_of_too_many_scans_is_refused(progressive, kind):
+    """Each scan is a pass over all pixels, progressive or not: 66 KB of them decoded for 17 s."""
+    data = kind(many_scans(progressive, 150))
+    for read in (decode, decoder_for("img"), ImageDecoder(size=(24, 32))):
+        with pytest.raises(DecodeFailed, match=r"jpg: 15\d scans; at most 100 are accepted"):
+            read(data, None)
+
+
+def test_jpeg_scans_are_counted_as_libjpeg_finds_them():
+    """Bytes of a comment that look like scans are none; a scan behind stray bytes is one."""
+    whole = saved(PIXELS, "JPEG", progressive=True)
+    comment = b"\xff\xda" * 300
+    noted = whole[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + whole[2:]
+    assert np.array_equal(decode(noted, None), decode(whole, None))
+    last = whole.rindex(b"\xff\xda")
+    stray = whole[:last] + b"".join([b"\xff\xff\xff" + whole[last:-2]] * 150) + b"\xff\xd9"
+    with pytest.raises(DecodeFailed, match=r"15\d scans"):
+        decode(stray, None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pytest
 from av.video.reformatter import Interpolation
+from PIL import Image
 
 from loader.errors import DecodeFailed, InvalidRuntime
 from loader.modalities import decoder_for
@@ -245,7 +246,31 @@ def test_colour_follows_the_tagged_matrix_and_range(name, full):
         assert np.abs(got - 255 * np.array([red, green, blue])).max() <= 3
 
 
+def motion_jpeg(picture):
+    """An mp4 whose one frame is a JPEG of 96 x 64 px."""
+    sink = io.BytesIO()
+    with av.open(sink, "w", format="mp4") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuvj420p"
+        packet = av.Packet(picture)
+        packet.stream, packet.pts, packet.dts, packet.time_base = stream, 0, 0, Fraction(1, 25)
+        packet.is_keyframe = True
+        container.mux(packet)
+    return sink.getvalue()
+
+
 class TestRefusals:
+    def test_motion_jpeg_of_too_many_scans(self):
+        """FFmpeg decodes each scan of a frame: 80 KB of them take 1.6 s."""
+        file = io.BytesIO()
+        Image.new("RGB", (96, 64)).save(file, "JPEG", progressive=True)
+        whole = file.getvalue()
+        last = whole.rindex(b"\xff\xda")
+        many = whole[:last] + whole[last:-2] * 150 + b"\xff\xd9"
+        assert len(video(1)(motion_jpeg(whole))) == 1
+        with pytest.raises(DecodeFailed, match=r"15\d scans; at most 100"):
+            video(1)(motion_jpeg(many))
+
     def test_truncated(self, videos):
         data, _ = videos["gop12"]
         assert data.index(b"moov") < data.index(b"mdat")

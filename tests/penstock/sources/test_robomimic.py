@@ -125,6 +125,34 @@ def _virtual(file):
     file["data/demo_1"].create_virtual_dataset("theirs", layout)
 
 
+def _mask_outside(file):
+    del file["mask/train"]
+    file["mask"].create_dataset("train", (1,), "S400", external=[("/etc/passwd", 0, 400)])
+
+
+def _mask_virtual(file):
+    layout = h5py.VirtualLayout((3,), "S8")
+    layout[:] = h5py.VirtualSource("secret.hdf5", "x", (3,))
+    file["mask"].create_virtual_dataset("theirs", layout)
+
+
+def _mask_link(file):
+    file["mask/theirs"] = h5py.ExternalLink("secret.hdf5", "/mask/train")
+
+
+def _mask_group(file):
+    del file["mask"]
+    file["mask"] = h5py.ExternalLink("secret.hdf5", "/mask")
+
+
+def _mask_bomb(file):
+    file["mask"].create_dataset("huge", (2**40,), "S1", chunks=(2**20,), compression="gzip")
+
+
+def _mask_numbers(file):
+    file["mask/numbers"] = np.arange(3)
+
+
 def _bomb(file):
     file["data/demo_1"].create_dataset("huge", (2**33,), "u1", chunks=(2**20,), compression="gzip")
 
@@ -145,6 +173,12 @@ def test_files_that_are_not_as_they_should_be_are_named_and_the_others_are_read(
         _soft: "demo_1: 'again' is a link",
         _outside: "has its bytes in another file",
         _virtual: "has its bytes in another file",
+        _mask_outside: "/mask/train has its bytes in another file",
+        _mask_virtual: "/mask/theirs has its bytes in another file",
+        _mask_link: "'theirs' is a link",
+        _mask_group: "'mask' is a link",
+        _mask_bomb: "/mask/huge: 1,099,511,627,776 bytes; at most 67,108,864 are accepted",
+        _mask_numbers: "/mask/numbers is no list of names",
         _bomb: r"demo_1 has 8,589,9\d\d,\d{3} bytes, more than 4,160,749,568",
         _uneven: r"arrays of \[2, 5\] steps",
         _nothing: "has no group 'data'",

@@ -582,6 +582,7 @@ def test_damage_and_packed_bombs_are_named(tmp_path, ros1, ros2, monkeypatch):
             ("b.bag", bag[: begin + 20] + b"\0" * 9 + bag[begin + 29 :]),
             ("b.bag", b"#ROSBAG V2.0" + b"\0" * 99),
             ("metadata.yaml", b"rosbag2_bagfile_information: {relative_file_paths: [../b.db3]}"),
+            ("metadata.yaml", b"a: &a [x]\nrosbag2_bagfile_information: {relative_file_paths: [*a]}"),
         )
     ):
         path = tmp_path / str(number) / name

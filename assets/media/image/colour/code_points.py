@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from loader.modalities.video.mp4 import check_tables_of
+
 from ..file_parts import png_parts
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def _of_avif(path: str) -> tuple[int, int] | None:
     from av.error import FFmpegError
 
     try:
+        with open(path, "rb") as file:
+            check_tables_of(file)
         with av.open(path, format="mov", options={"protocol_whitelist": "file"}) as container:
             codec = container.streams.video[0].codec_context
             return int(codec.color_primaries), int(codec.color_trc)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ....errors import Corrupt, InvalidStore, MissingDependency
 from ....json_text import DamagedJson, parse_json
+from ....limits import beyond
 from ....storage import ObjectInfo, Store
 
 FOLDER = ".nv-meta/"
@@ -96,6 +97,8 @@ def _counts(told: Any, name: str) -> dict[str, int]:
 
 
 def _count(n: Any) -> int:
+    if not isinstance(n, str | int):  # a list of YAML's aliases is endless as text
+        raise TypeError(f"a {type(n).__name__} is no number of samples")
     text = str(n)
     if not re.fullmatch(r"\d{1,15}", text):
         raise ValueError(f"{text[:40]!r} is no number of samples")
@@ -105,6 +108,10 @@ def _count(n: Any) -> int:
 def _with_splits(counts: dict[str, int], told: Any, name: str) -> NvMeta:
     """Return the description with what split.yaml says. Raises: Corrupt; InvalidStore."""
     try:
+        if (
+            n := sum(map(len, told["split_parts"].values()))
+        ) > MOST_NAMES:  # aliases name one list many times
+            raise Corrupt(beyond(f"{name}: its splits", n, "patterns", MOST_NAMES))
         parts = {split: list(patterns) for split, patterns in told["split_parts"].items()}
         excluded = list(told.get("exclude") or ())
         if not all(
@@ -113,33 +120,28 @@ def _with_splits(counts: dict[str, int], told: Any, name: str) -> NvMeta:
             raise TypeError("a name is no text")
     except (AttributeError, KeyError, TypeError) as error:
         raise Corrupt(f"{name} has no split_parts of splits and their archives: {error!r}") from error
-    splits, left = dict[str, str](), MOST_NAMES
+    splits = dict[str, str]()
     for split, patterns in parts.items():
         for key in _names(patterns, name):
-            left -= 1
-            if key not in counts or left < 0:
-                why = (
-                    f"more than {MOST_NAMES:,} archives"
-                    if left < 0
-                    else f"{key!r}, which is no archive of the dataset"
-                )
-                raise Corrupt(f"{name}: the split {split!r} has {why}")
+            if key not in counts:
+                raise Corrupt(f"{name}: the split {split!r} has {key!r}, which is no archive of the dataset")
             if splits.setdefault(key, split) != split:
                 raise InvalidStore(
                     f"{name}: {key!r} is in the splits {splits[key]!r} and {split!r}; a sample has one. Name "
                     "each archive once"
                 )
-    found = set[str]()
-    for key in _names(excluded, name):
-        found.add(key)
-        if len(found) > MOST_NAMES:
-            raise Corrupt(f"{name}: more than {MOST_NAMES:,} archives and samples are excluded")
-    return NvMeta(counts, splits, frozenset(found))
+    return NvMeta(counts, splits, frozenset(_names(excluded, name)))
 
 
 def _names(patterns: list[str], name: str) -> Iterator[str]:
+    """Yield the names of patterns. Raises: Corrupt for more than MOST_NAMES, equal ones counted too."""
+    n = 0
     for pattern in patterns:
-        yield from expanded(pattern, name)
+        for key in expanded(pattern, name):
+            n += 1
+            if n > MOST_NAMES:
+                raise Corrupt(beyond(f"{name}: {pattern[:80]!r} and those before it", n, "names", MOST_NAMES))
+            yield key
 
 
 def _expanded(pattern: str, name: str, depth: int) -> Iterator[str]:

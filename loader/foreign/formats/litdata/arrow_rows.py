@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ....dataset.columnar.arrow_errors import arrow_errors
 from ....dataset.columnar.plain_values import OutOfRange, reader_of
-from ....dataset.columnar.record_batches import record_batches
+from ....dataset.columnar.record_batches import first_head, record_batches
 from ....errors import InvalidSample, InvalidStore, NotSupported
 from ....storage import Span
 from ..indexed import check_apart, column_name, corrupt, field_name
@@ -41,10 +41,15 @@ def table_rows(window: Window, start: int, n_samples: int) -> Iterator[Values]:
     done = 0
     with arrow_errors(f"{window.name}, byte {start}: the table of its samples", damaged="is damaged"):
         source = pa.py_buffer(data)
-        for batch in record_batches(source, data)[1]:
+        head = first_head(pa.BufferReader(source), data)
+        if head is not None and head.is_compressed:  # asked before Arrow decompresses it
+            raise _compressed(window)
+        for batch in record_batches(pa.BufferReader(source), data, window.name)[1]:
+            done += batch.num_rows
+            if done > n_samples:
+                break
             batch.validate(full=True)
             yield from _rows(window, start, source, batch)
-            done += batch.num_rows
     if done != n_samples:
         raise corrupt(window, start, f"the table has {done} rows, and the chunk {n_samples} samples")
 
@@ -131,14 +136,18 @@ def _places(window: Window, start: int, source: pa.Buffer, name: str, array: pa.
         )
     low = values.address - source.address if values is not None and values.size else 0
     if not 0 <= low <= low + int(edges[-1]) <= source.size:
-        raise InvalidStore(
-            f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
-            "optimize(..., compression=None)"
-        )
+        raise _compressed(window)
     there = array.is_valid().to_pylist()
     sizes = np.diff(edges).tolist()
     firsts = (edges[:-1] + low + start).tolist()
     return [Span(*place) if ok else None for *place, ok in zip(firsts, sizes, there, strict=True)]
+
+
+def _compressed(window: Window) -> InvalidStore:
+    return InvalidStore(
+        f"{window.name}: its table is compressed: no value can be read by itself. Write the dataset again with "
+        "optimize(..., compression=None)"
+    )
 
 
 def _documents(window: Window, name: str, array: pa.Array) -> list[str | None]:

@@ -81,7 +81,7 @@ class _Values(NamedTuple):
 def _batches(reads: _Reads) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     begin = reads.read(len(MAGIC))
     reads.seek(0)
-    return record_batches(pa.PythonFile(reads, "r"), begin)
+    return record_batches(pa.PythonFile(reads, "r"), begin, reads.path)
 
 
 def _samples(

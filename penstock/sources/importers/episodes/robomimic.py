@@ -18,6 +18,7 @@ import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.foreign.formats.object_file import ObjectFile
+from loader.limits import beyond
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
@@ -29,6 +30,8 @@ MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
 """Largest demonstration that is read: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
 MAX_DEPTH = 8
 """Groups within groups below a demonstration."""
+MAX_MASK_BYTES = 64 * 2**20
+"""Bytes of a filter's names: some million demonstrations."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
@@ -172,11 +175,14 @@ def _arrays(
             raise InvalidSample(
                 f"{where}: {found.name} is no array of numbers; leave it out (--without {field})"
             )
-        if found.is_virtual or found.external:
-            raise InvalidSample(
-                f"{where}: {found.name} has its bytes in another file; write them into this one"
-            )
+        _check_inside(found, where)
         yield field, found
+
+
+def _check_inside(array: Any, where: str) -> None:
+    """Raise InvalidSample for a dataset whose bytes are those of another file, which the importing machine may have."""
+    if array.is_virtual or array.external:
+        raise InvalidSample(f"{where}: {array.name} has its bytes in another file; write them into this one")
 
 
 def _npy(array: Any) -> bytes:
@@ -192,10 +198,17 @@ def _masks(file: Any, where: str) -> dict[str, frozenset[str]]:
     if "mask" not in file:
         return {}
     masks = _group(file, "mask", where)
-    return {
-        name: frozenset(_text(one) for one in _member(masks, name, where)[()].ravel().tolist())
-        for name in masks
-    }
+    return {name: _members(_member(masks, name, where), where) for name in masks}
+
+
+def _members(mask: Any, where: str) -> frozenset[str]:
+    """Return the demonstrations that a filter names. Raises: InvalidSample."""
+    if not isinstance(mask, _h5py().Dataset) or mask.dtype.kind not in "SO":
+        raise InvalidSample(f"{where}: {mask.name} is no list of names of demonstrations")
+    _check_inside(mask, where)
+    if mask.nbytes > MAX_MASK_BYTES:
+        raise InvalidSample(f"{where}: {beyond(mask.name, mask.nbytes, 'bytes', MAX_MASK_BYTES)}")
+    return frozenset(_text(one) for one in mask[()].ravel().tolist())
 
 
 def _attributes(group: Any) -> Mapping[str, Any]:

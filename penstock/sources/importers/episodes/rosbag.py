@@ -94,6 +94,12 @@ def names_of(store: Store, info: ObjectInfo) -> list[str]:
     with damage_named(where):
         from ruamel.yaml import YAML
 
+        if b"*" in data and any(
+            type(one).__name__ == "AliasEvent" for one in YAML(typ="safe", pure=True).parse(data)
+        ):
+            raise Corrupt(
+                f"{where} has aliases of YAML, which rosbag2 never writes: they may stand for any size"
+            )
         told: Any = YAML(typ="safe", pure=True).load(data)["rosbag2_bagfile_information"]
         packed = str(told.get("compression_mode") or "none").lower()
         names = [str(name).rpartition("/")[2] for name in told["relative_file_paths"]]

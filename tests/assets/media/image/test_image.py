@@ -129,7 +129,7 @@ def test_a_truncated_picture_is_refused(
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assets.media.image.open.MAX_PX", 1000)
+    monkeypatch.setattr("assets.media.image.open.MAX_RAW_IMAGE_PX", 1000)
     with pytest.raises(Unusable) as refused:
         cut(tmp_path, Image.new("RGB", (40, 40)))
     assert refused.value.code == "too_large"

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from assets.media.image.audit import audit_image
-from assets.media.image.open import MAX_PX
 from assets.media.unit import Unusable
+from loader.limits import MAX_RAW_IMAGE_PX
 
 
 def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
@@ -97,7 +97,7 @@ def test_a_bomb_of_pixels_is_refused_by_its_header(tmp_path: Path, make: Callabl
     assert code in {("rejected", "too_large"), ("rejected", "undecodable"), ("rejected", "unreadable")}
     if make is not huge_avif and make is not huge_webp:  # whose readers compare the sizes that they are told
         assert code == ("rejected", "too_large")
-    assert SIDE**2 > MAX_PX
+    assert SIDE**2 > MAX_RAW_IMAGE_PX
 
 
 @pytest.mark.parametrize("name", [b"zTXt", b"iTXt", b"iCCP"])

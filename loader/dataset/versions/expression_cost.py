@@ -1,0 +1,224 @@
+"""Bounds on what an SQL expression may cost, computed from its tokens before polars sees it.
+
+Two numbers grow by powers with the depth of an expression. polars copies operands: X BETWEEN a AND b holds X twice, so
+thirty nested ones never end. Functions make text: `replace` inside `replace` multiplies it. One pass over the tokens
+bounds both from above, in O(tokens). The parsed expression cannot be measured: its size is the cost in question.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...limits import MAX_EXPRESSION_COPIES, MAX_MADE_LETTERS, beyond
+
+_COPIES = {
+    "ARRAY_GET": 7, "CORR": 3, "DAYOFWEEK": 2, "LEFT": 5, "LISTAGG": 4, "LPAD": 2, "NULLIF": 2, "RIGHT": 5, "RPAD": 2,
+    "SPLIT_PART": 5, "STRING_AGG": 4, "SUBSTR": 3, "SUBSTRING": 3,
+}  # fmt: skip
+"""Functions whose operands polars 2.1 copies, and how often: measured by nesting each ten deep."""
+
+_SHORT = frozenset(
+    ("ARRAY_CONTAINS", "ARRAY_LENGTH", "BIT_LENGTH", "CHARACTER_LENGTH", "CHAR_LENGTH", "COUNT", "ENDS_WITH")
+)
+_SHORT |= {"LENGTH", "OCTET_LENGTH", "POSITION", "REGEXP_LIKE", "STARTS_WITH", "STRPOS"}
+"""Functions of text whose result is a number or a truth value."""
+_OF_ALL_ROWS = frozenset(("ARRAY_AGG", "LISTAGG", "STRING_AGG"))
+"""Functions whose result holds the values of all rows."""
+_ALL_ROWS = 10**9
+
+_CLOSES = {")": "(", "]": "["}
+
+
+class TooCostly(ValueError):
+    """An expression beyond a limit: the message names the function, the value and what is accepted."""
+
+
+@dataclass(slots=True)
+class _Argument:
+    """An argument of a call, or all that stands in a bracket."""
+
+    copies: int = 0
+    """Words and operators after copying, of complete comparisons."""
+    letters: int = 0
+    """Characters of its longest text, at most, for each character of a row."""
+    tokens: list[tuple[str, str]] = field(default_factory=list)
+    segment: int = 0
+    """`copies` of the comparison that is being read, all of which a BETWEEN behind it may copy."""
+    operands: list[int] = field(default_factory=list)
+    """`letters` of each operand of that comparison."""
+    joined: str = ""
+    """Operators between them that join texts: "|" or "+"."""
+    open_betweens: int = 0
+    """BETWEEN whose AND is still to come."""
+
+    def add(self, copies: int, letters: int) -> None:
+        self.segment += copies
+        self.operands.append(letters)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open bracket with the name before it, or a CASE; the whole expression first."""
+
+    name: str
+    bracket: str
+    arguments: list[_Argument] = field(default_factory=lambda: [_Argument()])
+    operand: int | None = None
+    """`copies` of the value that a CASE compares with each WHEN."""
+
+
+class _Cost:
+    """The cost of an expression so far."""
+
+    def __init__(self) -> None:
+        self._frames = [_Frame("", "")]
+        self._made = 0
+
+    def read(self, kind: str, token: str, name: str) -> None:
+        """Take the next token. name: of the function before a bracket. Raises: TooCostly."""
+        frame = self._frames[-1]
+        argument = frame.arguments[-1]
+        opens = kind in ("bracket", "operator") and token in ("(", "[")
+        if token not in (")", "]", ","):
+            argument.tokens.append((kind, token))
+        if opens or (kind == "word" and token == "CASE"):
+            if name and argument.operands:
+                argument.operands.pop()  # the function's name, which is no column
+            self._frames.append(_Frame(name if opens else token, token))
+        elif _CLOSES.get(token, "") == frame.bracket != "" or (
+            kind == "word" and token == "END" and frame.bracket == "CASE"
+        ):
+            self._close()
+        elif kind == "operator" and token == ",":
+            self._end_segment(argument)
+            frame.arguments.append(_Argument())
+        else:
+            self._take(frame, argument, kind, token)
+
+    def finish(self) -> None:
+        """Take the end of the expression. Raises: TooCostly."""
+        while len(self._frames) > 1:
+            self._close()
+        self._copies_of(self._frames[0])
+
+    def _take(self, frame: _Frame, argument: _Argument, kind: str, token: str) -> None:
+        word = token if kind == "word" else ""
+        if word in ("AND", "OR") and not (word == "AND" and argument.open_betweens):
+            self._end_segment(argument)
+        elif word in ("WHEN", "THEN", "ELSE") and frame.bracket == "CASE":
+            self._end_segment(argument)
+            if word == "WHEN":
+                frame.operand = argument.copies if frame.operand is None else frame.operand
+                argument.copies += frame.operand
+        elif word == "AND":
+            argument.open_betweens -= 1
+        elif word == "BETWEEN":
+            argument.segment *= 2
+            argument.open_betweens += 1
+        elif word == "OVER" and max(argument.operands, default=0) >= _ALL_ROWS:
+            raise TooCostly("array_agg, listagg or string_agg with OVER holds all rows once per row")
+        elif kind == "operator":
+            argument.joined += token if token in "|+" else ""
+        elif kind == "text":
+            argument.operands.append(len(token) - 2)
+        elif kind in ("word", "name"):
+            argument.operands.append(1)
+        argument.segment += kind in ("word", "operator")
+
+    def _end_segment(self, argument: _Argument) -> None:
+        letters = (sum if argument.joined else max)(argument.operands or [0])
+        if argument.joined:
+            self._check_letters("|| or +", letters)
+            self._made += letters if "|" in argument.joined else 0  # numbers are added by + too
+        argument.letters = max(argument.letters, letters)
+        argument.copies += argument.segment
+        argument.segment, argument.operands, argument.joined, argument.open_betweens = 0, [], "", 0
+        self._check_letters("all functions together", self._made)
+
+    def _close(self) -> None:
+        """Take the end of the innermost bracket or CASE: a value of the expression around it."""
+        frame = self._frames.pop()
+        copies = self._copies_of(frame)
+        letters, is_made = _letters_of(frame)
+        if frame.name and frame.name not in _OF_ALL_ROWS:
+            self._check_letters(f"{frame.name.lower()}(...)", letters)
+        self._made += letters if is_made else 0
+        self._check_letters("all functions together", self._made)
+        self._frames[-1].arguments[-1].add(copies, letters)
+
+    def _copies_of(self, frame: _Frame) -> int:
+        for argument in frame.arguments:
+            self._end_segment(argument)
+        copies = sum(one.copies for one in frame.arguments) * _COPIES.get(frame.name, 1)
+        if copies > MAX_EXPRESSION_COPIES:
+            raise TooCostly(
+                beyond(
+                    "with the operands that polars copies (of BETWEEN, CASE, "
+                    f"{', '.join(name.lower() for name in _COPIES)}) it has",
+                    copies,
+                    "words and operators",
+                    MAX_EXPRESSION_COPIES,
+                    "Nest fewer of them",
+                )
+            )
+        return copies
+
+    def _check_letters(self, what: str, letters: int) -> None:
+        if letters > MAX_MADE_LETTERS:
+            raise TooCostly(
+                beyond(
+                    f"{what} may make, of one character of a row",
+                    letters,
+                    "characters",
+                    MAX_MADE_LETTERS,
+                    "Write shorter texts, or fewer functions inside one another",
+                )
+            )
+
+
+def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
+    """Raise TooCostly for an expression that would make too much of itself or of a row's text.
+
+    tokens: as `tokens_of` returns them.
+    """
+    cost, before = _Cost(), ("", "")
+    for kind, token in tokens:
+        cost.read(kind, token, before[1] if token == "(" and before[0] == "word" else "")
+        before = kind, token
+    cost.finish()
+
+
+def _letters_of(frame: _Frame) -> tuple[int, bool]:
+    """Return the characters of a value for each of a row, and whether its function makes text.
+
+    Raises: TooCostly for an argument whose size is not known before.
+    """
+    name, letters = frame.name, [one.letters for one in frame.arguments]
+    if name == "CONCAT" or frame.bracket == "[":
+        return sum(letters), True
+    if name == "CONCAT_WS":
+        return sum(letters[1:]) + letters[0] * max(0, len(letters) - 2), True
+    if name in ("LPAD", "RPAD"):
+        return max(letters[0], int(_literal(frame, 1, "number"))), True
+    if name in ("REPLACE", "REGEXP_REPLACE"):
+        width = len(_literal(frame, 2, "text")) - 2
+        return letters[0] * max(1, width), width > 1
+    if name == "ARRAY_TO_STRING":
+        return letters[0] * (len(_literal(frame, 1, "text")) - 1), True
+    if name in _OF_ALL_ROWS:
+        return _ALL_ROWS, False
+    return 0 if name in _SHORT else max(letters), False
+
+
+def _literal(frame: _Frame, at: int, kind: str) -> str:
+    """Return the literal that an argument must be; "0" or "''" where there is none, which polars refuses."""
+    if at >= len(frame.arguments):
+        return "0" if kind == "number" else "''"
+    tokens = frame.arguments[at].tokens
+    if [one for one, _ in tokens] != [kind] or len(tokens[0][1]) > 1000:
+        found = " ".join(token for _, token in tokens)[:60].lower()
+        accepted = "a whole number" if kind == "number" else "a text in single quotes"
+        raise TooCostly(
+            f"argument {at + 1} of {frame.name.lower()}(...) is {found!r}; accepted is {accepted} of up to "
+            f"{MAX_MADE_LETTERS} characters"
+        )
+    return tokens[0][1]

@@ -1,0 +1,55 @@
+"""Limits of untrusted media and tables, checked against a file's header before anything is decoded or allocated."""
+
+MAX_IMAGE_PX = 2**28 // 3
+"""Pixels of an image that is decoded: 256 MiB as RGB, the size from which Pillow warns of a decompression bomb."""
+
+MAX_RAW_IMAGE_PX = 80_000_000
+"""Pixels of a photo that ingest takes; a 60 Mpx camera fits."""
+
+MAX_TIFF_PAGES = 100
+"""Pages of a TIFF that are searched for a second image."""
+
+MAX_JPEG_SCANS = 100
+"""Scans of a JPEG, each a pass over all pixels; encoders write about ten."""
+
+MAX_FRAME_PX = 2**26
+"""Pixels of a video frame: twice 8K."""
+
+MAX_CLIP_BYTES = 2**32
+"""Bytes of a decoded clip: 16 frames at 8K are 1.6 GB."""
+
+MAX_AUDIO_BYTES = 2**32
+"""Bytes of decoded float32 samples: 4 GiB is three hours of stereo at 48 kHz."""
+
+MAX_TRACK_SAMPLES = 2**24
+"""Samples (packets) of one track of an MP4: 155 hours at 30 frames/s, 99 hours of AAC at 48 kHz."""
+
+MAX_MP4_BOXES = 2**20
+"""Boxes of an MP4: a day in fragments of 2 s has half as many."""
+
+MAX_MP4_EDITED, MP4_SAMPLES_ANYWAY = 4, 2**20
+"""Index entries that the edit lists of a track may make: per byte of the file, and above that. FFmpeg repeats the
+samples of each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB."""
+
+MAX_PACKET_BYTES_RATIO = 8
+"""Bytes of all packets of a film per byte of its file: Matroska may compress them, and edits may repeat them."""
+
+MAX_MP4_HEADER_BYTES = 64 * 2**20
+"""Bytes of an MP4's compressed header (`cmov`) after decompression."""
+
+MAX_ARROW_BATCH_BYTES, MIN_ARROW_BATCH_BYTES, MAX_ARROW_RATIO = 2**32, 2**28, 200
+"""Bytes of a record batch of Arrow after decompression: at most, always accepted, and per compressed byte."""
+
+MAX_EXPRESSION_WORDS = 5000
+"""Words and operators of an SQL expression: from some 6,000 on polars overflows its stack, which ends the process."""
+
+MAX_EXPRESSION_COPIES = 20_000
+"""Words and operators after polars has copied operands, e.g. twice per BETWEEN: thirty nested ones never ended."""
+
+MAX_MADE_LETTERS = 512
+"""Characters that all functions of an SQL expression may make of one character of a row: 0.5 GB of a million rows."""
+
+
+def beyond(what: str, value: int, unit: str, most: int, advice: str = "") -> str:
+    """Return the message of a value above its limit: what has it, the value, the limit, and what to do."""
+    return f"{what}: {value:,} {unit}; at most {most:,} are accepted" + (f". {advice}" if advice else "")

@@ -1,0 +1,202 @@
+"""An MP4 whose tables promise more than the file holds is refused before FFmpeg builds an index of them."""
+
+import io
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from loader.errors import DecodeFailed
+from loader.modalities import decoder_for
+from loader.modalities.video.mp4 import check_tables, check_tables_of
+
+MANY = 20_000_000
+UNITY = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+
+
+def box(name, body):
+    return struct.pack(">I4s", 8 + len(body), name) + body
+
+
+def table(name, *numbers, flags=0):
+    return box(name, struct.pack(f">{1 + len(numbers)}I", flags, *numbers))
+
+
+FTYP = box(b"ftyp", b"isom\0\0\2\0isomiso2mp41")
+MDAT = box(b"mdat", bytes(8))
+MVHD = (
+    table(b"mvhd", 0, 0, 1000, 1000, 0x10000, 0x01000000, 0, 0)[:32]
+    + bytes(8)
+    + UNITY
+    + bytes(24)
+    + b"\0\0\0\2"
+)
+MVHD = struct.pack(">I", len(MVHD)) + MVHD[4:]
+
+
+def track(tables, kind=b"vide", edits=b"", in_entry=b""):
+    """A track with these boxes in its sample table. in_entry: boxes in the description of its samples."""
+    head = (
+        table(b"tkhd", 0, 0, 1, 0, 1000, flags=7)[8:]
+        + bytes(16)
+        + UNITY
+        + struct.pack(">II", 64 << 16, 64 << 16)
+    )
+    entry = bytes(6) + b"\0\1" + bytes(16) + struct.pack(">HH", 64, 64) + bytes(12) + b"\0\1" + bytes(32)
+    entry = box(b"mp4v", entry + struct.pack(">Hh", 24, -1) + in_entry)
+    if kind == b"soun":
+        entry = box(b"mp4a", bytes(6) + b"\0\1" + bytes(8) + struct.pack(">HHHHI", 2, 16, 0, 0, 44100 << 16))
+    described = box(b"stsd", struct.pack(">II", 0, 1) + entry)
+    source = box(b"dinf", box(b"dref", struct.pack(">II", 0, 1) + table(b"url ", flags=1)))
+    handler = box(b"hdlr", bytes(8) + kind + bytes(13))
+    inner = box(b"minf", source + box(b"stbl", described + b"".join(tables)))
+    clock = table(b"mdhd", 0, 0, 1000, 1000, 0x55C40000)
+    return box(b"trak", box(b"tkhd", head) + edits + box(b"mdia", clock + handler + inner))
+
+
+def tables(n=2, size=1, n_sizes=None, sizes=()):
+    return [
+        table(b"stts", 1, n, 1),
+        table(b"stsc", 1, 1, n, 1),
+        table(b"stsz", size, n if n_sizes is None else n_sizes, *sizes),
+        table(b"stco", 1, 0),
+    ]
+
+
+def film(*made, kind=b"vide", edits=b"", data=MDAT, in_entry=b""):
+    return FTYP + box(b"moov", MVHD + track(made or tables(), kind, edits, in_entry)) + data
+
+
+def fragment(n, flags=0, *entries):
+    header = box(b"moov", MVHD + track(tables(0)) + box(b"mvex", table(b"trex", 1, 1, 1, 1, 0)))
+    runs = table(b"tfhd", 1) + table(b"trun", n, *entries, flags=flags)
+    return FTYP + header + box(b"moof", table(b"mfhd", 1) + box(b"traf", runs)) + MDAT
+
+
+def edited(n, samples):
+    edits = box(
+        b"edts", box(b"elst", struct.pack(">II", 0, n) + struct.pack(">IiI", samples, 0, 0x10000) * n)
+    )
+    return film(*tables(samples), edits=edits, data=box(b"mdat", bytes(samples)))
+
+
+def meta(boxes, before=bytes(4)):
+    return box(b"meta", before + box(b"hdlr", bytes(8) + b"pict" + bytes(13)) + boxes)
+
+
+def packed(header, told=None):
+    """A film whose header is compressed, as QuickTime wrote them."""
+    body = struct.pack(">I", len(header) if told is None else told) + zlib.compress(header, 9)
+    return FTYP + box(b"moov", box(b"cmov", box(b"dcom", b"zlib") + box(b"cmvd", body))) + MDAT
+
+
+FORGED = {
+    "stsz": (lambda: film(*tables(MANY)), r"stsz at byte \d+: 20,000,000 samples; at most 575"),
+    "stsz of sizes": (
+        lambda: film(*tables(MANY, 0)),
+        r"stsz at byte \d+ is damaged: 20,000,000 entries of 4 bytes",
+    ),
+    "stz2": (lambda: film(table(b"stz2", 8, MANY)), r"stz2 at byte \d+ is damaged: 20,000,000 entries"),
+    "sound": (lambda: film(*tables(MANY), kind=b"soun"), r"stsz at byte \d+: 20,000,000 samples"),
+    "stts": (lambda: film(table(b"stts", MANY, 1, 1)), "stts at byte .* 20,000,000 entries of 8 bytes"),
+    "ctts": (lambda: film(table(b"ctts", MANY, 1, 1)), "ctts at byte .* 20,000,000 entries of 8 bytes"),
+    "stsc": (lambda: film(table(b"stsc", MANY, 1, 1, 1)), "stsc at byte .* 20,000,000 entries of 12 bytes"),
+    "stco": (lambda: film(table(b"stco", MANY, 1)), "stco at byte .* 20,000,000 entries of 4 bytes"),
+    "co64": (lambda: film(table(b"co64", MANY, 1)), "co64 at byte .* 20,000,000 entries of 8 bytes"),
+    "stss": (lambda: film(table(b"stss", MANY, 1)), "stss at byte .* 20,000,000 entries of 4 bytes"),
+    "trun": (lambda: fragment(MANY), r"trun at byte \d+: 20,000,000 samples; at most 6\d\d"),
+    "trun of sizes": (lambda: fragment(MANY, 0x200, 1), "trun at byte .* 20,000,000 entries of 4 bytes"),
+    "elst": (lambda: film(edits=box(b"edts", table(b"elst", MANY, 1))), "elst at byte .* 20,000,000 entries"),
+    "edits": (lambda: edited(3000, 2000), "3,000 edits of 2,000 samples: 6,000,000 index entries; at most"),
+    "elsewhere": (
+        lambda: film() + box(b"udta", table(b"stsz", 1, MANY)),
+        "stsz at byte .* 20,000,000 samples",
+    ),
+    "in an entry": (lambda: film(in_entry=table(b"stsz", 1, MANY)), "stsz at byte .* 20,000,000 samples"),
+    "in tref": (lambda: film(box(b"tref", table(b"stsz", 1, MANY))), "stsz at byte .* 20,000,000 samples"),
+    "iinf": (lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24)), "iinf at byte .* 20,000,000 entries"),
+    "iloc": (
+        lambda: FTYP + meta(box(b"iloc", b"\2\0\0\0\x44\0" + MANY.to_bytes(4, "big"))),
+        "iloc at byte .* 20,000,000",
+    ),
+    "keys": (lambda: film() + box(b"moov", meta(table(b"keys", MANY))), "keys at byte .* 20,000,000 entries"),
+    "behind bytes": (
+        lambda: FTYP + meta(table(b"iinf", MANY, flags=1 << 24), bytes(20)),
+        "iinf at byte .* 20,000,000",
+    ),
+    "cmov": (lambda: packed(box(b"moov", MVHD + track(tables(MANY)))), "stsz at byte .* 20,000,000 samples"),
+    "cmov told": (lambda: packed(MVHD, 2**31), "cmov at byte .* 2,147,483,648 decompressed bytes"),
+    "cmov in cmov": (lambda: packed(packed(box(b"moov", MVHD))), "a second compressed header"),
+    "cmov twice": (lambda: packed(MVHD) + packed(MVHD), "a second compressed header"),
+    "nested": (lambda: FTYP + nested(30), "boxes around it; at most 16"),
+}
+
+
+def nested(n):
+    return box(b"moov", nested(n - 1)) if n else b""
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_table_is_refused_by_every_reader(name):
+    make, why = FORGED[name]
+    data = make()
+    for read in (
+        check_tables,
+        lambda data: check_tables_of(io.BytesIO(data)),
+        decoder_for("mp4"),
+        decoder_for("m4a"),
+    ):
+        with pytest.raises(DecodeFailed, match=why):
+            read(data)
+
+
+def test_compressed_header_is_decompressed_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr("loader.modalities.video.mp4.MAX_MP4_HEADER_BYTES", 2**20)
+    with pytest.raises(
+        DecodeFailed, match=r"cmov at byte .* 1,048,577 decompressed bytes; at most 1,048,576"
+    ):
+        check_tables(packed(bytes(2 * 2**20), told=8))
+
+
+def test_tables_that_hold_what_they_say_are_accepted(videos):
+    for data in (
+        film(),
+        fragment(3),
+        fragment(2, 0x200, 4, 4),
+        edited(2, 5),
+        packed(box(b"moov", MVHD)),
+        b"",
+        b"RIFF",
+    ):
+        check_tables(data)
+    for data, _ in videos.values():
+        check_tables(data)
+        file = io.BytesIO(data)
+        check_tables_of(file)
+        assert file.tell() == 0
+
+
+@pytest.mark.parametrize("name", ["stsz", "trun", "edits"])
+def test_forged_table_costs_little_memory(tmp_path, name):
+    """20 million samples took 775 MiB, 3,000 edits 4.3 GiB: the child process stays below 64 MiB more."""
+    (tmp_path / "forged.mp4").write_bytes(FORGED[name][0]())
+    code = """
+import sys
+from loader.errors import DecodeFailed
+from loader.modalities import decoder_for
+decode, data = decoder_for("mp4"), open(sys.argv[1], "rb").read()
+def tried(data):
+    try:
+        decode(data, None)
+    except DecodeFailed:
+        status = open("/proc/self/status").read()  # getrusage counts the parent's memory as well
+        return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+before = tried(b"")
+print(tried(data) - before)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "forged.mp4")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    assert int(done.stdout) < 64

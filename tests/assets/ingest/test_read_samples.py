@@ -121,6 +121,7 @@ def write_packed_litdata(path: Path, texts: list[str]) -> None:
 KINDS: dict[str, tuple[str, Callable[[Path, list[str]], None], str]] = {
     "arrow": (".arrow", write_arrow, "text.txt"),
     "hf": (".parquet", write_parquet, "text.txt"),
+    "json": (".json", write_jsonl, "text.txt"),
     "jsonl": (".jsonl", write_jsonl, "text.txt"),
     "litdata-compressed": (".bin", write_packed_litdata, "text.txt"),
     "mcap": (".mcap", write_mcap, "said.text.json"),
@@ -131,7 +132,7 @@ KINDS: dict[str, tuple[str, Callable[[Path, list[str]], None], str]] = {
     "tfrecord": (".tfrecord", write_records, "text.txt"),
     "webdataset-compressed": (".tar.gz", write_packed_tar, "txt"),
 }
-TABLES = "arrow", "hf", "jsonl", "tfrecord"
+TABLES = "arrow", "hf", "json", "jsonl", "tfrecord"
 """Formats whose fields are chosen columns."""
 
 
@@ -167,9 +168,9 @@ def test_objects_become_samples_and_a_damaged_one_is_refused_by_name(
     place.mkdir()
     write(place / f"a{ending}", ["one", "two"])
     write(place / f"b{ending}", ["three"])
-    write(place / f"_damaged{ending}", ["four" * 100, "five"])  # the first of the place
-    data = (place / f"_damaged{ending}").read_bytes()
-    (place / f"_damaged{ending}").write_bytes(b"\xff{" + data[2:-8] + bytes(8))
+    write(place / f"Damaged{ending}", ["four" * 100, "five"])  # the first of the place
+    data = (place / f"Damaged{ending}").read_bytes()
+    (place / f"Damaged{ending}").write_bytes(b"\xff{" + data[2:-8] + bytes(8))
     batch, demo = arrive(place), spec(format)
     assert run("ingest", demo, batch, place).success
     assert run("release", demo, place=place).success

@@ -135,15 +135,13 @@ def audit_objects(
     readable, copies = list[Row](), list[Row]()
     first_with: dict[str, str] = {}
     for row in landed:
-        if not row["error_code"] and first_with.setdefault(row["sha256"], row["key"]) != row["key"]:
-            copies.append(row)
-            continue
         try:
             _check_readable(row, spec)
-        except Unusable as unusable:
+        except Unusable as unusable:  # by its own name: a copy's says something else
             refusals[row["key"]] = refusal_row(row["key"], row["sha256"], unusable)
-        else:
-            readable.append(row)
+            continue
+        is_first = first_with.setdefault(row["sha256"], row["key"]) == row["key"]
+        (readable if is_first else copies).append(row)
     if spec.format:
         from ..joined_objects import JoinedObjects  # which media do without
 

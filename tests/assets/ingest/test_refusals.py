@@ -193,16 +193,15 @@ def test_error_pages_in_the_place_of_photos_stop_the_batch(
 ) -> None:
     fill(place, make_jpeg, b"<!doctype html><html><h1>403 Forbidden</h1>", 3, 1)
     (place / "about.html").write_bytes(b"<!doctype html><html>A page")
+    (place / "about.png").write_bytes((place / "about.html").read_bytes())
     (place / "denied.png").write_bytes(b"<?xml version='1.0'?><Error>AccessDenied</Error>")
     record, refused = media_of(root, place, replace(SPEC, max_not_media_rate=0.5))
     assert record.verdict == "failed"
-    assert record.reason.startswith(
-        "4 of 6 objects are no media, allowed are 50.0%: 'copy 0.jpg' (web_page: "
-    )
+    assert record.reason.startswith("5 of 7 objects are no media, allowed are 50.0%: 'about.png' (web_page: ")
     assert refused["copy 2.jpg"] == ("not_media", "web_page")
     assert refused["denied.png"] == ("not_media", "other_content")
     assert refused["about.html"] == ("dropped", "type_not_taken")
-    assert (record.counts["rejected"], record.counts["not_media"], record.counts["dropped"]) == (0, 4, 1)
+    assert (record.counts["rejected"], record.counts["not_media"], record.counts["dropped"]) == (0, 5, 1)
 
 
 def test_subtitles_beside_a_film_are_no_samples(root: loader.Root, place: Path, landing: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from loader import Version
-from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, owners_url
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, owners_record
+from loader.dataset.tables.vouched_places import is_bucket, is_vouched, refusal
 from loader.dataset.writing.redact import shard_index
 from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
@@ -65,7 +66,9 @@ def look_at_owners(store: Store, place: Place) -> Place:
         return {**place, "clean": False, "why": why}
     url = ""
     try:
-        url = owners_url(store, place["place"])
+        record, url = owners_record(store, place["place"])
+        if not is_bucket(url) and not is_vouched(store, record, url):
+            return {**place, "clean": False, "why": refusal(store, record, url, "looked at")}
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
         if url:

@@ -195,6 +195,12 @@ class PlacedStore:
         token = infos[0].etag if len(infos) == 1 else SEVERAL
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
 
+    def look_at(self, key: str, offsets: Iterable[int]) -> None:
+        """Raise where an object of a registered shard that has one of these bytes is gone, or is another now."""
+        objects = self._objects_of(key)
+        for number in sorted({_which(objects, offset) for offset in offsets}):
+            self._looked_at(objects[number])
+
     # what a disk can do
 
     def read_each(

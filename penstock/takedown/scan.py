@@ -15,7 +15,7 @@ from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
-from loader.storage import ObjectInfo, Store
+from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.placed import FOREIGN
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
@@ -28,6 +28,7 @@ from .finding.registered_objects import by_shard
 from .record import Place, Record
 from .removing.derived import card_folders, ledger_without, page_names, plan_is_of
 from .removing.excluded import exclusion_without
+from .removing.orphans import member_keys
 from .removing.pipeline_tables import is_hint, table_without, with_units, without_names
 
 SCANNED = (
@@ -168,6 +169,8 @@ class Scan:
         if path.endswith(".json"):
             body = json_object(self._get(path), path, self._store.url)
             return any(producer_names_some(body, one) for one in mine)
+        if path.endswith(".tar") and not is_there(self._store, path.removesuffix(".tar") + ".index.parquet"):
+            return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in mine)
         return False
 
     def _adopted(self, path: str) -> bool:

@@ -109,8 +109,8 @@ def redact_shards(
 
     Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
 
-    placed: reader of registered bytes; None where none of them can have been adopted. own: paths of adopted shards that
-    become shards of the root's own though nothing of them is to be redacted.
+    placed: reader of registered bytes; None where none of them can have been adopted.
+    own: paths of adopted shards that become shards of the root's own though nothing of them is to be redacted.
     """
     table = get_table(store, file)
     shards = table.to_pylist()

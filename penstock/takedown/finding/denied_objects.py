@@ -43,7 +43,6 @@ class DeniedObjects:
     def __init__(self, store: Store, denies: Sequence[Deny]) -> None:
         self._store, self._denies = store, denies
         self._rows: dict[str, Rows] = {}
-        self._here: dict[str, bool] = {}
 
     @cached_property
     def _on_record(self) -> list[tuple[str, Place]]:
@@ -103,29 +102,30 @@ class DeniedObjects:
             found |= _not_covered([one.offset for one in objects], ends, np.concatenate(places[id]))
         return found
 
+    @cached_property
+    def _in_root(self) -> tuple[set[str], set[str]]:
+        """Return the paths of objects that lie in the root: of places that were adopted, and of others."""
+        there = {info.key for info in self._store.list(FOREIGN)}
+        adopted = {place for place in {place_of(path) for path in there} if is_adopted(self._store, place)}
+        mine = {path for path in there if place_of(path) in adopted}
+        return mine, there - mine
+
     def adopted(self, version: Version) -> dict[str, list[str]]:
-        """Return path of a registered shard -> paths of its objects that hold such bytes, and lie in the root."""
+        """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""
         if not self._denies or not version.manifest.get("foreign"):
             return {}
-        paths = [one.path for some in by_shard(version).values() for one in some]
-        for place in {place_of(path) for path in paths} - self._here.keys():
-            self._here[place] = is_adopted(self._store, place)
-        return self.of_version(version, {path for path in paths if self._here[place_of(path)]})
+        return self.of_version(version, self._in_root[0])
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
         """Return paths of such objects of a dataset's versions that a killed adoption has copied: nobody reads them."""
-        if not self._denies or not (there := {info.key for info in self._store.list(FOREIGN)}):
+        if not self._denies or not (left := self._in_root[1]):
             return []
-        places = {place_of(path) for path in there}
-        among = {
-            path for path in there if place_of(path) not in {p for p in places if is_adopted(self._store, p)}
-        }
 
         def held(versions: Whole) -> set[str]:
-            found = (paths for _, version in versions for paths in self.of_version(version, among).values())
+            found = (paths for _, version in versions for paths in self.of_version(version, left).values())
             return set().union(*found)
 
-        return sorted(over_whole(root, dataset, held)) if among else []
+        return sorted(over_whole(root, dataset, held))
 
     def of_version(self, version: Version, among: Container[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes.
@@ -175,6 +175,6 @@ def _not_covered(starts: Sequence[int], ends: Sequence[int], fields: Int64s) -> 
 def denied(name: str) -> Denied:
     """Return the error of an object that is not copied. name: its address."""
     return Denied(
-        f"{name} holds samples that were taken down, and is not copied whole: penstock import copies the others; or "
-        "have its owner write it without them, then register and seal again"
+        f"{name} holds samples that were taken down, and is not copied whole: penstock import copies the others. Or "
+        "have its owner write it without them, register and seal again, and retire the versions that read it as it was"
     )

@@ -221,7 +221,7 @@ class _Look:
         for one in objects_with(
             version, shard, objects.get(shard["path"], ()), self._found.rows[shard["part"]]
         ):
-            yield owners_place(self._found.marks, one)
+            yield owners_place(self._found.marks, one, shard)
             if one.place in here:
                 yield absent("adopted object", one.path)
 

@@ -4,6 +4,7 @@ The bytes of others are their owner's to delete. A record names such an object u
 down: of that nothing is kept.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -46,9 +47,13 @@ def objects_with(
     return [mine[number] for number in sorted(found)]
 
 
-def owners_place(marks: Marks, one: ForeignObject) -> Place:
-    """Return the place of an object of others, as a record has it."""
+def owners_place(marks: Marks, one: ForeignObject, shard: dict[str, Any]) -> Place:
+    """Return the place of an object of others, as a record has it. shard: that it is all or a part of.
+
+    By the hash of its shard's path node caches name pages.
+    """
     told: dict[str, Any] = {"place": one.place, "mark": mark(marks.salt, marks.dataset, one.path)}
+    told["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
     if not marks.names(one.key):
         told |= {"key": one.key, "nbytes": one.nbytes, "etag": one.etag, "modified_us": one.modified_us}
     return {

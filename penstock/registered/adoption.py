@@ -30,6 +30,7 @@ from loader.errors import AlreadyExists, Changed, Corrupt, Denied, InvalidRuntim
 from loader.storage import Span, Store, is_there
 from loader.storage.disk.scratch import on_scratch
 from loader.storage.files import create
+from loader.storage.mirror.store import primary_of
 from loader.storage.placed import PlacedObject, PlacedStore
 
 from ..progress import progress
@@ -197,7 +198,7 @@ class _Work:
         seal, or of the object.
         """
         version = unit.rows[0][0]
-        placed, store = version.placed, version.store
+        placed, store = version.placed, primary_of(version.store)
         assert placed is not None
         objects, rows = placed.objects(unit.path), by_shard(version)[unit.path]
         fields, live = _fields(unit, objects)
@@ -270,6 +271,11 @@ def _fields(unit: _Unit, objects: Sequence[PlacedObject]) -> tuple[list[list[_Fi
         for rows in _index_rows(version, shard):
             for row, fields in enumerate(rows.places.tolist()):
                 for offset, nbytes, crc in fields:
+                    if not 0 <= offset <= offset + nbytes <= shard["nbytes"]:
+                        raise Corrupt(
+                            f"the index {shard['index_path']} has bytes [{offset}:{offset + nbytes}] for "
+                            f"{rows.keys[row]!r}, which {unit.path} does not have: it was damaged or forged"
+                        )
                     at = bisect_right(starts, offset) - 1 if nbytes else 0
                     live[at] |= bool(nbytes and members[rows.first_row + row])
                     if nbytes and crc != UNKNOWN_CRC:

@@ -57,7 +57,8 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
-        found = [ForeignObject.of_row(row) for row in table.slice(first, stop - first).to_pylist()]
+        mine = table.slice(first, stop - first).to_pylist()
+        found = [ForeignObject.of_row(row, f"the table of objects of {name}") for row in mine]
         return [placed(one) for one in found]
 
     def placed(one: ForeignObject) -> PlacedObject:

@@ -80,8 +80,8 @@ class ForeignObject:
     """Chunks that it decodes to; None where its own bytes are read, and where nobody asked for them."""
 
     @staticmethod
-    def of_row(row: Mapping[str, Any]) -> "ForeignObject":
-        """Return the object of a stored row, of which nothing is believed.
+    def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
+        """Return the object of a stored row, of which nothing is believed. table: its name, for the error.
 
         Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
         """
@@ -89,16 +89,15 @@ class ForeignObject:
         missing = [name for name in FOREIGN_SCHEMA.names if getattr(one, name) is None]
         if missing:
             raise Corrupt(
-                f"the table of registered objects has no {', '.join(missing)} for {one.path!r}, which every "
-                "registration writes: it was damaged or forged. Register the place again"
+                f"{table} has no {', '.join(missing)} for {one.path!r}, which every registration writes: it was "
+                "damaged or forged. Register the place again"
             )
         path, shard = _PATH.fullmatch(one.path), _PATH.fullmatch(one.shard)
         strays = path is None or not {"", ".", ".."}.isdisjoint(path[2].split("/"))
         if strays or path is None or shard is None or shard[1] != path[1] or min(one.nbytes, one.offset) < 0:
             raise Corrupt(
-                f"the table of registered objects has {one.path!r} for {one.shard!r}: a path is {FOREIGN}, the id of "
-                "the shard's place and a key in it, and sizes are 0 or more. It was damaged or forged; register the "
-                "place again"
+                f"{table} has {one.path!r} for {one.shard!r}: a path is {FOREIGN}, the id of the shard's place and a "
+                "key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
             )
         return one
 
@@ -158,8 +157,9 @@ def foreign_objects(
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
-    for table in get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names):
-        out += [ForeignObject.of_row(row) for row in table.to_pylist()]
+    tables = get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names)
+    for file, table in zip(files, tables, strict=True):
+        out += [ForeignObject.of_row(row, f"{store.url}/{file['path']}") for row in table.to_pylist()]
         facts = table_facts(table)
     return out, facts
 

@@ -9,7 +9,7 @@ and a proof looks for each. An object holds such bytes where
   tell in which of several objects it lay: any may be it that has a byte in no field of another row.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -112,9 +112,7 @@ class DeniedObjects:
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""
-        if not self._denies or not version.manifest.get("foreign"):
-            return {}
-        return self.of_version(version, self._in_root[0])
+        return self.of_version(version, self._in_root[0]) if self._denies else {}
 
     def left_by_adoption(self, root: Root, dataset: str) -> list[str]:
         """Return paths of such objects of a dataset's versions that a killed adoption has copied: nobody reads them."""
@@ -127,12 +125,12 @@ class DeniedObjects:
 
         return sorted(over_whole(root, dataset, held))
 
-    def of_version(self, version: Version, among: Container[str]) -> dict[str, list[str]]:
+    def of_version(self, version: Version, among: Collection[str]) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes.
 
-        among: paths of objects to look at; a shard without one is passed over.
+        among: paths of objects to look at; a shard without one is passed over. Raises: Corrupt.
         """
-        if not self._denies or not version.manifest.get("foreign"):
+        if not self._denies or not among or not version.manifest.get("foreign"):
             return {}
         rows: dict[str, list[Shard]] = {}
         for row in version.parts.shard_rows().to_pylist():

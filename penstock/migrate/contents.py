@@ -11,7 +11,7 @@ from loader.dataset.tables.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
-from ..takedown.finding.denied_objects import DeniedObjects
+from ..takedown.finding.denied_bytes import DeniedBytes
 from ..takedown.record import read_record
 from .copying.items import Item
 
@@ -90,7 +90,7 @@ def new_items(source: Store, target: Store, state: State, after: int, failed: Fa
                 yield from _shards(source, TableFile(**_as_table(file)), look, merged, failed)
             yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
         yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
-    denied = DeniedObjects(source, state.denies)
+    denied = DeniedBytes(source, state.denies)
     gone = {place["path"] for deny in state.denies for place in read_record(source, deny.n).having("absent")}
     for folder in SMALL_FOLDERS:
         there = {info.key for info in target.list(folder)}

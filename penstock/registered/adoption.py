@@ -35,8 +35,8 @@ from loader.storage.placed import PlacedObject, PlacedStore
 
 from ..progress import progress
 from ..sources.unit_threads import in_threads
-from ..takedown.finding.denied_objects import DeniedObjects
-from ..takedown.finding.denied_objects import denied as denied_error
+from ..takedown.finding.denied_bytes import DeniedBytes
+from ..takedown.finding.denied_bytes import denied as denied_error
 from ..takedown.finding.registered_objects import by_shard
 from ..units import size
 from .sealing import units_of
@@ -114,7 +114,7 @@ def adopt(root: Root, ref: str, *, workers: int = 4) -> Adopted:
     # Once more for as long as somebody publishes, or has samples taken down, meanwhile.
     while new := [one for one in _versions(root, version, places) if one.id not in known]:
         _check_readable(new, places)
-        denied, denies = DeniedObjects(root.store, root.state.denies), root.state.last_deny
+        denied, denies = DeniedBytes(root.store, root.state.denies), root.state.last_deny
         units = _units(new, places)
         made = in_threads(_Work(denied), units, workers, report.failures)
         for unit, n, skipped, nbytes in progress(
@@ -189,7 +189,7 @@ def _units(versions: Sequence[Version], places: Collection[str]) -> list[_Unit]:
 class _Work:
     """Copies the objects of a shard that the root lacks."""
 
-    denied: DeniedObjects
+    denied: DeniedBytes
 
     def __call__(self, unit: _Unit) -> tuple[_Unit, int, int, int]:
         """Return the unit, the objects there now and before, and bytes copied.

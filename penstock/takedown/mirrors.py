@@ -9,7 +9,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 from loader.storage.placed import FOREIGN
 
-from .finding.denied_objects import DeniedObjects
+from .finding.denied_bytes import DeniedBytes
 from .record import Place, Record
 from .removing.excluded import FOLDER
 from .store_history.noncurrent import delete_noncurrent, noncurrent
@@ -68,7 +68,7 @@ def mirror_places(
 
     The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of which that is told.
     """
-    denied = DeniedObjects(root.store, root.state.denies)
+    denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
     for url in sorted(named | set(urls)):
         place = {"check": "mirror", "what": "a mirror", "url": url}

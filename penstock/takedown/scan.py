@@ -19,7 +19,7 @@ from loader.storage import ObjectInfo, Store, is_there
 from loader.storage.placed import FOREIGN
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
-from .finding.denied_objects import DeniedObjects
+from .finding.denied_bytes import DeniedBytes
 from .finding.find import all_datasets, producer_names_some
 from .finding.hashed_names import Marks
 from .finding.json_text import json_object, texts
@@ -179,8 +179,8 @@ class Scan:
         return path in held or path not in known or self._denied.has_path(path)
 
     @cached_property
-    def _denied(self) -> DeniedObjects:
-        return DeniedObjects(self._store, self._root.state.denies)
+    def _denied(self) -> DeniedBytes:
+        return DeniedBytes(self._store, self._root.state.denies)
 
     @cached_property
     def _in_root(self) -> tuple[set[str], set[str]]:

@@ -205,6 +205,7 @@ def test_a_folder_that_is_registered_again_by_its_reader_is_read(
 )
 def test_no_root_in_a_bucket_names_a_file_or_a_server(three, url):
     root = loader.Root("memory://shared/root")
+    root.store.url = "s3://shared/root"  # as a bucket, which does not tell who wrote
     version = register(root, "webdataset", three, "photos").version
     with pytest.raises(Forbidden, match="PENSTOCK_PLACES="):
         texts(version)

@@ -242,3 +242,14 @@ def test_a_node_cache_keeps_no_page_of_an_archive_that_holds_them(root, tars, tm
     assert set(before) - set(texts(root.open("photos"), cache)) == {"1-3 " * 1000}
     assert pages()
     assert not any(secret in page for page in pages())
+
+
+def test_an_import_brings_none_of_them_into_a_version(root, three, tmp_path):
+    root.create()
+    deny = root.log.deny([Target(kind="sample", value="1/0003", dataset="copies")], "ticket 1", "desk")
+    assert main(["import", "webdataset", str(three), "copies", "--root", root.url]) == 0
+    assert len(root.open("copies")) == 119
+    run(root, deny.n)
+    sweep(root)
+    assert with_secret(root) == []
+    assert unclean(root, deny.n, tmp_path) == ([], 0)

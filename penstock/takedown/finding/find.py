@@ -20,7 +20,7 @@ from loader.dataset.tables.parquet import TableFile, get_table
 from ...confirmed_listing import listed_twice
 from ..record import Place
 from .cells import LABELS, TOLD, class_names_without, scrub, searched
-from .denied_objects import DeniedObjects
+from .denied_bytes import DeniedBytes
 from .hashed_names import Marks
 from .keys_tables import KeysTables
 from .names import keys_files, names_of
@@ -76,7 +76,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
             rows.setdefault(part, {}).update(members)
     named = names_of(tables, dataset, files, denied, known)
     found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris, named_in=named.rows)
-    look = _Look(found, by_file, DeniedObjects(tables.root.store, tables.root.state.denies))
+    look = _Look(found, by_file, DeniedBytes(tables.root.store, tables.root.state.denies))
     for record, version in versions:
         if look.has_some(version):
             found.versions.append(record)
@@ -106,7 +106,7 @@ class _Look:
         self,
         found: Found,
         by_file: Mapping[str, Rows] = MappingProxyType({}),
-        denied: DeniedObjects | None = None,
+        denied: DeniedBytes | None = None,
     ) -> None:
         """Begin with nothing looked at. by_file: path of a keys table -> its denied samples, under their own keys."""
         self._denied, self._adopted = denied, dict[str, dict[str, list[str]]]()

@@ -34,7 +34,7 @@ from loader.storage.placed import PlacedStore
 
 from ...class_names import class_names
 from ..finding.cells import LABELS, class_names_without, scrub
-from ..finding.denied_objects import DeniedObjects
+from ..finding.denied_bytes import DeniedBytes
 from ..finding.find import counted_again, folders, names_some
 from ..finding.hashed_names import Marks
 
@@ -67,7 +67,7 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     if newest is None:
         return None
     version = open_record(root.store, newest)
-    denied = DeniedObjects(root.store, root.state.denies)
+    denied = DeniedBytes(root.store, root.state.denies)
     if not (
         denied_rows(version, [deny])
         or names_some(version, marks)
@@ -107,7 +107,7 @@ class _Redaction:
         self._txn, self._deny, self._marks = txn, deny, marks
         self._attempt = ""
         self._shards: dict[str, TableFile] = {}
-        self._denied = DeniedObjects(root.store, root.state.denies)
+        self._denied = DeniedBytes(root.store, root.state.denies)
 
     def build(self, state: State) -> CommitBody:
         """Return the manifest on the newest version. Raises: NothingLeft; Conflict."""

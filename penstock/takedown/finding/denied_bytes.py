@@ -34,7 +34,7 @@ Shard = tuple[Version, dict[str, Any]]
 """A version, and a row of its shards table."""
 
 
-class DeniedObjects:
+class DeniedBytes:
     """The objects that hold bytes of samples that takedowns deny. Reads each takedown's record once.
 
     store: of the root. denies: all takedowns of its log.

@@ -96,8 +96,8 @@ ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 class PlacedStore:
     """A reader of shards, those of the root and those in places. Thread-safe; a disk where all of these are.
 
-    home: store of the root. places: stores of the places. objects_of: see there. unvouched: id of a place that the
-    caller does not vouch for -> why its bytes are not copied into the root.
+    home: store of the root. places: stores of the places. objects_of: see there.
+    unvouched: id of a place that the caller does not vouch for -> why its bytes are not copied into the root.
 
     Raises: as these stores; also Changed for an object that is not as it was registered.
     """

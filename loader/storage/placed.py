@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Unpack
 
-from ..errors import Changed, Corrupt, Forbidden, ObjectNotFound
+from ..errors import Changed, Corrupt, Forbidden, ObjectNotFound, PenstockError
 from .shared.threads import lock
 from .store import (
     Blob,
@@ -82,11 +82,11 @@ class RefusedPlace:
 
     is_local = False
 
-    def __init__(self, url: str, why: str) -> None:
+    def __init__(self, url: str, why: PenstockError) -> None:
         self.url, self._why = url, why
 
     def __getattr__(self, name: str) -> Any:
-        raise Forbidden(self._why)
+        raise type(self._why)(str(self._why))  # anew: readers add notes to an error
 
 
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]

@@ -8,7 +8,8 @@ import pytest
 
 import loader
 from loader.dataset.tables.foreign_objects import is_adopted, put_place
-from loader.errors import AlreadyExists, Corrupt, Forbidden
+from loader.dataset.tables.vouched_places import is_vouched
+from loader.errors import AlreadyExists, Corrupt, Forbidden, InvalidStore
 from loader.foreign.register import register
 from loader.storage import open_store
 from loader.storage.disk.store import LocalStore
@@ -232,6 +233,17 @@ def test_a_bucket_is_read_and_not_copied_unless_it_is_named(root, sealed, monkey
         monkeypatch.setenv("PENSTOCK_PLACES", named)
         with pytest.raises(Forbidden):
             root.open("photos").placed.check_vouched([place_of(sealed)])
+    monkeypatch.setenv("PENSTOCK_PLACES", "s3://others/named")
+    assert is_vouched(root.store, "places/x/1.json", "s3://others/named/deeper")
+    assert not is_vouched(root.store, "places/x/1.json", "s3://others/named/../private")
+
+
+def test_a_place_that_cannot_be_opened_stops_its_own_samples_alone(root, sealed):
+    put_place(root.store, place_of(sealed), "s3://others/named/../private")
+    version = root.open("photos")
+    assert not version.placed.is_adopted(version.parts.shard_rows()["path"][0].as_py())
+    with pytest.raises(InvalidStore, match="segment"):
+        texts(version)
 
 
 def test_a_record_that_a_link_leads_to_vouches_for_nothing(root, three, sealed, tmp_path):

@@ -13,6 +13,7 @@ from penstock.cli import main
 from penstock.gc.collector import Options, collect
 from penstock.migrate.copying.rate_limit import Pace
 from penstock.migrate.run import migrate
+from penstock.registered import adoption
 from penstock.registered.adoption import adopt
 from penstock.registered.sealing import seal
 from penstock.verify.version import verify
@@ -133,21 +134,24 @@ def test_an_object_on_record_is_known_in_another_place(root, three, sealed, tars
     assert "001.tar holds samples that were taken down" in failure
 
 
-def test_a_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch):
-    from penstock.registered import adoption
-
-    copy = adoption.create
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_takedown_during_an_adoption_is_seen(root, three, sealed, monkeypatch, applied):
+    copy, ids = adoption.create, []
 
     def racing(store, path, key):
         copy(store, path, key)
         if key.endswith("002.tar") and not root.log.refresh().denies:
-            run(root, request(root, *SAMPLE))
+            ids.append(request(root, *SAMPLE))
+            if applied:
+                run(root, *ids)
 
     monkeypatch.setattr(adoption, "create", racing)
     (failure,) = adopt(root, "photos", workers=1).failures
     assert "001.tar holds samples that were taken down" in failure
     assert not is_adopted(root.store, place_of(sealed))
     assert verify(root, "photos", full=True).problems == []
+    run(root, *ids)
+    assert with_secret(root) == []
 
 
 @pytest.mark.parametrize("record", [True, False])

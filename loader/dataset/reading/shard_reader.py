@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Corrupt
+from ...errors import Corrupt, Forbidden, InvalidStore, MissingDependency
 from ...json_text import parse_json_object
 from ...storage import Store, open_store
 from ...storage.placed import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
@@ -28,10 +28,10 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
     """Return the reader of a version's shards, in the root and in places.
 
     A place that is no bucket, and that the caller does not vouch for, is not opened: reads of its objects raise
-    Forbidden, other shards are read.
+    Forbidden. Those of one that cannot be opened raise as `open_store`. Other shards are read.
 
     Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
-    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record; InvalidStore.
+    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record.
     """
     tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
     empty = FOREIGN_SCHEMA.empty_table()
@@ -91,12 +91,14 @@ def _places_of(shards: Iterable[str], name: str) -> set[str]:
 def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
     """Return the store of a place. unvouched: told of a place that the caller does not vouch for."""
     key, url = record
-    if is_vouched(root, key, url):
+    if not is_vouched(root, key, url):
+        unvouched[place] = refusal(root, key, url, "copied into the root")
+        if not is_bucket(url):
+            return cast(Store, RefusedPlace(url, Forbidden(refusal(root, key, url, "read"))))
+    try:
         return open_store(url)
-    unvouched[place] = refusal(root, key, url, "copied into the root")
-    if is_bucket(url):
-        return open_store(url)
-    return cast(Store, RefusedPlace(url, refusal(root, key, url, "read")))
+    except (InvalidStore, MissingDependency) as error:
+        return cast(Store, RefusedPlace(url, error))
 
 
 def _decoded(name: str, one: ForeignObject, facts: Mapping[str, str]) -> Decoded:

@@ -75,9 +75,11 @@ def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectIn
     Objects of which every sample is left out need not be there: one that was taken down is not.
     """
     placed, path = version.placed, shard["path"]
+    if placed is None or not is_foreign(path):
+        return version.store.head(path)
     live = version.parts.live_members(version.parts.position(shard["part"]))
-    if placed is None or not is_foreign(path) or live.all() or len(placed.objects(path)) == 1:
-        return version.store.head(path) if placed is None else placed.head(path)
+    if live.all() or len(placed.objects(path)) == 1:
+        return placed.head(path)
     needed, row = set[int](), 0
     while row < index.n_rows:
         rows = index.read_row_group(index.row_group_of(row))

@@ -60,6 +60,8 @@ class Content(NamedTuple):
     """Size in bytes."""
 
 
+VERIFIED = " verified"
+"""End of the content's SHA-256 that names pages of shards whose own hashes were checked."""
 _waits: ContextVar[bool] = ContextVar("penstock_waits_for_pages", default=True)
 
 
@@ -181,6 +183,10 @@ class CachedStore:
     def give_back(self, key: str, number: int) -> None:
         """Give the claim of a page back that is not fetched after all."""
         self._cache.release(self.page_name(key, number))
+
+    def has_pages(self, key: str) -> bool:
+        """Return whether pages of an object are kept."""
+        return self._content(key) is not None
 
     def page_name(self, key: str, number: int) -> str:
         """Return the name of a page of an object that has content."""

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from mmap import ACCESS_READ, mmap
 
-from ..errors import Changed
+from ..errors import AlreadyExists, Changed
 from .disk.errors import disk_error, upload_size
 from .disk.new_file import write_all
 from .shared.memory_budget import MemoryBudget
-from .store import ObjectInfo, Store, unfinished_name
+from .store import ObjectInfo, Store, is_local, is_there, unfinished_name
 from .stream import Pieces
 
 READ_BYTES = 256 * 2**10
@@ -45,6 +46,33 @@ def upload(store: Store, path: str | os.PathLike[str], key: str, *, seen: Seen |
         if _state(os.stat(source)) != state:
             raise _written_to(source, target)
     return nbytes
+
+
+def create(store: Store, path: str | os.PathLike[str], key: str) -> None:
+    """Put the file `path` at `key`, which holds nothing yet, or these bytes.
+
+    A file above 64 MiB for a bucket goes up in parts, which no store makes conditional: the key is asked for first.
+
+    Raises: AlreadyExists where the key holds others; as `put_if_absent` and `put_file`.
+    """
+    source, target = os.fspath(path), f"{store.url}/{key}"
+    nbytes = upload_size(source, target)
+    if nbytes <= HELD_BYTES:
+        with _room.memory(nbytes) as lent:
+            _read(source, target, nbytes, lent.view, None)
+            store.put_if_absent(key, lent.view)
+            lent.is_free = True
+    elif is_local(store):
+        with (
+            open(source, "rb") as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+            memoryview(data) as view,
+        ):
+            store.put_if_absent(key, view)
+    elif is_there(store, key):
+        raise AlreadyExists(f"{target}: the key already holds another object; choose another key")
+    else:
+        store.put_file(key, source)
 
 
 def put_held(store: Store, key: str, path: str, nbytes: int, seen: Seen | None = None) -> None:

@@ -5,13 +5,15 @@ other; or what one object decodes to. An object that has another size or change 
 raises Changed by its name.
 """
 
+import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, Unpack
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Unpack
 
-from ..errors import Changed, Corrupt, ObjectNotFound
+from ..errors import Changed, Corrupt, Forbidden, ObjectNotFound, PenstockError
 from .shared.threads import lock
 from .store import (
     Blob,
@@ -75,6 +77,18 @@ class PlacedObject(NamedTuple):
     """The bytes that the shard has in its place; None where the shard has the object's own."""
 
 
+class RefusedPlace:
+    """Stands for the store of a place that is not opened. Every use of it raises."""
+
+    is_local = False
+
+    def __init__(self, url: str, why: PenstockError) -> None:
+        self.url, self._why = url, why
+
+    def __getattr__(self, name: str) -> Any:
+        raise type(self._why)(str(self._why))  # anew: readers add notes to an error
+
+
 ObjectsOf = Callable[[str], Sequence[PlacedObject]]
 """Path of a shard -> its objects by offset. Raises: Corrupt for a path that is not registered."""
 
@@ -83,12 +97,19 @@ class PlacedStore:
     """A reader of shards, those of the root and those in places. Thread-safe; a disk where all of these are.
 
     home: store of the root. places: stores of the places. objects_of: see there.
+    unvouched: id of a place that the caller does not vouch for -> why its bytes are not copied into the root.
 
     Raises: as these stores; also Changed for an object that is not as it was registered.
     """
 
-    def __init__(self, home: Store, places: Sequence[Store], objects_of: ObjectsOf) -> None:
-        self._home, self._places, self._objects_of = home, places, objects_of
+    def __init__(
+        self,
+        home: Store,
+        places: Sequence[Store],
+        objects_of: ObjectsOf,
+        unvouched: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._home, self._places, self._objects_of, self._unvouched = home, places, objects_of, unvouched
         self._lock = lock()
         self._pins: dict[tuple[str, str], str] = {}
         self.is_local = all(map(is_local, (home, *places)))
@@ -112,6 +133,12 @@ class PlacedStore:
     def disk(self) -> "PlacedStore | None":
         """This store itself where all are folders of this machine, else None: see `store.disk_of`."""
         return self if all(disk_of(one) is not None for one in (self._home, *self._places)) else None
+
+    def check_vouched(self, places: Iterable[str]) -> None:
+        """Raise Forbidden for a place whose bytes, or what follows from them, must not get into the root."""
+        for place in places:
+            if place in self._unvouched:
+                raise Forbidden(self._unvouched[place])
 
     def is_adopted(self, key: str) -> bool:
         """Return whether a registered shard lies in the root by now."""
@@ -167,6 +194,12 @@ class PlacedStore:
             return ObjectInfo(key=key, nbytes=decoded.nbytes, etag=DECODED)
         token = infos[0].etag if len(infos) == 1 else SEVERAL
         return ObjectInfo(key=key, nbytes=sum(info.nbytes for info in infos), etag=token)
+
+    def look_at(self, key: str, offsets: Iterable[int]) -> None:
+        """Raise where an object of a registered shard that has one of these bytes is gone, or is another now."""
+        objects = self._objects_of(key)
+        for number in sorted({_which(objects, offset) for offset in offsets}):
+            self._looked_at(objects[number])
 
     # what a disk can do
 
@@ -267,6 +300,8 @@ class PlacedStore:
                 f"{one.store.url}/{one.key} is gone, and its bytes were registered where they lay: restore it, or "
                 "register again, which leaves its samples out"
             ) from error
+        if one.modified_us is not None:
+            _check_inside(one)
         if what := difference(info, one.nbytes, one.etag, one.modified_us):
             todo = "register again, old samples keep their keys"
             if one.modified_us is None:
@@ -282,6 +317,18 @@ class PlacedStore:
         except (Changed, ObjectNotFound, Corrupt):
             self._looked_at(one)
             raise
+
+
+def _check_inside(one: PlacedObject) -> None:
+    """Raise Forbidden for a file that a link leads to out of its place: whoever may write there chose what it is."""
+    if disk_of(one.store) is None:
+        return
+    base, path = os.path.realpath(one.store.url), os.path.realpath(f"{one.store.url}/{one.key}")
+    if not path.startswith(f"{base.rstrip('/')}/"):
+        raise Forbidden(
+            f"{one.store.url}/{one.key} is a link out of its place, to {path}, and is not followed: put the file "
+            "itself there, then register again"
+        )
 
 
 def difference(info: ObjectInfo, nbytes: int, etag: str, modified_us: int | None) -> str:

@@ -11,6 +11,8 @@ from loader.dataset.tables.references import Reference, table_references
 from loader.errors import PenstockError
 from loader.storage import Store
 
+from ..takedown.finding.denied_bytes import DeniedBytes
+from ..takedown.record import read_record
 from .copying.items import Item
 
 SMALL_FOLDERS = (
@@ -62,8 +64,9 @@ def new_items(
     the mirror's log or a collector's notes may lie there.
 
     Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those
-    of the target. Costs the listings of the small folders, two requests per new version, and one per shards table that
-    is new or was merged since. Memory: the shards tables that one version adds.
+    of the target. What a takedown had to have deleted is passed over. Costs the records of takedowns, the listings of
+    the small folders, two requests per new version, and one per shards table that is new or was merged since. Memory:
+    the shards tables that one version adds.
     """
     for record in new_versions(state, after):
         if not record.manifest.startswith(OWN):
@@ -106,11 +109,13 @@ def new_items(
                         left_out(record.name, item.path)
             yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
         yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
+    denied = DeniedBytes(source, state.denies)
+    gone = {place["path"] for deny in state.denies for place in read_record(source, deny.n).having("absent")}
     for folder in SMALL_FOLDERS:
         there = {info.key for info in target.list(folder)}
-        yield from (
-            Item(path=info.key, nbytes=info.nbytes) for info in source.list(folder) if info.key not in there
-        )
+        for info in source.list(folder):
+            if info.key not in there and info.key not in gone and not denied.has_path(info.key):
+                yield Item(path=info.key, nbytes=info.nbytes)
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from loader.dataset.shards.address import UNKNOWN_CRC
 from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.shards.seal import SEALS, Crcs, put_seal, seal_bytes
 from loader.dataset.shards.shard import crc32c
-from loader.dataset.tables.foreign_objects import is_foreign
+from loader.dataset.tables.foreign_objects import is_foreign, place_of
 from loader.errors import Changed, InvalidRuntime, ObjectNotFound
 from loader.storage import Span
 from loader.storage.placed import PlacedStore
@@ -83,7 +83,8 @@ def seal(version: Version, *, workers: int = WORKERS) -> Sealed:
     gone, is named and has no seal; the others go on. Objects of which every sample is left out are not needed. Costs a
     listing of the seals. Memory: an index, and 16 MiB or one larger field, per thread. workers: threads.
 
-    Raises: InvalidRuntime for a version without registered bytes; Corrupt; StoreError.
+    Raises: InvalidRuntime for a version without registered bytes; Forbidden for a place that the caller does not vouch
+    for; Corrupt; StoreError.
     """
     if workers < 1:
         raise InvalidRuntime(f"--workers {workers}: a number of threads above 0 is needed")
@@ -92,6 +93,7 @@ def seal(version: Version, *, workers: int = WORKERS) -> Sealed:
         raise InvalidRuntime(f"{version.name} has no registered bytes: its checksums are known")
     report = Sealed(version=version.name, id=version.id)
     units = units_of(version)
+    placed.check_vouched({place_of(unit.path) for unit in units if unit.rows})
     made = in_threads(_Work(version, placed), units, workers, report.failures)
     for _, nbytes in progress(made, "seal", lambda one: one[0].nbytes, sum(unit.nbytes for unit in units)):
         report.shards += 1

@@ -9,6 +9,7 @@ from loader.errors import InvalidRuntime, PenstockError
 from loader.storage import Store, is_there, open_store
 from loader.storage.placed import FOREIGN
 
+from .finding.denied_bytes import DeniedBytes
 from .record import Place, Record
 from .removing.excluded import FOLDER
 from .store_history.noncurrent import delete_noncurrent, noncurrent
@@ -67,6 +68,7 @@ def mirror_places(
 
     The same paths have to be absent there, and nothing may be kept of them. keeps_nothing: URLs of which that is told.
     """
+    denied = DeniedBytes(root.store, root.state.denies)
     named = {str(body.get("url", body.get("name", body["n"]))) for body in root.state.mirrors}
     for url in sorted(named | set(urls)):
         place = {"check": "mirror", "what": "a mirror", "url": url}
@@ -76,6 +78,7 @@ def mirror_places(
         try:
             store = open_store(url, None)
             there = still_there(store, record.having("absent")) + _former(store, record, root.store)
+            there += [info.key for info in store.list(FOREIGN) if denied.has_path(info.key)]
         except PenstockError as error:
             yield {**place, "clean": False, "why": f"unreachable: {type(error).__name__}"}
             continue

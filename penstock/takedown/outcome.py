@@ -28,6 +28,8 @@ class Ran:
     """URIs of raw objects that something else was cut of too, or is to be, which stay."""
     refused: dict[str, str] = field(default_factory=dict)
     """URI of a raw object that was to be deleted and was not -> reason."""
+    adopted: list[str] = field(default_factory=list)
+    """Paths of adopted objects that hold samples which are taken down, by whichever takedown."""
     waiting: int = 0
     """Number of objects that a collector has to take."""
 
@@ -42,7 +44,13 @@ class Ran:
             f"takedown {self.n}: {n} samples" + "".join(f", {k} in {d}" for d, k in self.samples.items())
         ]
         if not self.applied:
-            lines.append("  nothing was changed: --apply does it" if n else "  nothing to do in any version")
+            some = n or self.adopted
+            lines.append(
+                "  nothing was changed: --apply does it" if some else "  nothing to do in any version"
+            )
+        lines += [
+            f"  adopted object that holds samples which are taken down: {path}" for path in self.adopted
+        ]
         lines += [f"  published {name}" for name in self.new] + [f"  retired {name}" for name in self.retired]
         if self.touched:
             lines.append(f"  rewrote or deleted {len(self.touched)} objects of no version")

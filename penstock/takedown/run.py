@@ -83,6 +83,7 @@ def run_takedown(
     ]
     ran = Ran(n=n, applied=apply)
     ran.samples = {one.dataset: sum(map(len, one.rows.values())) for one in found if one.rows}
+    ran.adopted = sorted(set().union(*(one.adopted for one in found)))
     uris: Uris = {one.dataset: one.uris for one in found}
     _sort_raw(root, uris, ran)
     if apply:

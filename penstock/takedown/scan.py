@@ -4,7 +4,7 @@ Objects that nobody put on record are found too. A run that is followed by a col
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from io import BufferedReader
 from typing import Any
 
@@ -15,16 +15,21 @@ from loader.dataset.log.state import VersionRecord
 from loader.dataset.tables.parquet import parse_table, table_facts
 from loader.errors import Corrupt, ObjectNotFound, StoreError
 from loader.json_text import parse_json
-from loader.storage import ObjectInfo, Store
+from loader.storage import ObjectInfo, Store, is_there
+from loader.storage.placed import FOREIGN
 from loader.storage.refusals import list_place
 
 from .finding.cells import OWN, scrub, scrubbed, searched, taken_rows
-from .finding.find import producer_names_some
+from .finding.denied_bytes import DeniedBytes
+from .finding.find import all_datasets, producer_names_some
 from .finding.hashed_names import Marks
 from .finding.json_text import json_object, texts
+from .finding.readable_versions import Whole, over_whole
+from .finding.registered_objects import by_shard
 from .record import Place, Record
 from .removing.derived import card_folders, ledger_without, page_names, plan_is_of
 from .removing.excluded import exclusion_without
+from .removing.orphans import member_keys
 from .removing.pipeline_tables import is_hint, table_without, with_units, without_names
 
 SCANNED = (
@@ -39,10 +44,33 @@ SCANNED = (
     "reports/",
     "log/",
     "jobs/",
+    "foreign/",
 )
-"""The folders of a root that may name samples."""
+"""The folders of a root that may name samples, or hold their bytes."""
+ELSEWHERE = {
+    "checkpoints/": "a model keeps what it learnt: each that was trained on the samples has a place of its own"
+}
+"""Folders that are looked at otherwise."""
+WITHOUT = {
+    "penstock.json": "the root's id",
+    "collect/": "paths of objects, replaced at each look",
+    "follows/": "hashes of plans",
+    "heartbeats/": "counts",
+    "leases/": "ids of versions",
+    "lists/": "ordinals; those of the samples' versions have places of their own",
+    "migrations/": "paths and checksums",
+    "packs/": "numbers of documents; those of the samples' versions have places of their own",
+    "places/": "URLs of folders and buckets",
+    "seals/": "checksums; those of the samples' shards have places of their own",
+    "swept/": "paths of objects",
+    "takedowns/": "keyed hashes, and paths of objects",
+    "trails/": "checksums and metrics",
+    "views/": "bits; those of the samples' versions have places of their own",
+}
+"""Folders of the format that hold no byte of a sample, and no name: what they hold."""
 _NEVER = {
     "jobs": "a data job's folder is never rewritten: penstock jobs clear deletes it",
+    "foreign": "penstock takedown run --apply puts its other samples into shards, and penstock gc deletes it",
     "log": "the log is never rewritten",
     "reports": "what a training told is never rewritten: delete it",
 }
@@ -117,7 +145,9 @@ class Scan:
             "reports": self._json_of_any,
             "log": self._json_of_any,
             "jobs": self._job,
+            "foreign": self._adopted,
         }
+        self._root = root
 
     def verdicts(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str | None]]:
         """Yield (path, verdict) of each object."""
@@ -149,7 +179,36 @@ class Scan:
         if path.endswith(".json"):
             body = json_object(self._get(path), path, self._store.url)
             return any(producer_names_some(body, one) for one in mine)
+        if path.endswith(".tar") and not is_there(self._store, path.removesuffix(".tar") + ".index.parquet"):
+            return any(one.takes("sample", key) for key in member_keys(self._store, path) for one in mine)
         return False
+
+    def _adopted(self, path: str) -> bool:
+        """Return whether an adopted object holds samples that are taken down, or nothing tells what it holds."""
+        held, known = self._in_root
+        return path in held or path not in known or self._denied.has_path(path)
+
+    @cached_property
+    def _denied(self) -> DeniedBytes:
+        return DeniedBytes(self._store, self._root.state.denies)
+
+    @cached_property
+    def _in_root(self) -> tuple[set[str], set[str]]:
+        """Return the paths of adopted objects that hold such samples, and of all that a version has."""
+        there = {info.key for info in self._store.list(FOREIGN)}
+
+        def look(versions: Whole) -> tuple[set[str], set[str]]:
+            held, known = set[str](), set[str]()
+            for _, version in versions:
+                if version.manifest.get("foreign"):
+                    shards = by_shard(version)
+                    mine = {row for row in version.parts.shard_rows()["path"].to_pylist() if row in shards}
+                    known |= {one.path for path in mine for one in shards[path]}
+                    held = held.union(*self._denied.of_version(version, there).values())
+            return held, known
+
+        found = [over_whole(self._root, dataset, look) for dataset in all_datasets(self._root)]
+        return set().union(*(held for held, _ in found)), set().union(*(known for _, known in found))
 
     def _table(self, path: str) -> bool:
         dataset = path.split("/")[1]

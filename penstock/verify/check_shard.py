@@ -8,6 +8,7 @@ from loader.dataset.shards.index import IndexFile, IndexPlace
 from loader.dataset.tables.foreign_objects import is_foreign
 from loader.errors import PenstockError
 from loader.storage import ObjectInfo
+from loader.storage.placed import SEVERAL
 
 from .registered import check_registered
 from .shard import Problem, ShardProblems, check_bytes, check_last_row, shard_address
@@ -39,13 +40,13 @@ def _problems(
         registered = is_foreign(shard["path"])
         if registered and not version.parts.live_members(version.parts.position(shard["part"])).any():
             return  # its object may be another now, or gone: registering again has left its samples out
-        found = _head(version, shard["path"])
+        index = IndexFile(version.store, IndexPlace.of(shard))
+        found = _head(version, shard, index)
         if found.nbytes != shard["nbytes"]:
             yield Problem(
                 address=address,
                 what=f"the shard has {found.nbytes} bytes, the manifest says {shard['nbytes']}",
             )
-        index = IndexFile(version.store, IndexPlace.of(shard))
         if index.n_rows != shard["n_rows"]:
             yield Problem(
                 address=address,
@@ -68,7 +69,22 @@ def _problems(
         yield Problem(address=address, what=str(error))
 
 
-def _head(version: Version, path: str) -> ObjectInfo:
-    """Return what the store of a shard says of it. Raises: Changed for a registered object that is another now."""
-    placed = version.placed
-    return version.store.head(path) if placed is None else placed.head(path)
+def _head(version: Version, shard: dict[str, Any], index: IndexFile) -> ObjectInfo:
+    """Return what the store of a shard says of it. Raises: Changed for a registered object that is another now.
+
+    Objects of which every sample is left out need not be there: one that was taken down is not.
+    """
+    placed, path = version.placed, shard["path"]
+    if placed is None or not is_foreign(path):
+        return version.store.head(path)
+    live = version.parts.live_members(version.parts.position(shard["part"]))
+    if live.all() or len(placed.objects(path)) == 1:
+        return placed.head(path)
+    needed, row = set[int](), 0
+    while row < index.n_rows:
+        rows = index.read_row_group(index.row_group_of(row))
+        fields = rows.places[live[row : row + len(rows.keys)]].reshape(-1, 3)
+        needed.update(fields[fields[:, 1] > 0, 0].tolist())
+        row += len(rows.keys)
+    placed.look_at(path, needed)
+    return ObjectInfo(key=path, nbytes=shard["nbytes"], etag=SEVERAL)

@@ -1,21 +1,24 @@
 """The reader of a version's shards, in the root and in places of others."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Corrupt
+from ...errors import Corrupt, Forbidden, InvalidStore, MissingDependency
 from ...json_text import parse_json_object
 from ...storage import Store, open_store
-from ...storage.placed import Decoded, ObjectsOf, PlacedObject, PlacedStore
+from ...storage.placed import FOREIGN, Decoded, ObjectsOf, PlacedObject, PlacedStore, RefusedPlace
+from ...storage.store import disk_of
 from ..columnar.choices import Options
 from ..columnar.parquet_chunks import Chunks, DecodedParquet
-from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, place_of, place_url
+from ..tables.foreign_objects import FOREIGN_SCHEMA, ForeignObject, PlaceRecord, place_of, place_record
 from ..tables.parquet import TableFile, changes, get_tables, table_facts
+from ..tables.vouched_places import is_bucket, is_vouched, refusal
 
 KEPT_SHARDS = 4096
 """Shards whose objects are kept at hand."""
@@ -24,8 +27,11 @@ KEPT_SHARDS = 4096
 def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> PlacedStore:
     """Return the reader of a version's shards, in the root and in places.
 
+    A place that is no bucket, and that the caller does not vouch for, is not opened: reads of its objects raise
+    Forbidden. Those of one that cannot be opened raise as `open_store`. Other shards are read.
+
     Costs a request per table, and two per place; some 100 bytes per object. files: the manifest's list `foreign`.
-    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record; InvalidStore.
+    name: of the version. Raises: Corrupt; ObjectNotFound for a place without a record.
     """
     tables = list(get_tables(store, [TableFile.from_json(file) for file in files]))
     empty = FOREIGN_SCHEMA.empty_table()
@@ -40,15 +46,19 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
             strict=True,
         )
     )
-    urls = {place: place_url(store, place) for place in sorted({place_of(path) for path in rows})}
-    stores = {place: open_store(url) for place, url in urls.items() if url is not None}
+    places = {place: place_record(store, place) for place in sorted(_places_of(rows, name))}
+    stores, unvouched = dict[str, Store](), dict[str, str]()
+    for place, record in places.items():
+        if record is not None:
+            stores[place] = _open(store, record, place, unvouched)
 
     @lru_cache(maxsize=KEPT_SHARDS)
     def objects_of(path: str) -> Sequence[PlacedObject]:
         if path not in rows:
             raise Corrupt(f"{path} is no registered shard of {name}: run penstock verify {name}")
         first, stop = rows[path]
-        found = [ForeignObject(**row) for row in table.slice(first, stop - first).to_pylist()]
+        mine = table.slice(first, stop - first).to_pylist()
+        found = [ForeignObject.of_row(row, f"the table of objects of {name}") for row in mine]
         return [placed(one) for one in found]
 
     def placed(one: ForeignObject) -> PlacedObject:
@@ -57,9 +67,38 @@ def shard_reader(store: Store, files: Sequence[dict[str, Any]], name: str) -> Pl
         decoded = _decoded(f"{of.url}/{key}", one, facts) if one.chunks is not None else None
         if here:
             return PlacedObject(of, key, one.nbytes, "", None, one.offset, decoded)
+        if one.etag and disk_of(of) is not None:
+            raise Corrupt(
+                f"the table of objects of {name} has a change token for {one.path}, which lies in a folder: no "
+                "registration writes one. It was damaged or forged; register the place again"
+            )
         return PlacedObject(of, key, one.nbytes, one.etag, one.modified_us, one.offset, decoded)
 
-    return _Shards(store, list(stores.values()), objects_of, (store, files, name))
+    return _Shards(store, list(stores.values()), objects_of, unvouched, (store, files, name))
+
+
+def _places_of(shards: Iterable[str], name: str) -> set[str]:
+    """Return the ids of the places of these shards. Raises: Corrupt for a path that no registration makes."""
+    for path in shards:
+        if not re.fullmatch(rf"{FOREIGN}[0-9a-f]{{32}}/.+", path or "", re.DOTALL):
+            raise Corrupt(
+                f"the table of objects of {name} has the shard {path!r}, which is no path in a place: it was damaged "
+                "or forged. Register the place again"
+            )
+    return {place_of(path) for path in shards}
+
+
+def _open(root: Store, record: PlaceRecord, place: str, unvouched: dict[str, str]) -> Store:
+    """Return the store of a place. unvouched: told of a place that the caller does not vouch for."""
+    key, url = record
+    if not is_vouched(root, key, url):
+        unvouched[place] = refusal(root, key, url, "copied into the root")
+        if not is_bucket(url):
+            return cast(Store, RefusedPlace(url, Forbidden(refusal(root, key, url, "read"))))
+    try:
+        return open_store(url)
+    except (InvalidStore, MissingDependency) as error:
+        return cast(Store, RefusedPlace(url, error))
 
 
 def _decoded(name: str, one: ForeignObject, facts: Mapping[str, str]) -> Decoded:
@@ -79,9 +118,10 @@ class _Shards(PlacedStore):
         home: Store,
         places: Sequence[Store],
         objects_of: ObjectsOf,
+        unvouched: Mapping[str, str],
         opened: tuple[Store, Sequence[dict[str, Any]], str],
     ) -> None:
-        super().__init__(home, places, objects_of)
+        super().__init__(home, places, objects_of, unvouched)
         self._opened = opened
 
     def __reduce__(self) -> tuple[Any, ...]:

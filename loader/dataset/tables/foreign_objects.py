@@ -9,11 +9,12 @@ The table has no URL, so that a bucket may move, and a copy of a root has the sa
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,8 +26,11 @@ from ...storage.shared.requests import retry_corrupt
 from ...storage.store import disk_of
 from ..log.entries import canonical
 from .parquet import TableFile, get_tables, table_facts
+from .vouched_places import is_own_record
 
 PLACES = "places/"
+_PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
+_RECORD = re.compile(r"[0-9]{12}\.json")
 PLACE_FORMAT, HERE_FORMAT = 1, 2
 """Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
 CHUNKS_FIELD = pa.field(
@@ -74,6 +78,28 @@ class ForeignObject:
     """Sha256 hex of its bytes; "" for not known."""
     chunks: Mapping[str, Any] | None = None
     """Chunks that it decodes to; None where its own bytes are read, and where nobody asked for them."""
+
+    @staticmethod
+    def of_row(row: Mapping[str, Any], table: str) -> "ForeignObject":
+        """Return the object of a stored row, of which nothing is believed. table: its name, for the error.
+
+        Raises: Corrupt for a row that no registration writes: without a value, or whose path leads out of its place.
+        """
+        one = ForeignObject(**row)
+        missing = [name for name in FOREIGN_SCHEMA.names if getattr(one, name) is None]
+        if missing:
+            raise Corrupt(
+                f"{table} has no {', '.join(missing)} for {one.path!r}, which every registration writes: it was "
+                "damaged or forged. Register the place again"
+            )
+        path, shard = _PATH.fullmatch(one.path), _PATH.fullmatch(one.shard)
+        strays = path is None or not {"", ".", ".."}.isdisjoint(path[2].split("/"))
+        if strays or path is None or shard is None or shard[1] != path[1] or min(one.nbytes, one.offset) < 0:
+            raise Corrupt(
+                f"{table} has {one.path!r} for {one.shard!r}: a path is {FOREIGN}, the id of the shard's place and a "
+                "key in it, and sizes are 0 or more. It was damaged or forged; register the place again"
+            )
+        return one
 
     @property
     def place(self) -> str:
@@ -131,22 +157,27 @@ def foreign_objects(
     """
     facts: dict[str, str] = {}
     out: list[ForeignObject] = []
-    for table in get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names):
-        out += [ForeignObject(**row) for row in table.to_pylist()]
+    tables = get_tables(store, [TableFile.from_json(file) for file in files], FOREIGN_SCHEMA.names)
+    for file, table in zip(files, tables, strict=True):
+        out += [ForeignObject.of_row(row, f"{store.url}/{file['path']}") for row in table.to_pylist()]
         facts = table_facts(table)
     return out, facts
 
 
 def put_place(store: Store, place: str, url: str | None) -> None:
-    """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError."""
+    """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError.
+
+    A record of somebody else is followed by one of the caller's own, which vouches for the place: `is_own_record`.
+    """
     while True:
         n, known = _newest(store, place)
-        if known is not None and known["url"] == url:
+        is_known = known is not None and known["url"] == url
+        if is_known and (url is None or is_own_record(store, _key(place, n)) is not False):
             return
         number = HERE_FORMAT if url is None else PLACE_FORMAT
         body = {"format": number, "url": url, "at_us": time.time_ns() // 1000}
         try:
-            store.put_if_absent(f"{PLACES}{place}/{n + 1:012d}.json", canonical(body))
+            store.put_if_absent(_key(place, n + 1), canonical(body))
         except AlreadyExists:
             continue  # somebody else's: perhaps the same
         return
@@ -158,32 +189,50 @@ def is_adopted(store: Store, place: str) -> bool:
     return known is not None and known["url"] is None
 
 
-def place_url(store: Store, place: str) -> str | None:
-    """Return where a place is; None for in the root.
+class PlaceRecord(NamedTuple):
+    """A record of a place."""
+
+    key: str
+    """Key of the record."""
+    url: str
+    """URL of the place, which is data: `vouched_places` says whether it may be opened."""
+
+
+def place_record(store: Store, place: str) -> PlaceRecord | None:
+    """Return the newest record of a place; None for in the root.
 
     Raises: ObjectNotFound where there is no record; Corrupt; FormatTooNew.
     """
-    _, known = _newest(store, place)
+    n, known = _newest(store, place)
     if known is None:
         raise ObjectNotFound(
             f"{store.url} has no {PLACES}{place}/: nobody knows where these bytes lie. Register them again, from where "
             "they are now"
         )
-    url: str | None = known["url"]
-    return url
+    return None if known["url"] is None else PlaceRecord(_key(place, n), known["url"])
 
 
-def owners_url(store: Store, place: str) -> str:
-    """Return where a place is, or was before it was adopted. Raises: as `place_url`."""
-    for key in sorted((info.key for info in store.list(f"{PLACES}{place}/")), reverse=True):
+def owners_record(store: Store, place: str) -> PlaceRecord:
+    """Return the record of where a place is, or was before it was adopted. Raises: as `place_record`."""
+    for key in sorted(_records(store, place), reverse=True):
         if (url := retry_corrupt(partial(_record, store, key))["url"]) is not None:
-            return str(url)
+            return PlaceRecord(key, str(url))
     raise ObjectNotFound(f"{store.url} has no {PLACES}{place}/ that says where these bytes lay")
+
+
+def _key(place: str, n: int) -> str:
+    return f"{PLACES}{place}/{n:012d}.json"
+
+
+def _records(store: Store, place: str) -> list[str]:
+    """Return the keys of a place's records; objects with other names are none."""
+    keys = (info.key for info in store.list(f"{PLACES}{place}/"))
+    return [key for key in keys if _RECORD.fullmatch(key.rpartition("/")[2])]
 
 
 def _newest(store: Store, place: str) -> tuple[int, dict[str, Any] | None]:
     """Return the number and body of the newest record of a place; (0, None) without any."""
-    key = max((info.key for info in store.list(f"{PLACES}{place}/")), default="")
+    key = max(_records(store, place), default="")
     if not key:
         return 0, None
     body = retry_corrupt(partial(_record, store, key))

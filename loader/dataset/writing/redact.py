@@ -6,7 +6,7 @@ them.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -97,13 +97,19 @@ def _redact_index(
 
 
 def redact_shards(
-    store: Store, prefix: str, file: TableFile, rows: Redacted, placed: PlacedStore | None = None
+    store: Store,
+    prefix: str,
+    file: TableFile,
+    rows: Redacted,
+    placed: PlacedStore | None = None,
+    own: Collection[str] = (),
 ) -> TableFile:
     """Return a shards table whose shards of these parts are redacted; the file itself where it has none of them.
 
     Registered bytes that were adopted become shards of the root's own, with all parts that share their objects.
 
     placed: reader of registered bytes; None where none of them can have been adopted.
+    own: paths of adopted shards that become shards of the root's own though nothing of them is to be redacted.
     """
     table = get_table(store, file)
     shards = table.to_pylist()
@@ -113,6 +119,7 @@ def redact_shards(
         for at in mine
         if placed is not None and is_foreign(shards[at]["path"]) and placed.is_adopted(shards[at]["path"])
     }
+    adopted |= {shard["path"] for shard in shards if shard["path"] in own}
     mine |= {at for at, shard in enumerate(shards) if shard["path"] in adopted}
     for at in sorted(mine):
         gone = rows.get(shards[at]["part"], {})

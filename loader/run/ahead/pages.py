@@ -50,6 +50,7 @@ class PagesAhead:
             for view, shards in wanted.items()
             if view in self._stores
             for key, extents in shards.items()
+            if self._stores[view].has_pages(key)
             for number in pages_of(extents, self._page_bytes)
         ]
 

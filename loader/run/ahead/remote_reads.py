@@ -3,14 +3,15 @@
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from ...cache.cached_store import CachedStore, Content
+from ...cache.cached_store import VERIFIED, CachedStore, Content
 from ...cache.memory import Count, MemoryPages
 from ...cache.node_cache import OpenCache
 from ...cache.spec import CacheSpec, NodeCache
 from ...dataset.reading.read_fields import Map
+from ...dataset.shards.index import IndexFile, IndexPlace
 from ...dataset.shards.shard import END_BYTES
 from ...dataset.tables.foreign_objects import is_foreign
 from ...dataset.versions.version import Version
@@ -72,7 +73,7 @@ def open_remote(
     )
     if in_pages or isinstance(opened, OpenCache):
         for i, view in zip(remote, views, strict=True):
-            readers[i] = CachedStore(readers[i], opened, partial(_content, view.version))
+            readers[i] = CachedStore(readers[i], opened, _Contents(view.version))
     steps = RankFuture(recipe, videos, end, run)
     hints = Hinting(steps, opened, dict(enumerate(readers))) if isinstance(opened, OpenCache) else None
     on_plan = hints or _nothing
@@ -115,6 +116,8 @@ class Hinting:
                 if not isinstance(store, CachedStore):
                     continue
                 for key, extents in shards.items():
+                    if not store.has_pages(key):
+                        continue
                     left -= len(extents.offset)
                     for number in pages_of(extents, self._cache.page_bytes):
                         name = store.page_name(key, number)
@@ -149,12 +152,52 @@ def _pages(views: Sequence[View], page_bytes: int) -> int:
     )
 
 
-def _content(version: Version, path: str) -> Content | None:
-    found = version.parts.shard_content(path)
-    if found is None:
-        return None
-    sha256, nbytes = found
-    if is_foreign(path):  # its path has the hash of all sizes and change tokens
-        sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
-    # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
-    return Content(sha256 if version.verify == "crc32c" else f"{sha256} verified", nbytes)
+class _Contents:
+    """Path of a shard -> its content; None for a registered one whose owner's object holds redacted samples.
+
+    A page is cut from the object as it lies there: it would keep their bytes on this node.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self._version = version
+
+    def __call__(self, path: str) -> Content | None:
+        found = self._version.parts.shard_content(path)
+        if found is None:
+            return None
+        sha256, nbytes = found
+        if is_foreign(path):  # its path has the hash of all sizes and change tokens
+            if any(map(self._is_redacted, self._with_exclusions.get(path, ()))):
+                return None
+            sha256 = sha256 or hashlib.sha256(path.encode()).hexdigest()
+        # Pages that were verified have names of their own: those that others of this machine keep were perhaps not.
+        return Content(sha256 if self._version.verify == "crc32c" else f"{sha256}{VERIFIED}", nbytes)
+
+    @cached_property
+    def _with_exclusions(self) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+        """Return path of a registered shard -> positions and rows of its parts that leave samples out.
+
+        Empty for a version that no takedown has changed.
+        """
+        out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        parts = self._version.parts
+        for position in parts.with_exclusions if self._version.manifest.get("denies") else ():
+            for group in parts.groups:
+                if parts.has_group(group)[position] and is_foreign(
+                    (row := parts.shard(group, position))["path"]
+                ):
+                    out.setdefault(row["path"], []).append((position, row))
+        return out
+
+    def _is_redacted(self, at: tuple[int, dict[str, Any]]) -> bool:
+        """Return whether the index of a shard has a redacted row: not live, and with all of its fields nowhere."""
+        position, shard = at
+        live = self._version.parts.live_members(position)
+        index, row = IndexFile(self._version.store, IndexPlace.of(shard), whole=True), 0
+        while row < index.n_rows:
+            rows = index.read_row_group(index.row_group_of(row))
+            gone = ~live[row : row + len(rows.keys)]
+            if (gone & ~rows.places.any(axis=(1, 2))).any():
+                return True
+            row += len(rows.keys)
+        return False

@@ -20,6 +20,7 @@ from loader.dataset.tables.parquet import TableFile, get_table
 from ...confirmed_listing import listed_twice
 from ..record import Place
 from .cells import LABELS, TOLD, class_names_without, scrub, searched
+from .denied_bytes import DeniedBytes
 from .hashed_names import Marks
 from .keys_tables import KeysTables
 from .names import keys_files, names_of
@@ -43,6 +44,8 @@ class Found:
     """Places that have to be gone."""
     versions: list[VersionRecord] = field(default_factory=list)
     """Versions that had them, or name them, newest last."""
+    adopted: set[str] = field(default_factory=set)
+    """Paths of adopted objects that hold samples which are taken down, by whichever takedown."""
     named_in: Mapping[str, list[int]] = field(default_factory=dict)
     """Path of a table -> numbers of its rows that have names of theirs."""
 
@@ -73,7 +76,7 @@ def _find(tables: KeysTables, dataset: str, versions: Whole, known: frozenset[st
             rows.setdefault(part, {}).update(members)
     named = names_of(tables, dataset, files, denied, known)
     found = Found(dataset=dataset, marks=named.marks, rows=rows, uris=named.uris, named_in=named.rows)
-    look = _Look(found, by_file)
+    look = _Look(found, by_file, DeniedBytes(tables.root.store, tables.root.state.denies))
     for record, version in versions:
         if look.has_some(version):
             found.versions.append(record)
@@ -99,8 +102,14 @@ def producer_names_some(manifest: Mapping[str, Any], marks: Marks) -> bool:
 class _Look:
     """Versions of one dataset, each of their tables looked at once."""
 
-    def __init__(self, found: Found, by_file: Mapping[str, Rows] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        found: Found,
+        by_file: Mapping[str, Rows] = MappingProxyType({}),
+        denied: DeniedBytes | None = None,
+    ) -> None:
         """Begin with nothing looked at. by_file: path of a keys table -> its denied samples, under their own keys."""
+        self._denied, self._adopted = denied, dict[str, dict[str, list[str]]]()
         self._found, self._by_file = found, by_file
         self._parts: dict[str, frozenset[str]] = {}
         self._names: dict[str, bool] = {}
@@ -110,7 +119,13 @@ class _Look:
 
     def has_some(self, version: Version) -> bool:
         """Return whether a version has such samples, or names them."""
-        return bool(self._parts_of(version)) or self.names_some(version)
+        return bool(self._parts_of(version) or self._adopted_of(version)) or self.names_some(version)
+
+    def _adopted_of(self, version: Version) -> dict[str, list[str]]:
+        """Return its adopted objects that hold samples which are taken down, by shard: also redacted ones."""
+        if version.id not in self._adopted:
+            self._adopted[version.id] = {} if self._denied is None else self._denied.adopted(version)
+        return self._adopted[version.id]
 
     def _parts_of(self, version: Version) -> frozenset[str]:
         """Return its parts that have such samples; a redacted part has none any more."""
@@ -171,6 +186,9 @@ class _Look:
                 yield absent(f"index of {where}", shard["index_path"])
                 if seal := IndexPlace.of(shard).seal:
                     yield absent(f"seal of {where}", seal)
+        for paths in self._adopted_of(version).values():
+            self._found.adopted.update(paths)
+            yield from (absent("adopted object", path) for path in paths)
         changed = set()
         for entry in version.manifest["samples"]:
             mine = bool(parts) and not parts.isdisjoint(self._with_rows(version, entry))
@@ -203,7 +221,7 @@ class _Look:
         for one in objects_with(
             version, shard, objects.get(shard["path"], ()), self._found.rows[shard["part"]]
         ):
-            yield owners_place(self._found.marks, one)
+            yield owners_place(self._found.marks, one, shard)
             if one.place in here:
                 yield absent("adopted object", one.path)
 

@@ -4,12 +4,14 @@ The bytes of others are their owner's to delete. A record names such an object u
 down: of that nothing is kept.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from loader import Version
-from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, owners_url
+from loader.dataset.tables.foreign_objects import ForeignObject, foreign_objects, owners_record
+from loader.dataset.tables.vouched_places import is_bucket, is_vouched, refusal
 from loader.dataset.writing.redact import shard_index
 from loader.errors import ObjectNotFound, PenstockError
 from loader.storage import Store, open_store
@@ -45,9 +47,13 @@ def objects_with(
     return [mine[number] for number in sorted(found)]
 
 
-def owners_place(marks: Marks, one: ForeignObject) -> Place:
-    """Return the place of an object of others, as a record has it."""
+def owners_place(marks: Marks, one: ForeignObject, shard: dict[str, Any]) -> Place:
+    """Return the place of an object of others, as a record has it. shard: that it is all or a part of.
+
+    By the hash of its shard's path node caches name pages.
+    """
     told: dict[str, Any] = {"place": one.place, "mark": mark(marks.salt, marks.dataset, one.path)}
+    told["pages"] = [hashlib.sha256(shard["path"].encode()).hexdigest(), shard["nbytes"]]
     if not marks.names(one.key):
         told |= {"key": one.key, "nbytes": one.nbytes, "etag": one.etag, "modified_us": one.modified_us}
     return {
@@ -65,7 +71,9 @@ def look_at_owners(store: Store, place: Place) -> Place:
         return {**place, "clean": False, "why": why}
     url = ""
     try:
-        url = owners_url(store, place["place"])
+        record, url = owners_record(store, place["place"])
+        if not is_bucket(url) and not is_vouched(store, record, url):
+            return {**place, "clean": False, "why": refusal(store, record, url, "looked at")}
         info = open_store(url).head(place["key"])
     except ObjectNotFound as error:
         if url:

@@ -7,6 +7,7 @@ on.
 import re
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from loader import Root
@@ -16,7 +17,7 @@ from loader.dataset.tables.parquet import TableFile, get_tables, parse_table, pu
 from loader.dataset.tables.references import references
 from loader.dataset.versions.version import open_record
 from loader.dataset.writing.redact import redact_rows, rows_of
-from loader.errors import ObjectNotFound
+from loader.errors import Corrupt, ObjectNotFound
 from loader.storage import Store
 
 from ...gc.classify import OURS
@@ -91,20 +92,24 @@ def _with_marks(
     elif path.endswith(".json"):
         if not waits and producer_names_some(json_object(store.get(path).data, path, store.url), marks):
             yield path, "manifest"
-    elif (
-        path.endswith(".tar")
-        and path.removesuffix(".tar") + ".index.parquet" not in keys
-        and any(marks.takes("sample", key) for key in member_keys(store, path))
-    ):
-        yield path, "shard without an index"
+    elif path.endswith(".tar") and path.removesuffix(".tar") + ".index.parquet" not in keys:
+        with suppress(Corrupt):  # a proof names one that nobody can read
+            if any(marks.takes("sample", key) for key in member_keys(store, path)):
+                yield path, "shard without an index"
 
 
 def member_keys(store: Store, path: str) -> Iterator[str]:
-    """Yield the keys of a shard's members, as far as it can be read."""
-    with store.open_stream(path) as stream, tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar:
-        for member in tar:
-            folder, slash, name = member.name.rpartition("/")
-            yield folder + slash + name.partition(".")[0]
+    """Yield the keys of a shard's members, as far as it can be read. Raises: Corrupt where it cannot."""
+    try:
+        with (
+            store.open_stream(path) as stream,
+            tarfile.open(fileobj=stream, mode="r|", ignore_zeros=True) as tar,
+        ):
+            for member in tar:
+                folder, slash, name = member.name.rpartition("/")
+                yield folder + slash + name.partition(".")[0]
+    except tarfile.TarError as error:
+        raise Corrupt(f"{store.url}/{path} is no archive that can be read to its end: {error}") from error
 
 
 def part_samples(root: Root, dataset: str, rows: Rows, marks: Marks) -> dict[str, dict[str, Any]]:

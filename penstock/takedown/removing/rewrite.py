@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
@@ -34,6 +34,7 @@ from loader.storage.placed import PlacedStore
 
 from ...class_names import class_names
 from ..finding.cells import LABELS, class_names_without, scrub
+from ..finding.denied_bytes import DeniedBytes
 from ..finding.find import counted_again, folders, names_some
 from ..finding.hashed_names import Marks
 
@@ -56,8 +57,8 @@ def transaction(root: Root, n: int, dataset: str, parent: str) -> str:
 def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> VersionRecord | None:
     """Commit the dataset's newest version without the samples of a takedown, and without their names.
 
-    Returns None where it has none of them. Every shard of a part that has one is read and written once. When somebody
-    publishes meanwhile, that is redacted too before the commit is allowed.
+    Returns None where it has none of them, and no adopted object that holds some. Every shard of a part that has one is
+    read and written once. When somebody publishes meanwhile, that is redacted too before the commit is allowed.
 
     Raises: NothingLeft where it has no others; Conflict; Corrupt; StoreError; Fenced when a collector took this
     takedown for dead: run it again.
@@ -66,7 +67,13 @@ def publish_redacted(root: Root, dataset: str, deny: Deny, marks: Marks) -> Vers
     if newest is None:
         return None
     version = open_record(root.store, newest)
-    if not (denied_rows(version, [deny]) or names_some(version, marks) or _is_class(root, dataset, marks)):
+    denied = DeniedBytes(root.store, root.state.denies)
+    if not (
+        denied_rows(version, [deny])
+        or names_some(version, marks)
+        or _is_class(root, dataset, marks)
+        or denied.adopted(version)
+    ):
         return None
     txn = transaction(root, deny.n, dataset, newest.id)
     made = _Redaction(root, txn, deny, marks)
@@ -100,6 +107,7 @@ class _Redaction:
         self._txn, self._deny, self._marks = txn, deny, marks
         self._attempt = ""
         self._shards: dict[str, TableFile] = {}
+        self._denied = DeniedBytes(root.store, root.state.denies)
 
     def build(self, state: State) -> CommitBody:
         """Return the manifest on the newest version. Raises: NothingLeft; Conflict."""
@@ -127,6 +135,7 @@ class _Redaction:
         keys = [TableFile.from_json(one) for one in version.manifest["samples"] if one["group"] == "keys"]
         gone = renamed([self._deny], rows, get_tables(self._store, keys, ["part", "row", "key"]))
         samples, stats = self._tables(version.manifest, gone)
+        own = self._denied.adopted(version)
         left_out = self._exclusions(version, rows, parent_denied(version, state.denies))
         made = {
             **version.manifest,
@@ -136,7 +145,7 @@ class _Redaction:
             "denies": state.last_deny,
             "producer": {"takedown": self._deny.n} | self._kept(version) | self._labels(state),
             "shards": [
-                self._redact(TableFile.from_json(one), gone, version.placed).to_json()
+                self._redact(TableFile.from_json(one), gone, version.placed, own).to_json()
                 for one in version.manifest["shards"]
             ],
             "samples": samples,
@@ -177,9 +186,11 @@ class _Redaction:
                     out.setdefault(part, {}).setdefault(row, entry)
         return out
 
-    def _redact(self, file: TableFile, gone: Redacted, placed: PlacedStore | None) -> TableFile:
+    def _redact(
+        self, file: TableFile, gone: Redacted, placed: PlacedStore | None, own: Collection[str]
+    ) -> TableFile:
         if file.path not in self._shards:
-            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone, placed)
+            self._shards[file.path] = redact_shards(self._store, self._attempt, file, gone, placed, own)
         return self._shards[file.path]
 
     def _groups(self, groups: Mapping[str, Any], files: list[dict[str, Any]]) -> dict[str, Any]:

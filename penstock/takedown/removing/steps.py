@@ -7,6 +7,7 @@ from loader.dataset.log.rules import Done, decide_retire
 from loader.dataset.log.state import State, VersionRecord
 from loader.dataset.versions.version import open_record
 
+from ..finding.denied_bytes import DeniedBytes
 from ..finding.find import Found, find
 from ..finding.keys_tables import KeysTables
 from ..finding.readable_versions import Whole, over_whole
@@ -49,6 +50,8 @@ class Steps:
             self._delete_pages()
             retired = self._retire(nothing_left_of)
         self._edit_derived()
+        left = DeniedBytes(self._root.store, self._root.state.denies)
+        self._do(Edits(deletes=tuple(left.left_by_adoption(self._root, self._dataset))))
         self._do(exclusion_edits(self._root.store, self._dataset, self._marks))
         self._note_left_over()
         self._edit_lifecycle()

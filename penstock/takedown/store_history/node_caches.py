@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 
+from loader.cache.cached_store import VERIFIED
 from loader.cache.folder import MARKER
 from loader.cache.pages import HEADER_BYTES, page_name
 from loader.errors import InvalidRuntime
@@ -51,9 +52,11 @@ def _pages(folder: str, record: Record) -> list[str]:
             there[name] = os.path.join(at, name)
             sizes.add(os.path.getsize(there[name]) - HEADER_BYTES)
     shards = {(place["sha256"], place["nbytes"]) for place in record.having("absent") if "nbytes" in place}
+    shards |= {tuple(place["pages"]) for place in record.having("registered") if "pages" in place}
     wanted = (
-        page_name(sha256, size, number)
+        page_name(content, size, number)
         for sha256, nbytes in sorted(shards)
+        for content in (sha256, f"{sha256}{VERIFIED}")
         for size in sorted(sizes)
         if size > 0 and there
         for number in range(-(-nbytes // size))

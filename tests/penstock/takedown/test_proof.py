@@ -119,8 +119,7 @@ def test_leftovers_are_found_by_both(kit, taken, place, tmp_path):
         plant(root, proof)
     status, said = kit.recheck(proof, place, tmp_path)
     assert (status, said.count("\n")) == (1, 1 + len(PLANTED)), said
-    # A foreign shard: the next run looks into it.
-    assert len(unclean(kit.prove(root, n))) == len(PLANTED) - 1
+    assert len(unclean(kit.prove(root, n))) == len(PLANTED)
 
 
 @pytest.mark.server

@@ -1,0 +1,95 @@
+"""Places that a root names, and the person who runs penstock vouches for.
+
+A root's record of a place is data that any writer of the root may have put there. Followed blindly, it makes whoever
+seals, adopts or reads a version open files and buckets of theirs for somebody else. So a place counts as vouched for by
+
+- `PENSTOCK_PLACES`: URLs and paths, with white space between them, of places and of all that lies below them;
+- a record in a folder that this user, or the machine's root user, wrote. Those of a mirror were written by whoever
+  copied them: the primary's count, where that is a folder too. A root that was moved vouches for nothing.
+"""
+
+import os
+from collections.abc import Iterator
+
+from ...errors import NotARoot, ObjectNotFound
+from ...storage import Store, open_store
+from ...storage.mirror.store import primary_of
+from ..log.marker import MIRROR_OF, PRIMARY, check_root
+
+VARIABLE = "PENSTOCK_PLACES"
+"""Environment variable with the places that a person names."""
+_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
+"""Schemes of buckets, which answer to credentials alone, and the one spelling of each."""
+
+
+def is_vouched(store: Store, key: str, url: str) -> bool:
+    """Return whether the caller vouches for a place. key: of its record in the root `store`. Raises: StoreError."""
+    wanted = _spelled(url)
+    return any(_lies_in(wanted, named) for named in _named()) or is_own_record(store, key) is True
+
+
+def is_bucket(url: str) -> bool:
+    """Return whether a place answers to credentials alone, and is no file or server that the machine reaches."""
+    scheme, _, rest = url.partition("://")
+    return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
+
+
+def is_own_record(store: Store, key: str) -> bool | None:
+    """Return whether the caller wrote a record; None where nothing tells: in a bucket, or a root that was moved.
+
+    A link on the way to the record may lead to one of another root, and counts as written by somebody else.
+    """
+    primary = primary_of(store)
+    if "://" in primary.url:
+        return primary.url.startswith("memory://") or None  # of this process alone
+    path = f"{primary.url}/{key}"
+    try:
+        owner = os.stat(path, follow_symlinks=False).st_uid
+        is_there = os.path.realpath(path) == f"{os.path.realpath(primary.url)}/{key}"
+    except OSError:
+        return False
+    if not is_there or owner not in (os.geteuid(), 0):
+        return False
+    marker = check_root(primary)
+    return (
+        _is_of_primary(primary, str(marker[MIRROR_OF]), key) if MIRROR_OF in marker else PRIMARY not in marker
+    )
+
+
+def _is_of_primary(mirror: Store, url: str, key: str) -> bool:
+    """Return whether the caller wrote the record of the primary that a mirror has a copy of."""
+    if "://" in url or os.path.realpath(url) == os.path.realpath(mirror.url):
+        return False
+    source = open_store(url)
+    try:
+        is_same = bytes(source.get(key).data) == bytes(mirror.get(key).data)
+        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key) is True
+    except (ObjectNotFound, NotARoot):
+        return False
+
+
+def refusal(store: Store, key: str, url: str, what: str) -> str:
+    """Return why a place is not opened. what: what it would be opened for."""
+    return (
+        f"{store.url}/{key} names {url}, which is not {what} because a root says so: any writer of the root may have "
+        f"written that. If you know the place, name it and run the same again: {VARIABLE}={url}"
+    )
+
+
+def _named() -> Iterator[str]:
+    """Yield the places that the environment names. Raises: InvalidStore."""
+    yield from map(_spelled, os.environ.get(VARIABLE, "").split())
+
+
+def _spelled(url: str) -> str:
+    """Return the one spelling of a place: a path without links, or a URL. Raises: InvalidStore."""
+    scheme, _, rest = url.partition("://")
+    if not rest or scheme.lower() in ("file", "local"):
+        return os.path.realpath(open_store(url).url)
+    return f"{_BUCKETS.get(scheme.lower(), scheme.lower())}://{rest.rstrip('/')}"
+
+
+def _lies_in(place: str, named: str) -> bool:
+    """Return whether a place is the named one, or lies below it."""
+    rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
+    return rest != f"{place}/" and {".", ".."}.isdisjoint(rest.split("/"))

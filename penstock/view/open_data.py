@@ -149,6 +149,25 @@ class OpenData:
         Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
         Thread(target=self._look_ahead, name="penstock-view-ahead", daemon=True).start()
 
+    def start(self) -> None:
+        """Start the recipe's process, so that it has imported its module before the first step is asked for."""
+        if self._process is not None:
+            Thread(target=self._start_recipe, name="penstock-view-recipe", daemon=True).start()
+
+    def _start_recipe(self) -> None:
+        assert self._process is not None
+        with suppress(PenstockError):  # the first step starts it again, and tells what is wrong with it
+            self._process.start()
+
+    def recipe_state(self) -> str:
+        """Return the state of the recipe's process in words; "" unless it is starting."""
+        seconds = None if self._process is None else self._process.starting_s
+        if seconds is None:
+            return ""
+        return (
+            f"--recipe {self.recipe} is starting: its module is being imported, for {seconds:.0f} s so far."
+        )
+
     def answer(self, make: Callable[[], T]) -> T:
         """Return what `make` makes of versions and trainings. Raises: as `make`.
 

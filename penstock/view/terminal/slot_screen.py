@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from loader.errors import PenstockError
-from penstock.card.rendering.escape import clean
+from penstock.card.rendering.escape import clean, terminal_text
 
 from ..inspect.plain_text import mark_line, slot_text
 from ..inspect.runs.recorded_step import told_by_trail
@@ -235,7 +235,7 @@ def tokens_text(boxes: Iterable[TokenBox]) -> Text:
     for number, box in enumerate(boxes):
         styles = ["bold" if box.special else "", "dim" if box.masked else "", "reverse" if number % 2 else ""]
         styles.append("underline" if box.segment is not None and box.segment % 2 else "")
-        text.append(box.text or str(box.id), " ".join(filter(None, styles)) or None)
+        text.append(terminal_text(box.text) or str(box.id), " ".join(filter(None, styles)) or None)
         if not box.text:
             text.append(" ")
     return text

@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -23,6 +23,7 @@ from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from .page import Site, retry_after, status_of
+from .pending import in_thread
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -60,7 +61,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
             return _told(error)
 
     async def route(request: Request) -> Response:
-        return await run_sync(respond, request, limiter=site.media_threads)
+        return await in_thread(site.media_threads, partial(respond, request))
 
     return Route(path, route)
 

@@ -45,8 +45,9 @@ def run(arguments: Namespace) -> Answer:
 
         from ..view.terminal.viewer_app import ViewerApp
     except ImportError as error:
+        package = str(error.name).partition(".")[0]
         raise MissingDependency(
-            f"the viewer in a terminal needs the package {str(error.name).partition('.')[0]!r}, which is not installed: "
+            f"the viewer in a terminal needs the package {package!r}, which is not installed: "
             "pip install 'penstock[tui]'"
         ) from error
     from ..view.open_data import OpenData

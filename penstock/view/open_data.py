@@ -233,6 +233,10 @@ class OpenData:
         self._asked.set()
         return found
 
+    def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
+        """Return as `batch`, for a page of something else: no steps are made after it."""
+        return self._batch(training, step, rank, world_size)
+
     def _batch(
         self,
         training: Training,

@@ -116,7 +116,13 @@ def test_trainings_that_are_open_are_asked(root, plan, opened):
         ("one", len(plan.steps_of("photos", "p/3", before=3))),
         ("two", 0),
     ]
-    assert record.to_json()["trainings"][1] == {"training": "two", "n_slots": 0, "slots": [], "error": ""}
+    assert record.to_json()["trainings"][1] == {
+        "training": "two",
+        "n_slots": 0,
+        "planned": False,
+        "slots": [],
+        "error": "",
+    }
 
 
 def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):

@@ -1,4 +1,4 @@
-"""One slot of a step: stored, decoded and trained side by side, its way back, and the steps that saw its sample."""
+"""One slot of a step: stored, decoded and transformed side by side, its way back, and the steps with its sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,17 @@ from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import crc_text
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
+from loader.run.replay import Functions
 from penstock.lineage import StageRun, made_by
 
+from ..kinds.kind import Mark
 from ..replays.picture_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked, step_mark
+from .proofs import PartOf, slot_stage
 from .samples.column_edits import ColumnEdit, column_edits
 from .samples.far_columns import slot_marks
 from .samples.held_steps import HeldSteps, held_steps
@@ -42,10 +45,10 @@ class FieldRow(Record):
     """CRC-32C of the stored bytes, 8 hex digits; "not known" of registered bytes that are not sealed."""
     decoded: Shown | None
     """Value before the transform; None where there is none."""
-    trained: Shown | None
-    """Value after the transform; None where the transform dropped it."""
+    transformed: Shown | None
+    """Value after the transform; None where the transform dropped it, or was not run."""
     placement: Placement | None = None
-    """Place of the trained picture in the decoded one; None for other values."""
+    """Place of the transformed picture in the decoded one; None for other values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,10 @@ class SlotRecord(Record):
     """Position in the source's stream."""
     attempt: int
     """0, or the number of the substitute that came instead."""
+    stage: str
+    """`trained` where `transformed` was replayed and proved; else `transformed`, or `decoded` without the transform."""
+    untrained: str
+    """The reason why nothing says that this step was trained; "" where it is recorded."""
     fields: tuple[FieldRow, ...]
     """Its fields: stored ones first, then those that the transform made."""
     draws: tuple[str, ...]
@@ -101,7 +108,7 @@ class SlotRecord(Record):
     error: str = ""
     """The reason why values are missing."""
     trouble: str = ""
-    """The reason why values are decoded ones without the transform; "" where they are as trained."""
+    """The reason why the recipe could not be run; "" where it was, or none was given."""
 
 
 def slot_values(
@@ -119,25 +126,34 @@ def slot_values(
 
 
 def slot_record(
-    training: Training, values: SlotValues, trouble: str = "", others: Sequence[Training] = ()
+    training: Training,
+    values: SlotValues,
+    trouble: str = "",
+    others: Sequence[Training] = (),
+    *,
+    functions: Functions | None = None,
+    part: PartOf | None = None,
 ) -> SlotRecord:
     """Return the record of a slot. others: trainings that are asked as well for slots that held its sample.
+
+    functions: facts of the recipe, None without one. part: makes a part of the step, to prove its tensors.
 
     Costs, beside its values, what edits and neighbours of its sample cost.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)
     version = version_of(plan, values.source)
-    fields = _fields(values, version)
+    stage = slot_stage(training, values, functions, trouble, part)
+    fields = _fields(values, version, transformed=stage != "decoded")
     faced = Faced(
         slot=values.slot,
         key=values.address.key,
         hashes={},
-        marks={one.field: one.trained.marks for one in fields if one.trained is not None},
+        marks=_marks(fields, stage),
         provenance=explained.provenance,
         error=values.error,
     )
-    marks = [*ranked([faced]), *_marks_before(values.slot, fields)]
+    marks = [*ranked([faced]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
     if not values.repeats:
         text = "the transform gave other values the second time: it is not a function of its sample"
         marks.insert(0, step_mark("not_a_function", text, [values.slot]))
@@ -160,6 +176,8 @@ def slot_record(
         epoch=values.epoch,
         position=values.position,
         attempt=values.attempt,
+        stage=stage,
+        untrained=training.untrained(values.step),
         fields=fields,
         draws=values.draws,
         repeats=values.repeats,
@@ -176,11 +194,17 @@ def slot_record(
     )
 
 
+def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]]:
+    """Return field -> marks of its last stage."""
+    last = {one.field: one.decoded if stage == "decoded" else one.transformed for one in fields}
+    return {name: one.marks for name, one in last.items() if one is not None}
+
+
 def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
-    """Return marks of decoded values that the trained ones do not have."""
+    """Return marks of decoded values that the transformed ones do not have."""
     found = []
     for row in fields:
-        known = {mark.name for mark in row.trained.marks} if row.trained is not None else set()
+        known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()
         for mark in row.decoded.marks if row.decoded is not None else ():
             if mark.name not in known:
                 text = f"before the transform: {mark.text}"
@@ -198,9 +222,12 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
     return found
 
 
-def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[FieldRow, ...]:
+def _fields(
+    values: SlotValues, version: "loader.Version | None", *, transformed: bool
+) -> tuple[FieldRow, ...]:
     decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts, values.cut)}
-    trained = {one.field: one for one in shown_sample(values.trained, version, values.texts, values.cut)}
+    sample = values.trained if transformed else {}
+    after = {one.field: one for one in shown_sample(sample, version, values.texts, values.cut)}
     stored = values.address.fields
     return tuple(
         FieldRow(
@@ -210,10 +237,10 @@ def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[Field
             nbytes=stored[name].nbytes if name in stored else 0,
             crc32c=(crc_text(stored[name].crc32c) or "not known") if name in stored else "",
             decoded=decoded.get(name),
-            trained=trained.get(name),
-            placement=values.placements.get(name),
+            transformed=after.get(name),
+            placement=values.placements.get(name) if transformed else None,
         )
-        for name in dict.fromkeys((*stored, *decoded, *trained))
+        for name in dict.fromkeys((*stored, *decoded, *after))
     )
 
 

@@ -65,7 +65,7 @@ class RecipeProcess:
         atexit.register(self.stop)
 
     def start(self) -> None:
-        """Spawn the process, unless it lives, and wait for it. Raises: TransformFailed; WorkerFailed; InvalidRuntime."""
+        """Spawn the process, unless it lives, and wait for it. Raises: errors of the recipe; WorkerFailed."""
         with self._lock:
             if self._process is None or not self._process.is_alive():
                 self._started()

@@ -18,7 +18,7 @@ KEYS = (
     ("{ }", "rank before, rank after"),
     ("arrows", "slots, samples"),
     ("Enter", "open the marked one"),
-    ("t", "all stages, trained, decoded, stored, raw"),
+    ("t", "one stage alone, or all"),
     (", .", "frame before, frame after"),
     ("/", "filter"),
     ("b", "into the basket, or out of it"),

@@ -40,7 +40,9 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, Place]]:
     times = (
         "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
     )
-    yield f"{clean(held.training, 40)}  {held.error or times}", RunPlace(run=held.training)
+    planned = ", as planned: no trail says that it was trained" if held.planned else ""
+    last = f", the last {STEPS} below; penstock seen lists all" if held.n_slots > STEPS else ""
+    yield f"{clean(held.training, 40)}  {held.error or times}{planned}{last}", RunPlace(run=held.training)
     for one in held.slots[-STEPS:]:
         place = SlotPlace(step=StepPlace(run=held.training, step=one.step), slot=one.slot)
         yield f"  step {one.step} slot {one.slot}{', in the place of another' if one.attempt else ''}", place

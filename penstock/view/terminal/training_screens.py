@@ -9,7 +9,7 @@ from textual.widget import Widget
 from penstock.card.rendering.escape import clean
 
 from ..inspect.marks import counted
-from ..inspect.plain_text import mark_line, proof_line
+from ..inspect.plain_text import mark_line, proof_line, stage_lines
 from ..inspect.run_record import RunRecord, run_record
 from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
@@ -176,7 +176,9 @@ class StepScreen(RecordScreen):
         if record.stale:
             yield line(clean(record.stale, 400), bad=True)
         if record.trouble:
-            yield line(f"shown without the transform: {record.trouble}", bad=True)
+            yield line(f"the recipe could not be run: {record.trouble}", bad=True)
+        for text in stage_lines(record):
+            yield line(text, bad="!" in text)
         if record.notes:
             told = ", ".join(f"{clean(name, 40)} {value:.5g}" for name, value in sorted(record.notes.items()))
             yield line(f"  notes    {told}")

@@ -100,12 +100,12 @@ def _unless_known(response: Response, request: Request) -> Response:
 def slot_media(
     site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
 ) -> tuple[Media, ...]:
-    """Return pictures and sounds of a field at a stage: `decoded`, `trained`, or `original`.
+    """Return pictures and sounds of a field at a stage: `decoded`, `transformed`, or `original`.
 
-    `original` is the trained picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
+    `original` is the transformed picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
     """
-    if stage not in ("decoded", "trained", "original"):
-        raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, trained, original")
+    if stage not in ("decoded", "transformed", "original"):
+        raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, transformed, original")
     sample = dict(values.decoded if stage == "decoded" else values.trained)
     if field not in sample:
         return ()

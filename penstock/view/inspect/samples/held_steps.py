@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 import loader
 from loader.errors import InvalidRuntime, PenstockError
 from loader.order.steps.occurrences import Occurrence
@@ -12,6 +14,8 @@ from ...replays.training import Training
 from ..json_record import Record
 from ..shown.shown_values import version_of
 
+MOST_PLANNED = 1_000_000
+"""Steps that are looked through of a plan without a trail, whose steps have no end."""
 MOST = 200
 """Slots that are told of a training."""
 
@@ -35,7 +39,9 @@ class HeldSteps(Record):
     training: str
     """Run, or hash of a plan."""
     n_slots: int
-    """Slots that held it, up to the last step that is recorded."""
+    """Slots that held it, of the steps that are recorded; of a plan without a trail up to the step of the page."""
+    planned: bool
+    """True where no trail says that the steps were trained."""
     slots: tuple[HeldSlot, ...]
     """The last 200 of them, by step; of a packed source the sequences with its pieces."""
     error: str = ""
@@ -47,7 +53,8 @@ def held_steps(
 ) -> tuple[HeldSteps, ...]:
     """Return the slots of each training that held a sample of a dataset.
 
-    ordinal: the sample's in one of the dataset's versions. before: a step up to which it is looked in any case.
+    ordinal: the sample's in one of the dataset's versions. before: a step up to which it is looked in plans without a
+    trail.
 
     Costs what `Plan.steps_of` costs, and all keys of other versions that the trainings read.
     """
@@ -91,12 +98,18 @@ def _of(training: Training, dataset: str, key: str, ordinal: int, before: int) -
             if (version := version_of(plan, name)) is not None and version.dataset == dataset
         }
 
-    found, errors = held_slots(training, sources, key, max(before, training.last_step + 1), ordinal)
+    planned = training.trail is None and training.metrics is None
+    before = min(before, MOST_PLANNED) if planned else training.last_step + 1
+    found, errors = held_slots(training, sources, key, before, ordinal)
+    if training.trail is not None and found:
+        recorded = training.are_recorded(np.array([one.step for one in found]))
+        found = [one for one, there in zip(found, recorded.tolist(), strict=True) if there]
     # The page shows all else where a version was swept, say. A plan may well lack the sample.
     told = [one for one in errors if not isinstance(one, InvalidRuntime)][-1:]
     return HeldSteps(
         training=training.name,
         n_slots=len(found),
+        planned=planned,
         slots=tuple(HeldSlot(step=one.step, slot=one.slot, attempt=one.attempt) for one in found[-MOST:]),
         error="".join(clean(f"{type(one).__name__}: {one}", 400) for one in told),
     )

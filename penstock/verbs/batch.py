@@ -76,7 +76,11 @@ def _looked(
     arguments: Namespace, training: "Training", replayers: "Replayers", step: int
 ) -> tuple[Any, str, dict[int, Any]]:
     """Return the record, its text, and slot -> values that --save writes."""
+    from loader.run.trail.read_trail import trail_runs
+    from loader.storage.mirror.store import primary_of
+
     from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.samples.held_steps import AskedRuns
     from ..view.inspect.shown.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
@@ -89,6 +93,7 @@ def _looked(
             training,
             values,
             trouble,
+            AskedRuns(others=trail_runs(primary_of(training.root.store))),
             functions=_functions(training, replayers, step, trouble),
             part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
         )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from penstock.card.rendering.escape import clean
 from penstock.units import some
 
-from .marks import StepMark
+from .marks import StepMark, counted
 from .proofs import STAGES, Proof
 from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
@@ -34,6 +34,10 @@ def run_text(record: RunRecord) -> str:
     if record.substituted:
         lines.append(f"  substituted samples at steps {some(record.substituted, 20)}")
     lines += [f"step {spike.step}{mark_line(mark)}" for spike in record.spikes for mark in spike.marks]
+    if rest := record.n_spikes - len(record.spikes):
+        lines.append(
+            f"and {counted(rest, 'more unusual step')}: penstock trail show {clean(record.run)} --all"
+        )
     lines += [f"step {one.step} slot {one.slot}  {one.note} {one.value:.4g}" for one in record.largest]
     return "\n".join(lines)
 
@@ -87,6 +91,9 @@ def slot_text(record: SlotRecord) -> str:
     lines += [f"edit  {edit_line(one)}" for one in record.edits]
     lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
     lines += map(held_line, record.trainings)
+    if record.runs_left:
+        runs = counted(len(record.runs_left), "other run")
+        lines.append(f"not asked for the sample: {runs} of the root; penstock seen RUN SOURCE KEY asks one")
     return "\n".join(lines)
 
 
@@ -190,6 +197,8 @@ def facet_line(facet: Facet) -> str:
     if facet.low is not None and facet.high is not None:
         told.append(f"{facet.low:.6g} to {facet.high:.6g}")
     told += [f"{clean(value, 80)} {n:,}" for value, n in facet.values]
+    if facet.n_values > len(facet.values):
+        told.append(f"the {len(facet.values)} commonest of {facet.n_values:,} values")
     return "  ".join(told)
 
 

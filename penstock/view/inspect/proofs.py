@@ -105,7 +105,8 @@ def _slots(n: int, rank: int, world_size: int) -> range:
 
 def _planned(training: Training, batch: ShownBatch) -> Proof:
     plan, untrained = training.plan(batch.step), training.untrained(batch.step)
-    text = f"plan {plan.hash[:14]} puts these samples into step {batch.step}"
+    verb = "would put" if untrained else "puts"
+    text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
     if untrained:
         text += f"; {untrained}"
     # Of a run with a trail the batch that was trained on is asked for, and there is none.

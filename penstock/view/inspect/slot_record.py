@@ -23,7 +23,7 @@ from .marks import Faced, StepMark, ranked, step_mark
 from .proofs import PartOf, slot_stage
 from .samples.column_edits import ColumnEdit, column_edits
 from .samples.far_columns import slot_marks
-from .samples.held_steps import HeldSteps, held_steps
+from .samples.held_steps import AskedRuns, HeldSteps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .samples.restored_text import restored_marks
 from .shown.shown_values import Shown, shown_sample, version_of
@@ -99,6 +99,10 @@ class SlotRecord(Record):
     """Dagster runs that made the sample, upstream first."""
     trainings: tuple[HeldSteps, ...]
     """Slots that held the sample: of this training, then of others; none for a packed sequence."""
+    runs_left: tuple[str, ...]
+    """Runs of the root that were not asked for it."""
+    runs_error: str
+    """The reason why the other runs of the root are not known; "" where they are."""
     edits: tuple[ColumnEdit, ...]
     """Edits of the sample's columns, by column, the oldest first; none for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
@@ -129,7 +133,7 @@ def slot_record(
     training: Training,
     values: SlotValues,
     trouble: str = "",
-    others: Sequence[Training] = (),
+    others: AskedRuns | None = None,
     *,
     functions: Functions | None = None,
     part: PartOf | None = None,
@@ -163,6 +167,10 @@ def slot_record(
         marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
         marks += slot_marks(sample, values.address.ordinal, values.slot)
     (runs,) = made_by(training.root, [explained])
+    others, held = others or AskedRuns(), ()
+    if sample is not None:
+        where = sample.dataset, values.address.key, values.address.ordinal
+        held = others.held(*where, own=training, before=values.step + 1)
     return SlotRecord(
         training=training.name,
         plan=plan.hash,
@@ -185,7 +193,9 @@ def slot_record(
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        trainings=() if sample is None else _trainings(training, values, sample.dataset, others),
+        trainings=held,
+        runs_left=() if sample is None else others.left,
+        runs_error=others.error,
         edits=() if sample is None else column_edits(sample, values.address.ordinal),
         neighbours=() if sample is None else phash_neighbours(sample, values.address.ordinal),
         explained=str(explained),
@@ -242,11 +252,3 @@ def _fields(
         )
         for name in dict.fromkeys((*stored, *decoded, *after))
     )
-
-
-def _trainings(
-    training: Training, values: SlotValues, dataset: str, others: Sequence[Training]
-) -> tuple[HeldSteps, ...]:
-    where = (dataset, values.address.key, values.address.ordinal)
-    own = held_steps([training], *where, before=values.step + 1)
-    return own + held_steps([one for one in others if one.name != training.name], *where)

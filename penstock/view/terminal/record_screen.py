@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import work
@@ -268,6 +268,16 @@ class PlaceList(OptionList):
 def line(text: str, *, bad: bool = False) -> Static:
     """Return one line of text that ends in … where it is too long."""
     return Static(terminal_text(text), classes="line bad" if bad else "line", markup=False)
+
+
+def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
+    """Return the first lines of a value; the last one says how many more there are."""
+    shown = [line(text) for text in lines[:most]]
+    if len(lines) > most:
+        shown.append(
+            line(f"and {len(lines) - most:,} more lines; t shows a stage alone, and penstock batch all")
+        )
+    return shown
 
 
 def heading(text: str) -> Static:

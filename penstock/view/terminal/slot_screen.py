@@ -1,6 +1,7 @@
 """The page of a slot in a terminal: its fields stored, decoded and transformed, side by side or one stage alone."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +26,7 @@ from ..raw_source import RawObject
 from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
 from .addresses import SlotPlace, VersionPlace
-from .record_screen import RecordScreen, heading, line
+from .record_screen import RecordScreen, cut_lines, heading, line
 from .sample_relations import raw_of, raw_widgets, relations
 
 PICTURE_ROWS, WHOLE_ROWS = 10, 18
@@ -85,7 +86,7 @@ class SlotScreen(RecordScreen):
             training,
             values,
             trouble,
-            self.data.trainings(),
+            self.data.asked(at.asked),
             functions=self.data.functions(training, at.step.step, trouble),
             part=partial(self.data.part, training, at.step.step),
         )
@@ -128,7 +129,7 @@ class SlotScreen(RecordScreen):
         for draw in record.draws:
             yield line(f"draw  {draw}")
         dataset, _, number = record.version.partition("@")
-        yield from relations(record, VersionPlace(dataset=dataset, number=int(number)))
+        yield from relations(record, VersionPlace(dataset=dataset, number=int(number)), self.place)
 
     def _stages(self, row: FieldRow, last: str, pictures: Pictures) -> Iterable[Widget]:
         """Yield the stages of a field. last: the name of the one after the transform; "decoded" without."""
@@ -159,7 +160,9 @@ class SlotScreen(RecordScreen):
             parts += [line(f"! {mark.text}", bad=True) for mark in one.marks]
             if one.boxes:
                 parts.append(Static(tokens_text(one.boxes[:BOXES])))
-            parts += [line(text) for text in one.lines[: WHOLE_LINES if alone else LINES]]
+                if len(one.boxes) > BOXES:
+                    parts.append(line(f"and {len(one.boxes) - BOXES:,} more tokens"))
+            parts += cut_lines(one.lines, WHOLE_LINES if alone else LINES)
         if stage != "decoded" and row.placement is not None and row.placement.corners:
             mirrored = ", mirrored" if row.placement.mirrored else ""
             corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
@@ -170,7 +173,7 @@ class SlotScreen(RecordScreen):
         """Show the way back where the address asks for it."""
         super().shown()
         if self.place.explain:
-            self.place = SlotPlace(step=self.place.step, slot=self.place.slot)
+            self.place = replace(self.place, explain=False)
             self.action_explain()
 
     def chosen(self) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from loader.api.explain import provenance
 
 from ..inspect.plain_text import unrecorded_lines
 from ..inspect.proofs import STAGES
-from ..inspect.run_record import run_record
+from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.runs.step_window import MOST_STEPS, step_window
@@ -54,7 +54,10 @@ def _run(site: Site, request: Request) -> Page:
         record = {"plan": plan.hash, "describe": str(plan.describe())}
         more = {"name": name, "lines": record["describe"].splitlines()}
         return Page(template="plan", record=record, title=name[:14], more=more)
-    return Page(template="run", record=run_record(training), title=name)
+    record = run_record(training, number(request, "unusual", 0))
+    return Page(
+        template="run", record=record, title=name, more={"most": MOST_SPIKES, "largest": MOST_LARGEST}
+    )
 
 
 async def _to_comparison(request: Request) -> Response:
@@ -101,7 +104,7 @@ def _slot_page(site: Site, request: Request, training: Training, step: int) -> P
         training,
         values,
         trouble,
-        site.opened.trainings(),
+        site.opened.asked(request.query_params.get("trainings")),
         functions=site.opened.functions(training, step, trouble),
         part=partial(site.opened.part, training, step),
     )

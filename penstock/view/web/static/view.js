@@ -131,5 +131,8 @@ document.querySelector("#go form").addEventListener("submit", (event) => {
   if (step) go(`${at.run}/${encodeURIComponent(step)}`);
 });
 basket.begin(say);
-chart(document.querySelector("#chart"), go);
+chart(document.querySelector("#chart"), go).then(() => {
+  // Charts push down what the address names.
+  if (location.hash === "#unusual") document.querySelector("#unusual")?.scrollIntoView();
+});
 at.keys = "ready";

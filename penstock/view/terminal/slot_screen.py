@@ -116,13 +116,13 @@ class SlotScreen(RecordScreen):
         for text in (record.error, record.untrained, trouble):
             if text:
                 yield line(clean(text, 400), bad=True)
-        yield line(PROVED[record.stage])
         for mark in record.marks:
             yield line(mark_line(mark), bad=True)
         alone = bool(self._stage)
         if found.raw is not None and self._stage in ("", "raw"):
             room = (WHOLE_ROWS, WHOLE_LINES) if alone else (PICTURE_ROWS, LINES)
             yield from raw_widgets(self, found.raw, *room)
+        yield line(PROVED[record.stage])
         for row in record.fields if self._stage != "raw" else ():
             yield heading(row.field)
             yield Horizontal(*self._stages(row, record.stage, found.pictures), classes="stages")

@@ -182,9 +182,10 @@ def checked_rows(table: pa.Table, name: str) -> pa.Table:
 def _nulls(column: pa.ChunkedArray) -> int:
     """Return the number of nulls, those inside of lists and structs included."""
     if pa.types.is_list(column.type):
-        return column.null_count + sum(_nulls(pa.chunked_array([one.flatten()])) for one in column.chunks)
+        inside = sum(_nulls(pa.chunked_array([one.flatten()])) for one in column.chunks)
+        return inside + int(column.null_count)
     if pa.types.is_struct(column.type):
-        return column.null_count + sum(map(_nulls, column.flatten()))
+        return sum(map(_nulls, column.flatten())) + int(column.null_count)
     return int(column.null_count)
 
 

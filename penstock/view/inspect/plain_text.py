@@ -100,7 +100,7 @@ def slot_text(record: SlotRecord) -> str:
 def stage_lines(record: StepRecord | SlotRecord) -> list[str]:
     """Return the stage of the values in a line, and in another one that the step was not trained."""
     untrained = [f"  ! {record.untrained}"] if record.untrained else []
-    return [*untrained, f"  values    {STAGES[record.stage]}"]
+    return [*untrained, f"  {STAGES[record.stage]}"]
 
 
 def proof_line(proof: Proof) -> str:

@@ -167,7 +167,8 @@ def slot_record(
         marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
         marks += slot_marks(sample, values.address.ordinal, values.slot)
     (runs,) = made_by(training.root, [explained])
-    others, held = others or AskedRuns(), ()
+    others = others or AskedRuns()
+    held: tuple[HeldSteps, ...] = ()
     if sample is not None:
         where = sample.dataset, values.address.key, values.address.ordinal
         held = others.held(*where, own=training, before=values.step + 1)

@@ -31,7 +31,9 @@ def chart_lines(
     first, last = steps[0], max(steps[-1], *struck) if struck else steps[-1]
 
     def places(some: NDArray[np.float64]) -> NDArray[np.int64]:
-        return np.minimum((some - first) * cells // max(1.0, last - first), cells - 1).astype(np.int64)
+        cell = (some - first) * cells // max(1.0, last - first)
+        found: NDArray[np.int64] = np.minimum(cell, cells - 1).astype(np.int64)
+        return found
 
     at = places(steps)
     lines = [f"{heads[name]:<{margin}}{_bars(values, at, cells)}" for name, values in metrics.items()]

@@ -82,8 +82,9 @@ class RunScreen(RecordScreen):
             text = "; ".join(mark.text for mark in one.marks)
             yield f"step {one.step}  {text}", StepPlace(run=run, step=one.step)
         after = record.first_spike + len(record.spikes)
-        if rest := record.n_spikes - after:
-            yield f"{counted(rest, 'more unusual step')}", RunPlace(run=run, unusual=after)
+        if record.n_spikes > after:
+            rest = counted(record.n_spikes - after, "more unusual step")
+            yield rest, RunPlace(run=run, unusual=after)
         for steps, text in (
             (record.differing, "got twice with different samples"),
             (record.substituted, "with substituted samples"),

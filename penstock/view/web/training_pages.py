@@ -51,9 +51,9 @@ def _run(site: Site, request: Request) -> Page:
     name = training.name
     if training.charted is None:
         plan = training.plan(0)
-        record = {"plan": plan.hash, "describe": str(plan.describe())}
-        more = {"name": name, "lines": record["describe"].splitlines()}
-        return Page(template="plan", record=record, title=name[:14], more=more)
+        described = {"plan": plan.hash, "describe": str(plan.describe())}
+        more = {"name": name, "lines": described["describe"].splitlines()}
+        return Page(template="plan", record=described, title=name[:14], more=more)
     record = run_record(training, number(request, "unusual", 0))
     return Page(
         template="run", record=record, title=name, more={"most": MOST_SPIKES, "largest": MOST_LARGEST}

@@ -250,12 +250,13 @@ _PANELS = """[...document.querySelectorAll('.panel')].map((one) => [
 
 def test_each_metric_has_a_chart_with_an_axis_of_its_own(viewer: Viewer) -> None:
     viewer.open("/r/one", "Starts")
-    viewer.page.wait_until("the charts are drawn", lambda: len(viewer.page.value_of(_PANELS)) == 4)
+    viewer.page.wait_until("the charts are drawn", lambda: len(viewer.page.value_of(_PANELS)) >= 2)
     panels = {
         name: (title, *map(float, told.split(": ")[1].split(" to ")))
         for name, title, told in viewer.page.value_of(_PANELS)
     }
-    assert list(panels) == ["loss", "grad_norm", "wait_ms", "substituted"]
+    assert list(panels)[:2] == ["loss", "grad_norm"]
+    assert "substituted" not in panels  # nothing was
     assert all(title == name for name, (title, *_) in panels.items())
     loss, norm = panels["loss"][1:], panels["grad_norm"][1:]
     assert 0.9 < loss[0] <= 1.0 < 1.05 <= loss[1] < 1.2

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -157,21 +158,10 @@ def slot_record(
         provenance=explained.provenance,
         error=values.error,
     )
-    marks = [*ranked([faced]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
-    if not values.repeats:
-        text = "the transform gave other values the second time: it is not a function of its sample"
-        marks.insert(0, step_mark("not_a_function", text, [values.slot]))
     # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
-    if sample is not None:
-        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
-        marks += slot_marks(sample, values.address.ordinal, values.slot)
+    marks = _all_marks(values, faced, fields, stage, sample)
     (runs,) = made_by(training.root, [explained])
-    others = others or AskedRuns()
-    held: tuple[HeldSteps, ...] = ()
-    if sample is not None:
-        where = sample.dataset, values.address.key, values.address.ordinal
-        held = others.held(*where, own=training, before=values.step + 1)
     return SlotRecord(
         training=training.name,
         plan=plan.hash,
@@ -194,15 +184,46 @@ def slot_record(
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        trainings=held,
-        runs_left=() if sample is None else others.left,
-        runs_error=others.error,
-        edits=() if sample is None else column_edits(sample, values.address.ordinal),
-        neighbours=() if sample is None else phash_neighbours(sample, values.address.ordinal),
+        **_relations(training, values, sample, others or AskedRuns()),
         explained=str(explained),
         error=values.error,
         trouble=trouble,
     )
+
+
+def _relations(
+    training: Training, values: SlotValues, sample: "loader.Version | None", others: AskedRuns
+) -> dict[str, Any]:
+    """Return the fields of a record that are about its sample. sample: its version; None for a packed sequence."""
+    if sample is None:
+        return {"trainings": (), "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
+    ordinal = values.address.ordinal
+    held = others.held(sample.dataset, values.address.key, ordinal, training, values.step + 1)
+    return {
+        "trainings": held,
+        "runs_left": others.left,
+        "runs_error": others.error,
+        "edits": column_edits(sample, ordinal),
+        "neighbours": phash_neighbours(sample, ordinal),
+    }
+
+
+def _all_marks(
+    values: SlotValues,
+    faced: Faced,
+    fields: tuple[FieldRow, ...],
+    stage: str,
+    sample: "loader.Version | None",
+) -> list[StepMark]:
+    """Return the marks of a transform that is no function, of the values, the worst first, and of the sample's row."""
+    marks = [*ranked([faced]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
+    if not values.repeats:
+        text = "the transform gave other values the second time: it is not a function of its sample"
+        marks.insert(0, step_mark("not_a_function", text, [values.slot]))
+    if sample is not None:
+        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
+        marks += slot_marks(sample, values.address.ordinal, values.slot)
+    return marks
 
 
 def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]]:

@@ -2,6 +2,7 @@
 import uPlot from "./uplot.js";
 
 const COLOURS = ["#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#ef4444", "#14b8a6", "#a3a3a3"];
+// Of every run; they come last, and not at all where they are zero.
 const LAST = ["wait_ms", "substituted"];
 const HEIGHT = 190;
 
@@ -36,7 +37,9 @@ export async function chart(place, go) {
   const { chart: columns, struck } = await answer.json();
   const { step, ...notes } = columns;
   if (!step.length) return;
-  const names = Object.keys(notes).sort((a, b) => LAST.indexOf(a) - LAST.indexOf(b));
+  const names = Object.keys(notes)
+    .filter((name) => !LAST.includes(name) || notes[name].some((value) => value))
+    .sort((a, b) => LAST.indexOf(a) - LAST.indexOf(b));
   const text = getComputedStyle(document.body).color;
   const line = { stroke: getComputedStyle(document.querySelector("header")).borderBottomColor, width: 1 };
   const axis = { stroke: text, grid: line, ticks: line };

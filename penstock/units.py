@@ -1,5 +1,7 @@
 """Counts, bytes and lengths as people read them."""
 
+from collections.abc import Sequence
+
 
 def size(nbytes: float) -> str:
     """Return bytes as '3.4 MiB'."""
@@ -60,3 +62,9 @@ def parse_size(text: str) -> int:
     if not number.replace(".", "", 1).isdigit():
         raise ValueError(f"{text!r} is no size; accepted: bytes, or a number with KiB, MiB, GiB or TiB")
     return int(min(float(number) * units.get(unit, 1), 2**63 - 1))
+
+
+def some(numbers: Sequence[int], most: int = 12) -> str:
+    """Return the first of some numbers in words, and how many there are besides."""
+    told = ", ".join(map(str, numbers[:most]))
+    return f"{told} and {len(numbers) - most} more" if len(numbers) > most else told

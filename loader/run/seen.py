@@ -48,7 +48,8 @@ class Seen:
     trained: Sample = field(repr=False)
     """Field -> value after the transform; empty where there is none."""
     draws: tuple[str, ...] = ()
-    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23'; the first 32."""
+    """Calls of the sample's generator by the transform, such as 'integers(0, 57) = 23': the first 32, and then how many
+    there are besides."""
     repeats: bool = True
     """True where a second run of the transform gave the same values. Else it is no function of its sample."""
     error: PenstockError | None = None
@@ -106,10 +107,8 @@ def seen(
         trained = transformed(copy.deepcopy(decoded), rng)
         again = transformed(copy.deepcopy(decoded))
     except PenstockError as error:
-        return Seen(**told, decoded=decoded, trained={}, draws=tuple(rng.draws), error=error)
-    return Seen(
-        **told, decoded=decoded, trained=trained, draws=tuple(rng.draws), repeats=_same(trained, again)
-    )
+        return Seen(**told, decoded=decoded, trained={}, draws=rng.told(), error=error)
+    return Seen(**told, decoded=decoded, trained=trained, draws=rng.told(), repeats=_same(trained, again))
 
 
 class _Recording(np.random.Generator):
@@ -118,20 +117,31 @@ class _Recording(np.random.Generator):
     def __init__(self, bits: np.random.BitGenerator) -> None:
         super().__init__(bits)
         self.draws: list[str] = []
+        self.n_draws = 0
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name.startswith("_") or name in ("draws", "bit_generator") or not callable(found):
+        if (
+            name.startswith("_")
+            or name in ("draws", "n_draws", "told", "bit_generator")
+            or not callable(found)
+        ):
             return found
 
         def drawn(*given: Any, **named: Any) -> Any:
             value = found(*given, **named)
+            self.n_draws += 1
             if len(self.draws) < MAX_DRAWS:
                 words = [*map(repr, given), *(f"{key}={one!r}" for key, one in named.items())]
                 self.draws.append(f"{name}({_short(', '.join(words))}) = {_short(str(value))}")
             return value
 
         return drawn
+
+    def told(self) -> tuple[str, ...]:
+        """Return the first draws, and how many there are besides."""
+        more = self.n_draws - len(self.draws)
+        return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)
 
 
 def _short(text: str) -> str:

@@ -124,8 +124,10 @@ class Report:
         lines += [f"transaction {txn}: no sign of life, {aborted}" for txn in self.silent]
         objects, nbytes = self.tally.sums.get(("", WHY[FOREIGN]), (0, 0))
         if objects:
+            named = self.tally.foreign[:5]
+            more = f" and {objects - len(named)} more" if objects > len(named) else ""
             lines.append(
-                f"{objects} foreign objects ({size(nbytes)}) are left alone: {', '.join(self.tally.foreign[:5])}"
+                f"{objects} foreign objects ({size(nbytes)}) are left alone: {', '.join(named)}{more}"
             )
         return "\n".join(lines)
 

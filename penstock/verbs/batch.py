@@ -1,4 +1,4 @@
-"""`penstock batch WHERE`: a step as it was trained, as text or JSON, and its values as files."""
+"""`penstock batch WHERE`: a step of a training with its proofs, as text or JSON, and its values as files."""
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
@@ -12,6 +12,8 @@ from .verb import Answer, Verb, add_world
 from .view import add_metrics, add_recipe, metrics_of
 
 if TYPE_CHECKING:
+    from loader.run.replay import Functions
+
     from ..view.replays.replays import Replayers
     from ..view.replays.training import Training
 
@@ -74,30 +76,47 @@ def _looked(
     arguments: Namespace, training: "Training", replayers: "Replayers", step: int
 ) -> tuple[Any, str, dict[int, Any]]:
     """Return the record, its text, and slot -> values that --save writes."""
+    from loader.run.trail.read_trail import trail_runs
+    from loader.storage.mirror.store import primary_of
+
     from ..view.inspect.plain_text import slot_text, step_text
+    from ..view.inspect.samples.held_steps import AskedRuns
     from ..view.inspect.shown.shown_batch import shown_batch
     from ..view.inspect.slot_record import slot_record, slot_values
     from ..view.inspect.step_record import part_of, step_record, step_values, whole_values
     from ..view.replays.replayed_values import slot_itself
 
+    plain_batch = partial(shown_batch, n_pictured=0)
     if arguments.slot is not None:
         values, trouble = slot_values(training, replayers, step, arguments.slot, slot_itself)
-        of_slot = slot_record(training, values, trouble)
+        of_slot = slot_record(
+            training,
+            values,
+            trouble,
+            AskedRuns(others=trail_runs(primary_of(training.root.store))),
+            functions=_functions(training, replayers, step, trouble),
+            part=lambda rank, world: step_values(training, replayers, step, rank, world, plain_batch),
+        )
         return of_slot, slot_text(of_slot), {values.slot: values.trained or values.decoded}
     rank, world_size = part_of(training, step, arguments.rank, arguments.world)
     part = training, replayers, step, rank, world_size
     saved: dict[int, Any] = {}
     if arguments.save is None:
-        seen, trouble = step_values(*part, partial(shown_batch, n_pictured=0))
+        seen, trouble = step_values(*part, plain_batch)
     else:
         batch, trouble = whole_values(*part)
         seen = shown_batch(training.plan(step), batch, n_pictured=0)
-    recipe = replayers.recipe
-    functions = recipe.functions(training.setting(step, recipe=True)) if recipe and not trouble else None
-    shown = step_record(training, seen, functions, trouble)
+    shown = step_record(training, seen, _functions(training, replayers, step, trouble), trouble)
     if arguments.save is not None:
         saved = {row.slot: batch.slots[row.slot - batch.first_slot] for row in shown.slots}
     return shown, step_text(shown), saved
 
 
-VERB = Verb(text="a step as it was trained: samples, proofs and marks", run=run, arguments=arguments)
+def _functions(training: "Training", replayers: "Replayers", step: int, trouble: str) -> "Functions | None":
+    """Return facts of the recipe's functions; None without a recipe, or where it failed."""
+    if replayers.recipe is None or trouble:
+        return None
+    return replayers.recipe.functions(training.setting(step, recipe=True))
+
+
+VERB = Verb(text="a step of a training: samples, proofs and marks", run=run, arguments=arguments)

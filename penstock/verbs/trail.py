@@ -161,6 +161,7 @@ def against_arguments(parser: ArgumentParser) -> None:
 
 def against(arguments: Namespace) -> Answer:
     """Find the first step whose digests differ between two runs, and its slots. Exit status 1 where there is one."""
+    from ..view.inspect.marks import counted
     from ..view.inspect.plain_text import compared_sample
     from ..view.inspect.runs.run_comparison import run_comparison
 
@@ -170,6 +171,9 @@ def against(arguments: Namespace) -> Answer:
     if found.slots:
         rows = [(one.slot, *map(compared_sample, one.samples)) for one in found.slots[:MAX_SLOTS]]
         text.append(Table(form=SLOTS_FORM, header=SLOTS, rows=rows))
+        if found.n_slots > len(rows):
+            listed = f"; --json lists {len(found.slots)}" if len(found.slots) > len(rows) else ""
+            text.append(f"and {counted(found.n_slots - len(rows), 'more slot')}{listed}")
     return found.to_json(), text, 0 if found.compared and found.step < 0 else 1
 
 
@@ -197,19 +201,20 @@ def window(arguments: Namespace) -> Answer:
 def show_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `show`."""
     parser.add_argument("run", help="name of the run")
+    parser.add_argument("--all", action="store_true", help="list all unusual steps, not the worst 20 alone")
 
 
 def show(arguments: Namespace) -> Answer:
     """Show a run as the viewer's page of it does. Raises: RunNotFound without a trail."""
     from ..view.inspect.plain_text import run_text
-    from ..view.inspect.run_record import run_record
+    from ..view.inspect.run_record import MOST_SPIKES, run_record
     from ..view.replays.training import Training
 
     root = loader.Root(arguments.root)
     loader.read_trail(root, arguments.run)
     training = Training(root, arguments.run)
     try:
-        record = run_record(training)
+        record = run_record(training, most=None if arguments.all else MOST_SPIKES)
     finally:
         training.close()
     return record.to_json(), run_text(record), 0

@@ -41,10 +41,13 @@ def run(arguments: Namespace) -> Answer:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRuntime("penstock tui needs a terminal; `penstock batch` gives a step as text or JSON")
     try:
+        import textual_image  # noqa: F401 - pictures import it later
+
         from ..view.terminal.viewer_app import ViewerApp
     except ImportError as error:
+        package = str(error.name).partition(".")[0]
         raise MissingDependency(
-            f"the viewer in a terminal needs the package {error.name!r}, which is not installed: "
+            f"the viewer in a terminal needs the package {package!r}, which is not installed: "
             "pip install 'penstock-data[tui]'"
         ) from error
     from ..view.open_data import OpenData
@@ -55,7 +58,9 @@ def run(arguments: Namespace) -> Answer:
     raw = RawSource(root, arguments.raw) if arguments.raw else None
     data = OpenData(root, arguments.recipe, quiet=True, metrics=metrics, raw=raw)
     try:
-        ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures).run()
+        app = ViewerApp(data, first_place(root, arguments.where, arguments.step), arguments.pictures)
+        data.start()
+        app.run()
     finally:
         data.close()
     return {}, "", 0

@@ -90,9 +90,11 @@ def metrics_of(root: "loader.Root", given: str, path: Path | None) -> "dict[str,
 
 
 def run(arguments: Namespace) -> Answer:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C. Raises: MissingDependency."""
+    from ..view.web.serve import check_packages, serve
+
+    check_packages()
     from ..view.raw_source import RawSource
-    from ..view.web.serve import serve
 
     root = loader.Root(arguments.root)
     serve(

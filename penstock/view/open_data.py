@@ -1,5 +1,6 @@
 """Roots, versions, trainings and values that a viewer holds open: bounded in number, bytes and time."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -16,10 +17,12 @@ from loader.dataset.versions.samples_table import import_polars
 from loader.errors import InvalidRuntime, ObjectNotFound, PenstockError, StoreError
 from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
+from loader.run.trail.read_trail import trail_runs
 from loader.storage.mirror.store import primary_of
 from loader.storage.shared.requests import tried_once
 
 from .freed_memory import give_back
+from .inspect.samples.held_steps import AskedRuns
 from .inspect.shown.shown_batch import PICTURED_SLOTS, ShownBatch, shown_batch
 from .inspect.slot_record import slot_values
 from .inspect.step_record import step_values
@@ -41,6 +44,8 @@ SWEEP_S = 60.0
 """Seconds between looks for such versions."""
 FRESH_S = 10.0
 """Seconds after which a run's trail is looked at again, as it may be training, and whether a version was retired."""
+RUNS_S = 60.0
+"""Seconds after which the runs of the root are listed again."""
 RETRY_S = 60.0
 """Seconds after which a step or slot that could not be made whole is made again."""
 AHEAD_S = 1.0
@@ -145,9 +150,27 @@ class OpenData:
         )
         self.media = Kept[Any](MEDIA_BYTES, nbytes)
         self._closed, self._asked = Event(), Event()
+        self._listed_runs: tuple[float, tuple[str, ...]] = -math.inf, ()
         self._last: tuple[str, int, int, int] | None = None
         Thread(target=self._sweep, name="penstock-view-idle", daemon=True).start()
         Thread(target=self._look_ahead, name="penstock-view-ahead", daemon=True).start()
+
+    def start(self) -> None:
+        """Start the recipe's process, so that it has imported its module before the first step is asked for."""
+        if self._process is not None:
+            Thread(target=self._start_recipe, name="penstock-view-recipe", daemon=True).start()
+
+    def _start_recipe(self) -> None:
+        assert self._process is not None
+        with suppress(PenstockError):  # the first step starts it again, and tells what is wrong with it
+            self._process.start()
+
+    def recipe_state(self) -> str:
+        """Return the state of the recipe's process in words; "" unless it is starting."""
+        seconds = None if self._process is None else self._process.starting_s
+        if seconds is None:
+            return ""
+        return f"--recipe {self.recipe} is starting: its module is being imported ({seconds:.0f} s)."
 
     def answer(self, make: Callable[[], T]) -> T:
         """Return what `make` makes of versions and trainings. Raises: as `make`.
@@ -196,6 +219,31 @@ class OpenData:
         """Return the trainings that are open, by name."""
         return sorted((one.fresh() for one in self._runs.values()), key=lambda one: one.name)
 
+    def asked(self, first: str | None = None) -> AskedRuns:
+        """Return the trainings that are open, which are asked for a sample, with the names of the root's other runs.
+
+        first: the run from which on others are opened and asked too; None asks the open ones alone.
+        """
+        opened, error = self.trainings(), ""
+        try:
+            runs = self._all_runs()
+        except StoreError as failed:
+            runs, error = (), str(failed)
+        names = {one.name for one in opened}
+        others = [run for run in runs if run not in names]
+        if first is None:
+            return AskedRuns(opened, others, error=error)
+        ordered = sorted(others, key=lambda run: (run < first, run))
+        return AskedRuns(opened, ordered, lambda run: Training(self.root, run, self._plans), error)
+
+    def _all_runs(self) -> tuple[str, ...]:
+        """Return the runs of the root, as they were a minute ago at most: a listing of all trails may be long."""
+        at_s, runs = self._listed_runs
+        if time.monotonic() - at_s > RUNS_S:
+            runs = tuple(self._primary.ask(lambda: trail_runs(primary_of(self.root.store))))
+            self._listed_runs = time.monotonic(), runs
+        return runs
+
     def _training(self, name: str) -> Training:
         def opened() -> _Run:
             training = Training(self.root, name, self._plans, metrics=self._metrics.get(name))
@@ -213,6 +261,10 @@ class OpenData:
         self._last = name, step, rank, world_size
         self._asked.set()
         return found
+
+    def part(self, training: Training, step: int, rank: int, world_size: int) -> tuple[ShownBatch, str]:
+        """Return as `batch`, for a page of something else: no steps are made after it."""
+        return self._batch(training, step, rank, world_size)
 
     def _batch(
         self,

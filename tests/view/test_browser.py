@@ -105,7 +105,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def viewer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     command = [sys.executable, "-m", "penstock", "view", "one", "--root", str(folder), "--port", "0"]
-    command += ["--prefix", PREFIX, "--recipe", "tests.view.recipes:recipe", "--allow-writes"]
+    metrics = tmp_path_factory.mktemp("metrics") / "metrics.csv"
+    metrics.write_text("step,grad_norm\n" + "".join(f"{step},{40 + step}\n" for step in range(6)))
+    command += [
+        "--metrics",
+        str(metrics),
+        "--prefix",
+        PREFIX,
+        "--recipe",
+        "tests.view.recipes:recipe",
+        "--allow-writes",
+    ]
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}
     )
@@ -231,6 +241,26 @@ def test_a_click_on_the_chart_opens_its_step(viewer: Viewer) -> None:
     for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
         viewer.page.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
     viewer.at("/r/one/3")
+
+
+_PANELS = """[...document.querySelectorAll('.panel')].map((one) => [
+    one.dataset.metric, one.querySelector('.u-title').textContent, one.getAttribute('aria-label'),
+])"""
+
+
+def test_each_metric_has_a_chart_with_an_axis_of_its_own(viewer: Viewer) -> None:
+    viewer.open("/r/one", "Starts")
+    viewer.page.wait_until("the charts are drawn", lambda: len(viewer.page.value_of(_PANELS)) >= 2)
+    panels = {
+        name: (title, *map(float, told.split(": ")[1].split(" to ")))
+        for name, title, told in viewer.page.value_of(_PANELS)
+    }
+    assert list(panels)[:2] == ["loss", "grad_norm"]
+    assert "substituted" not in panels  # nothing was
+    assert all(title == name for name, (title, *_) in panels.items())
+    loss, norm = panels["loss"][1:], panels["grad_norm"][1:]
+    assert 0.9 < loss[0] <= 1.0 < 1.05 <= loss[1] < 1.2
+    assert 30 < norm[0] <= 40 < 45 <= norm[1] < 60
 
 
 def test_a_filter_and_a_facet_by_mouse_and_key(viewer: Viewer) -> None:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import loader
+from penstock.cli import main
 from penstock.view.inspect.sample_record import sample_record
+from penstock.view.inspect.samples import held_steps as held_steps_module
 from penstock.view.inspect.samples.held_steps import MOST, held_steps
 from penstock.view.open_data import OpenData
 from penstock.view.replays.training import Training
@@ -111,12 +113,18 @@ def opened(root, plan):
 def test_trainings_that_are_open_are_asked(root, plan, opened):
     version = root.open("photos@1")
     ordinal = version.keys(np.arange(14)).index("p/3")
-    record = sample_record(version, ordinal, opened.trainings())
+    record = sample_record(version, ordinal, opened.asked())
     assert [(one.training, one.n_slots) for one in record.trainings] == [
         ("one", len(plan.steps_of("photos", "p/3", before=3))),
         ("two", 0),
     ]
-    assert record.to_json()["trainings"][1] == {"training": "two", "n_slots": 0, "slots": [], "error": ""}
+    assert record.to_json()["trainings"][1] == {
+        "training": "two",
+        "n_slots": 0,
+        "planned": False,
+        "slots": [],
+        "error": "",
+    }
 
 
 def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_path):
@@ -124,7 +132,7 @@ def test_a_plan_that_is_gone_is_said_and_the_others_are_told(root, opened, tmp_p
         if path.name.startswith(opened.training("two").plan_hash(0)):
             path.unlink()
     version = root.open("photos@1")
-    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.trainings())
+    record = sample_record(version, version.keys(np.arange(14)).index("p/3"), opened.asked())
     one, two = record.trainings
     assert (one.error, bool(one.slots)) == ("", True)
     assert "InvalidPlan" in two.error
@@ -139,7 +147,7 @@ def test_pages_lead_to_the_steps(root, plan, tmp_path):
     ordinal = version.keys(np.arange(14)).index("p/3")
     served = Served(tmp_path / "root", recipe=None)
     sample = f"/v/photos/1/s/{ordinal}"
-    assert "Trainings that were looked at in this viewer are listed here" in served.get(sample).text
+    assert "2 other runs were not asked" in served.get(sample).text
     here = served.get(f"/r/one/{step}/{slot}.json").json()["trainings"]
     assert [(one["training"], one["slots"][0]["step"]) for one in here] == [("one", step)]
     assert f'href="../../../../r/one/{step}/{slot}"' in served.get(sample).text
@@ -148,3 +156,59 @@ def test_pages_lead_to_the_steps(root, plan, tmp_path):
     there = served.get(f"/r/one/{step}/{slot}").text
     served.close()
     assert f'href="../../../r/other/{step}/{slot}"' in there
+
+
+@pytest.fixture
+def many(root, plan, tmp_path):
+    """A root with seven runs that nobody opened, of which one cannot be read; and a sample that they held."""
+    for i in range(7):
+        train(root, plan, f"run-{i}", recipe=plain, steps=3)
+    (rows,) = (tmp_path / "root/trails/run-3/0-of-1").glob("*.parquet")
+    rows.write_bytes(b"PAR1 no table PAR1")
+    version = root.open("photos@1")
+    return version.keys(np.arange(14)).index("p/3")
+
+
+def asked(served, path):
+    """The runs that a page has asked, those with an error, and those that it has not asked."""
+    record = served.get(path.replace("?", ".json?", 1) if "?" in path else f"{path}.json").json()
+    found = record["trainings"]
+    return (
+        [one["training"] for one in found],
+        [one["training"] for one in found if one["error"]],
+        record["runs_left"],
+    )
+
+
+def test_a_page_names_the_runs_that_it_did_not_ask_and_asks_them(many, plan, tmp_path, monkeypatch):
+    runs = [f"run-{i}" for i in range(7)]
+    step, slot, *_ = plan.steps_of("photos", "p/3", before=3)[0]
+    served = Served(tmp_path / "root", recipe=None)
+    try:
+        sample, its_slot = f"/v/photos/1/s/{many}", f"/r/run-2/{step}/{slot}"
+        assert asked(served, sample) == ([], [], runs)
+        assert asked(served, its_slot) == (["run-2"], [], [one for one in runs if one != "run-2"])
+        page = served.get(f"{its_slot}?world=1&rank=0").text
+        assert "6 other runs were not asked" in page
+        assert "?world=1&amp;rank=0&amp;trainings=run-0#trainings" in page
+        assert asked(served, f"{sample}?trainings=run-0") == (["run-2", *runs[:2], *runs[3:]], ["run-3"], [])
+        assert asked(served, f"{its_slot}?trainings=run-0")[1:] == (["run-3"], [])
+        page = served.get(f"{sample}?trainings=run-0").text
+        for run in set(runs) - {"run-3"}:
+            assert f'href="../../../../r/{run}/{step}/{slot}"' in page
+        assert "is not a readable Parquet file" in page
+        monkeypatch.setattr(held_steps_module, "MOST_ASKED", 2)
+        assert asked(served, f"{sample}?trainings=run-4") == (
+            ["run-2", "run-4", "run-5"],
+            [],
+            ["run-6", "run-0", "run-1", "run-3"],
+        )
+        monkeypatch.setattr(held_steps_module, "ASK_S", -1.0)
+        assert asked(served, f"{sample}?trainings=run-4")[0] == ["run-2", "run-4"]
+    finally:
+        served.close()
+
+
+def test_a_slot_as_text_tells_that_other_runs_were_not_asked(many, root, capsys):
+    assert main(["batch", "run-2@1", "--slot", "0", "--root", root.url]) == 0
+    assert "not asked for the sample: 6 other runs of the root" in capsys.readouterr().out

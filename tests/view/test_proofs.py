@@ -48,7 +48,16 @@ class Viewed:
 
     def slot(self, step, slot):
         values, trouble = slot_values(self.training, self.replayers, step, slot, itself)
-        return values, slot_record(self.training, values, trouble)
+        setting = self.training.setting(step, recipe=True)
+        own = self.replayers.recipe
+        record = slot_record(
+            self.training,
+            values,
+            trouble,
+            functions=own and own.functions(setting),
+            part=lambda *part: step_values(self.training, self.replayers, step, *part, shown_batch),
+        )
+        return values, record
 
     def __enter__(self):
         return self

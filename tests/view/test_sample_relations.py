@@ -137,5 +137,5 @@ def test_a_packed_sequence_has_no_edits_of_the_sample_of_its_number(root):
     opened = OpenData(root)
     record = slot_record(opened.training("packed"), *opened.slot("packed", 0, 0))
     opened.close()
-    assert [row.field for row in record.fields if row.trained is not None]
+    assert [row.field for row in record.fields if row.decoded is not None]
     assert (record.edits, record.neighbours, record.trainings) == ((), (), ())

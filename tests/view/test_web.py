@@ -179,7 +179,7 @@ def test_a_foreign_host_is_refused(served, host):
     assert "photos" not in answer.text
 
 
-@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/trained/jpg/0", "/static/view.js"])
+@pytest.mark.parametrize("path", [*PAGES, "/nowhere", "/r/one/2/3/transformed/jpg/0", "/static/view.js"])
 def test_every_answer_has_the_headers(served, path):
     headers = served.get(path).headers
     assert "default-src 'none'" in headers["content-security-policy"]
@@ -606,7 +606,7 @@ def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_p
     (tmp_path / "train.py").write_text(FAILS)
     (tmp_path / "fails").touch()
     served = serve(recipe=f"{tmp_path}/train.py:recipe")
-    paths = ("/r/one/2/thumb/3/jpg", "/r/one/2/3/trained/jpg/0")
+    paths = ("/r/one/2/thumb/3/jpg", "/r/one/2/3/transformed/jpg/0")
     without = [served.get(path) for path in paths]
     assert "is not mounted" in served.get("/r/one/2").text
     assert {one.headers["cache-control"] for one in without} == {"no-store"}
@@ -619,7 +619,7 @@ def test_pictures_that_are_without_the_recipe_are_not_those_with_it(serve, tmp_p
 
 
 @pytest.mark.parametrize(
-    "path", ["/r/one/2/thumb/3/jpg", "/r/one/2/3/trained/jpg/0", "/v/photos/1/s/3/stored/jpg"]
+    "path", ["/r/one/2/thumb/3/jpg", "/r/one/2/3/transformed/jpg/0", "/v/photos/1/s/3/stored/jpg"]
 )
 def test_a_browser_asks_whether_a_picture_is_still_the_same(served, path):
     """The next server at this address may have another recipe, or another root."""

@@ -15,7 +15,7 @@ from ...storage import Store
 from ...storage.mirror.store import primary_of
 from ...storage.shared.threads import Together
 from .start_record import Start, parse_start, trail_folder
-from .step_rows import CRC, NOTE, SCHEMA
+from .step_rows import CRC, NOTE, SCHEMA, checked_rows
 from .trail import check_run_name
 
 if TYPE_CHECKING:
@@ -181,7 +181,8 @@ def _read(store: Store, folder: str, names: list[str]) -> "list[pl.DataFrame]":
     found = []
     with Together(store, [folder + name for name in names]) as coming:
         for name in names:
-            table = parse_table(coming.get(folder + name).data, f"{store.url}/{folder}{name}")
+            where = f"{store.url}/{folder}{name}"
+            table = checked_rows(parse_table(coming.get(folder + name).data, where), where)
             place = _ROWS.fullmatch(name)
             assert place is not None  # as listed
             found.append(_of_rank(table, int(place[1]), int(place[2])))

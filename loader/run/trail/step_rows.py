@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...errors import InvalidRuntime
+from ...dataset.tables.parquet import UNREADABLE
+from ...errors import Corrupt, InvalidRuntime
 
 LARGEST = 16
 """Slots that are kept of a note per sample: those with the largest values."""
@@ -150,6 +151,42 @@ def rows_table(rows: Sequence[StepRow], start: str) -> pa.Table:
         for name in sorted({name for one in found for name in one}):
             columns[prefix + name] = pa.array([one.get(name) for one in found], dtype)
     return pa.table(columns)
+
+
+def checked_rows(table: pa.Table, name: str) -> pa.Table:
+    """Return the columns of a trail's table in the types that `rows_table` writes. Others are left out.
+
+    name: of the object, for messages. Raises: Corrupt for a column that is missing, of another type, or without a
+    value.
+    """
+    extra = {NOTE: pa.float64(), CRC: pa.uint32()}
+    fields = [
+        *SCHEMA,
+        *(
+            pa.field(one, dtype)
+            for prefix, dtype in extra.items()
+            for one in table.column_names
+            if one.startswith(prefix)
+        ),
+    ]
+    try:
+        found = table.select([one.name for one in fields]).cast(pa.schema(fields))
+        empty = [one for one in SCHEMA.names if _nulls(found[one])]
+    except (KeyError, *UNREADABLE) as error:
+        raise Corrupt(f"{name} is no table of a trail ({error}); restore or delete it") from error
+    if empty:
+        raise Corrupt(f"{name} is no table of a trail: {', '.join(empty)} lack values; restore or delete it")
+    return found
+
+
+def _nulls(column: pa.ChunkedArray) -> int:
+    """Return the number of nulls, those inside of lists and structs included."""
+    if pa.types.is_list(column.type):
+        inside = sum(_nulls(pa.chunked_array([one.flatten()])) for one in column.chunks)
+        return inside + int(column.null_count)
+    if pa.types.is_struct(column.type):
+        return sum(map(_nulls, column.flatten())) + int(column.null_count)
+    return int(column.null_count)
 
 
 def _numbers(row: StepRow) -> dict[str, float]:

@@ -1,9 +1,12 @@
 """Records of a step and of a slot as plain text, for a terminal or a log."""
 
-from penstock.card.rendering.escape import clean
+from collections.abc import Sequence
 
-from .marks import StepMark
-from .proofs import Proof
+from penstock.card.rendering.escape import clean
+from penstock.units import some
+
+from .marks import StepMark, counted
+from .proofs import STAGES, Proof
 from .run_record import RunRecord
 from .runs.run_comparison import ComparedSample, ComparedSlot
 from .runs.step_window import StepWindow, WindowSample
@@ -27,10 +30,14 @@ def run_text(record: RunRecord) -> str:
             f"  plan {one.plan} of {versions}, {one.world_size} ranks, recipe {one.recipe or 'none'}"
         )
     if record.differing:
-        lines.append(f"  ! got twice with different samples: steps {_listed(record.differing)}")
+        lines.append(f"  ! got twice with different samples: steps {some(record.differing, 20)}")
     if record.substituted:
-        lines.append(f"  substituted samples at steps {_listed(record.substituted)}")
+        lines.append(f"  substituted samples at steps {some(record.substituted, 20)}")
     lines += [f"step {spike.step}{mark_line(mark)}" for spike in record.spikes for mark in spike.marks]
+    if rest := record.n_spikes - len(record.spikes):
+        lines.append(
+            f"and {counted(rest, 'more unusual step')}: penstock trail show {clean(record.run)} --all"
+        )
     lines += [f"step {one.step} slot {one.slot}  {one.note} {one.value:.4g}" for one in record.largest]
     return "\n".join(lines)
 
@@ -41,9 +48,10 @@ def step_text(record: StepRecord) -> str:
         f"{record.training} step {record.step}: rank {record.rank} of {record.world_size}, "
         f"{len(record.slots)} of {record.batch_size} slots, digest {record.digest:016x}",
         *map(proof_line, record.proofs),
+        *stage_lines(record),
     ]
     if record.trouble:
-        lines.append(f"  shown without the transform: {record.trouble}")
+        lines.append(f"  the recipe could not be run: {record.trouble}")
     if record.notes:
         lines.append(
             "  notes    " + ", ".join(f"{name} = {value:.6g}" for name, value in sorted(record.notes.items()))
@@ -63,31 +71,36 @@ def step_text(record: StepRecord) -> str:
 
 def slot_text(record: SlotRecord) -> str:
     """Return one slot: its fields before and after the transform, the draws, and the way back."""
-    lines = [record.explained]
+    lines = [record.explained, *stage_lines(record)]
     lines += [f"  made by     {one.line()}" for one in record.runs]
     if record.error:
         lines.append(f"  error       {record.error}")
     if record.trouble:
-        lines.append(f"  shown without the transform: {record.trouble}")
+        lines.append(f"  the recipe could not be run: {record.trouble}")
     lines += map(mark_line, record.marks)
     for row in record.fields:
         lines.append(row.field)
-        for stage, one in (("decoded", row.decoded), ("trained", row.trained)):
+        for stage, one in (("decoded", row.decoded), (record.stage, row.transformed)):
             if one is not None:
-                lines += [f"  {stage:<8} {line}" for line in one.lines]
+                lines += [f"  {stage:<11} {line}" for line in one.lines]
         if row.placement is not None and row.placement.corners:
             corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
             mirrored = ", mirrored" if row.placement.mirrored else ""
-            lines.append(f"  corners of the trained picture in the original: {corners}{mirrored}")
+            lines.append(f"  corners of the {record.stage} picture in the original: {corners}{mirrored}")
     lines += [f"draw  {draw}" for draw in record.draws]
     lines += [f"edit  {edit_line(one)}" for one in record.edits]
     lines += [f"looks like  {neighbour_line(one)}" for one in record.neighbours]
     lines += map(held_line, record.trainings)
+    if record.runs_left:
+        runs = counted(len(record.runs_left), "other run")
+        lines.append(f"not asked for the sample: {runs} of the root; penstock seen RUN SOURCE KEY asks one")
     return "\n".join(lines)
 
 
-def _listed(steps: tuple[int, ...], most: int = 20) -> str:
-    return ", ".join(map(str, steps[:most])) + (f" and {len(steps) - most} more" if len(steps) > most else "")
+def stage_lines(record: StepRecord | SlotRecord) -> list[str]:
+    """Return the stage of the values in a line, and in another one that the step was not trained."""
+    untrained = [f"  ! {record.untrained}"] if record.untrained else []
+    return [*untrained, f"  {STAGES[record.stage]}"]
 
 
 def proof_line(proof: Proof) -> str:
@@ -98,7 +111,7 @@ def proof_line(proof: Proof) -> str:
 def mark_line(mark: StepMark) -> str:
     """Return a mark with its slots in one line."""
     noun = "slot" if len(mark.slots) == 1 else "slots"
-    slots = f"  ({noun} {', '.join(map(str, mark.slots[:12]))}{' ...' if len(mark.slots) > 12 else ''})"
+    slots = f"  ({noun} {some(mark.slots)})"
     return f"  ! {mark.text}{slots if mark.slots else ''}"
 
 
@@ -107,8 +120,11 @@ def held_line(held: HeldSteps) -> str:
     places = ", ".join(
         f"{one.step}.{one.slot}{' as substitute' if one.attempt else ''}" for one in held.slots
     )
-    told = f"at step.slot {places}" if places else held.error or "in none of its recorded steps"
-    return f"held by {clean(held.training, 80)} {told}"
+    more = f" (the last {len(held.slots)} of {held.n_slots:,})" if held.n_slots > len(held.slots) else ""
+    if not places:
+        return f"held by {clean(held.training, 80)} {held.error or 'in none of its recorded steps'}"
+    verb = "planned by" if held.planned else "held by"
+    return f"{verb} {clean(held.training, 80)} at step.slot {places}{more}"
 
 
 def edit_line(edit: ColumnEdit) -> str:
@@ -141,18 +157,32 @@ def window_text(record: StepWindow) -> str:
     lines = [
         f"{clean(record.training, 80)} steps {record.first} to {record.last}: {record.n_slots:,} slots, "
         f"{record.n_samples:,} different samples, {record.n_padding:,} padding",
+        *unrecorded_lines(record),
         *(
             f"source {clean(one.source, 40):<24} {one.planned:>14,.1f} slots by the weights, "
             f"{one.delivered:>12,} delivered"
             for one in record.sources
         ),
         *(f"bucket {clean(name, 40):<24} {n:>14,} steps" for name, n in record.buckets.items()),
-        f"samples that came more than once: {record.n_repeated:,}",
+        f"samples that came more than once: {record.n_repeated:,}{_listed(record.repeated, record.n_repeated)}",
         *map(_window_line, record.repeated),
-        f"substitutes: {record.n_substituted:,}",
+        f"substitutes: {record.n_substituted:,}{_listed(record.substituted, record.n_substituted)}",
         *map(_window_line, record.substituted),
     ]
     return "\n".join(lines)
+
+
+def unrecorded_lines(record: StepWindow) -> list[str]:
+    """Return a line that some steps of a window are not on record; none where all are."""
+    if not record.unrecorded:
+        return []
+    n = len(record.unrecorded)
+    noun = "step is" if n == 1 else "steps are"
+    return [f"! {n:,} of these {noun} not on the trail, and as planned: {some(record.unrecorded)}"]
+
+
+def _listed(found: Sequence[WindowSample], n: int) -> str:
+    return f", of which {len(found)} are listed; fewer steps list others" if n > len(found) else ""
 
 
 def _window_line(one: WindowSample) -> str:
@@ -167,6 +197,8 @@ def facet_line(facet: Facet) -> str:
     if facet.low is not None and facet.high is not None:
         told.append(f"{facet.low:.6g} to {facet.high:.6g}")
     told += [f"{clean(value, 80)} {n:,}" for value, n in facet.values]
+    if facet.n_values > len(facet.values):
+        told.append(f"the {len(facet.values)} commonest of {facet.n_values:,} values")
     return "  ".join(told)
 
 

@@ -7,16 +7,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loader.order.steps.slots import rank_slice
 from loader.run.replay import Functions
 from loader.run.trail.code_facts import CodeFacts
 from penstock.card.rendering.escape import clean
+from penstock.units import some
 
+from ..replays.replayed_values import SlotValues
 from ..replays.training import Row, Training, crcs
 from .json_record import Record
 from .shown.shown_batch import ShownBatch
 
+PartOf = Callable[[int, int], tuple[ShownBatch, str]]
+"""Function of a rank and a world size, for that part of a step and the reason why it is without the recipe."""
 WHOLE = 2**64
 UNDECIDED = "the ledger lists substitutions of all runs of the plan: too many to tell which this run had"
+STAGES = {
+    "trained": "values as trained: replayed, and proved",
+    "transformed": "values after the transform of --recipe, not proved to be those of the training",
+    "decoded": "decoded values, without a transform",
+}
+"""Stage -> the same in words. `trained` is said of what was replayed and proved, and of nothing else."""
 NO_LEDGER = "the ledgers of this root have no such substitutions. Of Loader(ledger=...): penstock trail verify --ledger"
 
 
@@ -48,12 +59,58 @@ def proofs(
     )
 
 
+def stage_of(training: Training, step: int, found: tuple[Proof, ...], *, recipe: bool) -> str:
+    """Return the stage of a batch's values: one of `STAGES`. recipe: True where its functions made them."""
+    start, proved = training.start(step), {one.name: one.proved for one in found}
+    unproved = "transformed" if recipe else "decoded"
+    if start is None or training.untrained(step) or (start.transforms and not recipe):
+        return unproved
+    same = proved["tensors"] or (proved["tensors"] is None and proved["code"])
+    return "trained" if proved["bytes"] and same else unproved
+
+
+def slot_stage(
+    training: Training, values: SlotValues, functions: Functions | None, trouble: str, part: PartOf | None
+) -> str:
+    """Return the stage of a slot's values. part: makes a rank's part of the step, with the reason why without recipe.
+
+    The part is made only where the trail has checksums of its tensors; else the digest is, from indexes alone.
+    """
+    step, recipe = values.step, functions is not None and not trouble
+    start, told = training.start(step), training.told(step)
+    unproved = "transformed" if recipe else "decoded"
+    if start is None or not told or (start.transforms and not recipe):
+        return unproved
+    if trouble or values.error or values.cut or not values.repeats:
+        return unproved
+    world_size, n = told[0][1], training.plan(step).batch_size(step)
+    mine = [one for one in told if values.slot in _slots(n, one[0], world_size)]
+    if not mine:
+        return unproved
+    rank, _, digest, _ = mine[0]
+    rows = [row for row in training.recorded(step) if (row["rank"], row["world_size"]) == (rank, world_size)]
+    if any(map(crcs, rows)):
+        if part is None:
+            return unproved
+        batch, why = part(rank, world_size)
+        return stage_of(training, step, proofs(training, batch, functions, why), recipe=recipe)
+    same = training.digest(step, rank, world_size) == digest
+    return "trained" if same and _code(training, step, functions, trouble).proved else unproved
+
+
+def _slots(n: int, rank: int, world_size: int) -> range:
+    part = rank_slice(n, rank, world_size)
+    return range(part.start, part.stop)
+
+
 def _planned(training: Training, batch: ShownBatch) -> Proof:
-    plan = training.plan(batch.step)
-    text = f"plan {plan.hash[:14]} puts these samples into step {batch.step}"
-    if training.trail is None:
-        text += "; no trail says that a training ran it"
-    return Proof(name="planned", proved=True, text=text)
+    plan, untrained = training.plan(batch.step), training.untrained(batch.step)
+    verb = "would put" if untrained else "puts"
+    text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
+    if untrained:
+        text += f"; {untrained}"
+    # Of a run with a trail the batch that was trained on is asked for, and there is none.
+    return Proof(name="planned", proved=None if untrained and training.trail else True, text=text)
 
 
 def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
@@ -61,8 +118,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         return Proof(name="bytes", proved=proved, text=text)
 
     if batch.errors:
-        slots = ", ".join(map(str, list(batch.errors)[:8]))
-        return proof(False, f"samples cannot be read any more: slots {slots}")
+        return proof(False, f"samples cannot be read any more: slots {some(list(batch.errors))}")
     if not recorded:
         return _by_metrics(training, batch)
     mine = [row for row in recorded if (row["rank"], row["world_size"]) == (batch.rank, batch.world_size)]
@@ -89,7 +145,7 @@ def _bytes(training: Training, batch: ShownBatch, recorded: list[Row]) -> Proof:
         differ = [rank for rank in ranks if now[rank] != ranks[rank]]
         if batch.settled is None:
             return proof(None, UNDECIDED)
-        return proof(False, f"digests differ from the trail's at ranks {differ[:8]} of {world}")
+        return proof(False, f"digests differ from the trail's at ranks {some(differ)} of {world}")
     n_told = "all" if len(ranks) == world else str(len(ranks))
     proved = True if len(ranks) == world else None
     return proof(proved, f"digests of {n_told} ranks of {world} are the trail's")
@@ -136,9 +192,11 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
     def proof(proved: bool | None, text: str) -> Proof:
         return Proof(name="code", proved=proved, text=text)
 
-    start = training.start(step)
+    start, untrained = training.start(step), training.untrained(step)
     if start is None:
         return proof(None, training.missing("its functions"))
+    if untrained:
+        return proof(None, untrained)
     if functions is None:
         if trouble:
             return proof(None, trouble)
@@ -155,7 +213,8 @@ def _code(training: Training, step: int, functions: Functions | None, trouble: s
             told = ", ".join(
                 f"{key}: {found.get(key, 'none')} now, {was.get(key, 'none')} then" for key in differ[:3]
             )
-            return proof(False, f"{what} differ: {told}")
+            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            return proof(False, f"{what} differ: {told}{more}")
     return proof(True, "the transform's module, the decoders and the libraries are those of the training")
 
 

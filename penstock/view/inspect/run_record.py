@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loader.errors import InvalidPlan, RootError, StoreError
 from loader.run.trail.start_record import Start
@@ -15,6 +16,7 @@ from penstock.card.rendering.escape import clean
 from ..replays.training import Training
 from .json_record import Record
 from .marks import StepMark, note_marks
+from .unusual_steps import unusual_steps
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,7 +28,9 @@ LEAST_POINTS = 100
 MOST_LARGEST = 12
 """Samples that are listed of a note."""
 MOST_SPIKES = 20
-"""Unusual steps that are listed."""
+"""Unusual steps of a page."""
+MOST_STRUCK = 2000
+"""Unusual steps that a chart strikes: more of them fall onto the same pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +95,32 @@ class RunRecord(Record):
     """Steps with substituted or masked samples."""
     starts: tuple[StartRow, ...]
     """Starts, by time."""
+    n_spikes: int
+    """Steps with unusual notes."""
+    first_spike: int
+    """Place of the first of `spikes` among them."""
     spikes: tuple[Spike, ...]
-    """Steps with unusual notes, the worst first."""
+    """Steps with unusual notes, the worst first: those of one page."""
+    struck: tuple[int, ...]
+    """Steps with unusual notes, ascending; of more than 2,000 some that stand for their neighbours."""
     largest: tuple[LargestNote, ...]
-    """Samples with the largest notes, the largest of each note first."""
+    """Samples with the largest notes, 12 of each note, the largest first."""
     chart: Mapping[str, tuple[float | None, ...]]
     """"step", and by name each note, `wait_ms` and `substituted`; null where a step has none."""
     stale: str = ""
     """The reason why steps may be missing that were recorded since; "" where the trail was just read."""
 
 
-def run_record(training: Training) -> RunRecord:
-    """Return the record of a run with a trail or metrics. Costs a pass over its steps."""
+def run_record(training: Training, first: int = 0, most: int | None = MOST_SPIKES) -> RunRecord:
+    """Return the record of a run with a trail or metrics. Costs a pass over its steps.
+
+    first: place of the first unusual step that is listed. most: how many are listed; None for all.
+    """
     trail = training.charted
     assert trail is not None
     steps = trail.steps["step"]
+    unusual = unusual_steps(training)
+    listed = unusual[first : None if most is None else first + most].tolist()
     substituted = steps.filter(trail.steps["substituted"] > 0).unique().sort()
     return RunRecord(
         run=trail.run,
@@ -115,7 +130,10 @@ def run_record(training: Training) -> RunRecord:
         differing=trail.differing,
         substituted=tuple(substituted.to_list()),
         starts=tuple(_start_row(training, one) for one in trail.starts),
-        spikes=_spikes(training),
+        n_spikes=len(unusual),
+        first_spike=first,
+        spikes=_spikes(training, listed),
+        struck=_thinned(unusual),
         largest=_largest(training),
         chart=_chart(training),
         stale=training.stale,
@@ -140,32 +158,22 @@ def _start_row(training: Training, start: Start) -> StartRow:
     )
 
 
-def _spikes(training: Training) -> tuple[Spike, ...]:
-    """Return the steps with marked notes. Only values far from the middle are looked at one by one."""
-    assert training.charted is not None
-    steps = training.charted.steps["step"].to_numpy()
-    suspects: set[int] = set()
-    for name in training.charted.notes:
-        values = _floats(training.charted.steps[NOTE + name])
-        there = ~training.charted.steps[NOTE + name].is_null().to_numpy()
-        suspects.update(steps[there & ~np.isfinite(values)][:MOST_SPIKES].tolist())
-        far = np.abs(values - training.spreads[name].median)
-        np.nan_to_num(far, copy=False, nan=-1.0, posinf=-1.0)
-        if len(far) > 2 * MOST_SPIKES:
-            steps_far = np.flatnonzero(far >= np.partition(far, -2 * MOST_SPIKES)[-2 * MOST_SPIKES])
-        else:
-            steps_far = np.arange(len(far))
-        suspects.update(
-            steps[steps_far[np.argsort(-far[steps_far], kind="stable")][: 2 * MOST_SPIKES]].tolist()
-        )
-    found = [
-        Spike(step=step, marks=tuple(marks))
-        for step in sorted(suspects)
-        if (marks := note_marks(step, training.notes(step), training.spreads))
-    ]
-    return tuple(
-        sorted(found, key=lambda one: (-one.marks[0].weight, -_distance(one), one.step))[:MOST_SPIKES]
-    )
+def _spikes(training: Training, steps: list[int]) -> tuple[Spike, ...]:
+    """Return steps with the marks of their notes, the worst first."""
+    found = []
+    for step in steps:
+        marks = note_marks(step, training.notes(step), training.spreads)
+        found.append(Spike(step=step, marks=tuple(sorted(marks, key=lambda one: -one.weight))))
+    return tuple(found)
+
+
+def _thinned(steps: NDArray[np.int64]) -> tuple[int, ...]:
+    """Return steps, ascending; of many the first one of each of `MOST_STRUCK` stretches."""
+    ordered = np.sort(steps)
+    if len(ordered) > MOST_STRUCK:
+        ends = np.linspace(float(ordered[0]), float(ordered[-1]), MOST_STRUCK)
+        ordered = ordered[np.unique(np.searchsorted(ends, ordered.astype(float)), return_index=True)[1]]
+    return tuple(ordered.tolist())
 
 
 def _largest(training: Training) -> tuple[LargestNote, ...]:
@@ -179,11 +187,6 @@ def _largest(training: Training) -> tuple[LargestNote, ...]:
         LargestNote(**row)
         for row in ordered.group_by("note", maintain_order=True).head(MOST_LARGEST).iter_rows(named=True)
     )
-
-
-def _distance(spike: Spike) -> float:
-    words = spike.marks[0].text.split()
-    return next((float(words[i - 1]) for i, word in enumerate(words) if word == "sigma"), 0.0)
 
 
 def _chart(training: Training) -> dict[str, tuple[float | None, ...]]:

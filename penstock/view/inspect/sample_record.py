@@ -18,12 +18,11 @@ from penstock.card.rendering.escape import clean
 from ..kinds.decode_budget import BUDGET
 from ..kinds.lengths import length_marks
 from ..kinds.stored_bytes import Read, decoded_bytes, mp4_of, read_bounded
-from ..replays.training import Training
 from .json_record import Record
 from .marks import StepMark
 from .samples.column_edits import ColumnEdit, column_edits
 from .samples.far_columns import far_marks
-from .samples.held_steps import HeldSteps, held_steps
+from .samples.held_steps import AskedRuns, HeldSteps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .shown.shown_values import Shown, facts_of, shown
 from .version_record import fields_of
@@ -81,6 +80,10 @@ class SampleRecord(Record):
     """Provenance columns."""
     trainings: tuple[HeldSteps, ...]
     """Slots that held it, of each training that was asked."""
+    runs_left: tuple[str, ...]
+    """Runs of the root that were not asked."""
+    runs_error: str
+    """The reason why the other runs of the root are not known; "" where they are."""
     edits: tuple[ColumnEdit, ...]
     """Edits of its columns, by column, the oldest first."""
     neighbours: tuple[Neighbour, ...]
@@ -124,9 +127,7 @@ def playable(version: "loader.Version", ordinal: int, field: str) -> tuple[bytes
     return data[field], field
 
 
-def sample_record(
-    version: "loader.Version", ordinal: int, trainings: Sequence[Training] = ()
-) -> SampleRecord:
+def sample_record(version: "loader.Version", ordinal: int, asked: AskedRuns | None = None) -> SampleRecord:
     """Return the record of a sample. Costs its bytes, and the samples table. Raises: InvalidRuntime; StoreError."""
     _checked(version, ordinal)
     (names,) = fields_of(version, [ordinal])
@@ -135,6 +136,8 @@ def sample_record(
     dataset, _, number = version.name.partition("@")
     (origin,) = provenance(version, [address])
     columns, marks = _columns(version, ordinal)
+    asked = asked or AskedRuns()
+    held = asked.held(dataset, address.key, ordinal)
     return SampleRecord(
         dataset=dataset,
         number=int(number),
@@ -147,7 +150,9 @@ def sample_record(
         columns=columns,
         marks=marks,
         provenance=origin,
-        trainings=held_steps(trainings, dataset, address.key, ordinal),
+        trainings=held,
+        runs_left=asked.left,
+        runs_error=asked.error,
         edits=column_edits(version, ordinal),
         neighbours=phash_neighbours(version, ordinal),
     )

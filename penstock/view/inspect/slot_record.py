@@ -1,7 +1,8 @@
-"""One slot of a step: stored, decoded and trained side by side, its way back, and the steps that saw its sample."""
+"""One slot of a step: stored, decoded and transformed side by side, its way back, and the steps with its sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,17 +11,20 @@ from loader.api.explain import Explanation, explain_slots
 from loader.dataset.shards.address import crc_text
 from loader.errors import TransformFailed, WorkerFailed
 from loader.order.sources.packed_view import PackedView
+from loader.run.replay import Functions
 from penstock.lineage import StageRun, made_by
 
+from ..kinds.kind import Mark
 from ..replays.picture_placement import Placement
 from ..replays.replayed_values import SlotValues, T, Take
 from ..replays.replays import Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, ranked, step_mark
+from .proofs import PartOf, slot_stage
 from .samples.column_edits import ColumnEdit, column_edits
 from .samples.far_columns import slot_marks
-from .samples.held_steps import HeldSteps, held_steps
+from .samples.held_steps import AskedRuns, HeldSteps
 from .samples.phash_neighbours import Neighbour, phash_neighbours
 from .samples.restored_text import restored_marks
 from .shown.shown_values import Shown, shown_sample, version_of
@@ -42,10 +46,10 @@ class FieldRow(Record):
     """CRC-32C of the stored bytes, 8 hex digits; "not known" of registered bytes that are not sealed."""
     decoded: Shown | None
     """Value before the transform; None where there is none."""
-    trained: Shown | None
-    """Value after the transform; None where the transform dropped it."""
+    transformed: Shown | None
+    """Value after the transform; None where the transform dropped it, or was not run."""
     placement: Placement | None = None
-    """Place of the trained picture in the decoded one; None for other values."""
+    """Place of the transformed picture in the decoded one; None for other values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ class SlotRecord(Record):
     """Position in the source's stream."""
     attempt: int
     """0, or the number of the substitute that came instead."""
+    stage: str
+    """`trained` where `transformed` was replayed and proved; else `transformed`, or `decoded` without the transform."""
+    untrained: str
+    """The reason why nothing says that this step was trained; "" where it is recorded."""
     fields: tuple[FieldRow, ...]
     """Its fields: stored ones first, then those that the transform made."""
     draws: tuple[str, ...]
@@ -92,6 +100,10 @@ class SlotRecord(Record):
     """Dagster runs that made the sample, upstream first."""
     trainings: tuple[HeldSteps, ...]
     """Slots that held the sample: of this training, then of others; none for a packed sequence."""
+    runs_left: tuple[str, ...]
+    """Runs of the root that were not asked for it."""
+    runs_error: str
+    """The reason why the other runs of the root are not known; "" where they are."""
     edits: tuple[ColumnEdit, ...]
     """Edits of the sample's columns, by column, the oldest first; none for a packed sequence."""
     neighbours: tuple[Neighbour, ...]
@@ -101,7 +113,7 @@ class SlotRecord(Record):
     error: str = ""
     """The reason why values are missing."""
     trouble: str = ""
-    """The reason why values are decoded ones without the transform; "" where they are as trained."""
+    """The reason why the recipe could not be run; "" where it was, or none was given."""
 
 
 def slot_values(
@@ -119,33 +131,36 @@ def slot_values(
 
 
 def slot_record(
-    training: Training, values: SlotValues, trouble: str = "", others: Sequence[Training] = ()
+    training: Training,
+    values: SlotValues,
+    trouble: str = "",
+    others: AskedRuns | None = None,
+    *,
+    functions: Functions | None = None,
+    part: PartOf | None = None,
 ) -> SlotRecord:
     """Return the record of a slot. others: trainings that are asked as well for slots that held its sample.
+
+    functions: facts of the recipe, None without one. part: makes a part of the step, to prove its tensors.
 
     Costs, beside its values, what edits and neighbours of its sample cost.
     """
     plan = training.plan(values.step)
     explained = _explained(training, values)
     version = version_of(plan, values.source)
-    fields = _fields(values, version)
+    stage = slot_stage(training, values, functions, trouble, part)
+    fields = _fields(values, version, transformed=stage != "decoded")
     faced = Faced(
         slot=values.slot,
         key=values.address.key,
         hashes={},
-        marks={one.field: one.trained.marks for one in fields if one.trained is not None},
+        marks=_marks(fields, stage),
         provenance=explained.provenance,
         error=values.error,
     )
-    marks = [*ranked([faced]), *_marks_before(values.slot, fields)]
-    if not values.repeats:
-        text = "the transform gave other values the second time: it is not a function of its sample"
-        marks.insert(0, step_mark("not_a_function", text, [values.slot]))
     # A packed sequence is no sample of its version: its number would be that of another one, its key is of none.
     sample = None if isinstance(plan.sources[values.source].view, PackedView) else version
-    if sample is not None:
-        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
-        marks += slot_marks(sample, values.address.ordinal, values.slot)
+    marks = _all_marks(values, faced, fields, stage, sample)
     (runs,) = made_by(training.root, [explained])
     return SlotRecord(
         training=training.name,
@@ -160,6 +175,8 @@ def slot_record(
         epoch=values.epoch,
         position=values.position,
         attempt=values.attempt,
+        stage=stage,
+        untrained=training.untrained(values.step),
         fields=fields,
         draws=values.draws,
         repeats=values.repeats,
@@ -167,20 +184,59 @@ def slot_record(
         largest=training.largest(values.step).get(values.slot, {}),
         provenance=explained.provenance,
         runs=runs,
-        trainings=() if sample is None else _trainings(training, values, sample.dataset, others),
-        edits=() if sample is None else column_edits(sample, values.address.ordinal),
-        neighbours=() if sample is None else phash_neighbours(sample, values.address.ordinal),
+        **_relations(training, values, sample, others or AskedRuns()),
         explained=str(explained),
         error=values.error,
         trouble=trouble,
     )
 
 
+def _relations(
+    training: Training, values: SlotValues, sample: "loader.Version | None", others: AskedRuns
+) -> dict[str, Any]:
+    """Return the fields of a record that are about its sample. sample: its version; None for a packed sequence."""
+    if sample is None:
+        return {"trainings": (), "runs_left": (), "runs_error": "", "edits": (), "neighbours": ()}
+    ordinal = values.address.ordinal
+    held = others.held(sample.dataset, values.address.key, ordinal, training, values.step + 1)
+    return {
+        "trainings": held,
+        "runs_left": others.left,
+        "runs_error": others.error,
+        "edits": column_edits(sample, ordinal),
+        "neighbours": phash_neighbours(sample, ordinal),
+    }
+
+
+def _all_marks(
+    values: SlotValues,
+    faced: Faced,
+    fields: tuple[FieldRow, ...],
+    stage: str,
+    sample: "loader.Version | None",
+) -> list[StepMark]:
+    """Return the marks of a transform that is no function, of the values, the worst first, and of the sample's row."""
+    marks = [*ranked([faced]), *(_marks_before(values.slot, fields) if stage != "decoded" else ())]
+    if not values.repeats:
+        text = "the transform gave other values the second time: it is not a function of its sample"
+        marks.insert(0, step_mark("not_a_function", text, [values.slot]))
+    if sample is not None:
+        marks += restored_marks(sample, values.address.ordinal, values.restored, values.slot)
+        marks += slot_marks(sample, values.address.ordinal, values.slot)
+    return marks
+
+
+def _marks(fields: tuple[FieldRow, ...], stage: str) -> dict[str, Sequence[Mark]]:
+    """Return field -> marks of its last stage."""
+    last = {one.field: one.decoded if stage == "decoded" else one.transformed for one in fields}
+    return {name: one.marks for name, one in last.items() if one is not None}
+
+
 def _marks_before(slot: int, fields: tuple[FieldRow, ...]) -> list[StepMark]:
-    """Return marks of decoded values that the trained ones do not have."""
+    """Return marks of decoded values that the transformed ones do not have."""
     found = []
     for row in fields:
-        known = {mark.name for mark in row.trained.marks} if row.trained is not None else set()
+        known = {mark.name for mark in row.transformed.marks} if row.transformed is not None else set()
         for mark in row.decoded.marks if row.decoded is not None else ():
             if mark.name not in known:
                 text = f"before the transform: {mark.text}"
@@ -198,9 +254,12 @@ def _explained(training: Training, values: SlotValues) -> Explanation:
     return found
 
 
-def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[FieldRow, ...]:
+def _fields(
+    values: SlotValues, version: "loader.Version | None", *, transformed: bool
+) -> tuple[FieldRow, ...]:
     decoded = {one.field: one for one in shown_sample(values.decoded, version, values.texts, values.cut)}
-    trained = {one.field: one for one in shown_sample(values.trained, version, values.texts, values.cut)}
+    sample = values.trained if transformed else {}
+    after = {one.field: one for one in shown_sample(sample, version, values.texts, values.cut)}
     stored = values.address.fields
     return tuple(
         FieldRow(
@@ -210,16 +269,8 @@ def _fields(values: SlotValues, version: "loader.Version | None") -> tuple[Field
             nbytes=stored[name].nbytes if name in stored else 0,
             crc32c=(crc_text(stored[name].crc32c) or "not known") if name in stored else "",
             decoded=decoded.get(name),
-            trained=trained.get(name),
-            placement=values.placements.get(name),
+            transformed=after.get(name),
+            placement=values.placements.get(name) if transformed else None,
         )
-        for name in dict.fromkeys((*stored, *decoded, *trained))
+        for name in dict.fromkeys((*stored, *decoded, *after))
     )
-
-
-def _trainings(
-    training: Training, values: SlotValues, dataset: str, others: Sequence[Training]
-) -> tuple[HeldSteps, ...]:
-    where = (dataset, values.address.key, values.address.ordinal)
-    own = held_steps([training], *where, before=values.step + 1)
-    return own + held_steps([one for one in others if one.name != training.name], *where)

@@ -1,4 +1,4 @@
-"""A step of a training: its slots as trained, the proofs of them, and the marks of the batch."""
+"""A step of a training: its slots, the proofs that they were trained on, and the marks of the batch."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from ..replays.replays import Replayer, Replayers
 from ..replays.training import Training
 from .json_record import Record
 from .marks import Faced, StepMark, note_marks, ranked
-from .proofs import Proof, proofs
+from .proofs import Proof, proofs, stage_of
 from .samples.far_columns import step_marks
 from .shown.shown_batch import ShownBatch, ShownSlot
 from .shown.shown_values import Shown, version_of
@@ -47,7 +47,7 @@ class SlotRow(Record):
     raw: str
     """URI of the raw object; "" where none is recorded."""
     shown: tuple[Shown, ...]
-    """Fields as trained."""
+    """Fields, at the stage that the record names."""
     largest: Mapping[str, float]
     """Note -> value of this slot, where it is among the step's largest."""
     error: str = ""
@@ -76,6 +76,10 @@ class StepRecord(Record):
     """Bucket of the batch; "" without buckets."""
     proofs: tuple[Proof, ...]
     """Proofs that this is the batch that was trained on."""
+    stage: str
+    """`trained` where the values were replayed and proved; else `transformed`, or `decoded` without the transform."""
+    untrained: str
+    """The reason why nothing says that this step was trained; "" where it is recorded."""
     marks: tuple[StepMark, ...]
     """Faults, the worst first."""
     notes: Mapping[str, float]
@@ -85,7 +89,7 @@ class StepRecord(Record):
     slots: tuple[SlotRow, ...]
     """Slots of this part, padding left out."""
     trouble: str = ""
-    """The reason why values are decoded ones without the transform; "" where they are as trained."""
+    """The reason why the recipe could not be run; "" where it was, or none was given."""
     stale: str = ""
     """The reason why the trail may have grown since it was read; "" where it was just read."""
 
@@ -163,6 +167,8 @@ def step_record(
         for row in rows
     ]
     notes = training.notes(step)
+    found = proofs(training, batch, functions, trouble)
+    recipe = functions is not None and not trouble
     return StepRecord(
         training=training.name,
         plan=plan.hash,
@@ -172,7 +178,9 @@ def step_record(
         batch_size=plan.batch_size(step),
         digest=batch.digest,
         bucket=_bucket(plan, explained),
-        proofs=proofs(training, batch, functions, trouble),
+        proofs=found,
+        stage=stage_of(training, step, found, recipe=recipe),
+        untrained=training.untrained(step),
         marks=ranked(faced, [*note_marks(step, notes, training.spreads), *_column_marks(plan, explained)]),
         notes=notes,
         mixture=dict(Counter(row.source for row in rows)),

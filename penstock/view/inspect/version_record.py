@@ -173,8 +173,10 @@ def _found(
         name = ranked.columns[-1]
         kept = kept[ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]]
     page = kept[first : first + PAGE]
-    told = frame[page].select(str(i + 1) for i in range(len(columns)))
-    return page.to_list(), len(kept), [dict(zip(columns, row, strict=True)) for row in told.rows()]
+    told = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
+    # Of a version without any of these columns each sample has none of them.
+    rows = zip(*told, strict=True) if told else (() for _ in page)
+    return page.to_list(), len(kept), [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def _facets(version: "loader.Version") -> tuple[Facet, ...]:

@@ -1,7 +1,7 @@
 """A process of its own for a training's recipe: code of the user's can hang or crash it, and nothing else.
 
-The process is spawned at the first question. One that does not answer within the limit is killed, and the next question
-starts another.
+The process is spawned by `start`, or at the first question. One that does not answer within the limit is killed, and
+the next question starts another.
 """
 
 import atexit
@@ -58,10 +58,23 @@ class RecipeProcess:
         self._root, self._limit_s, self._quiet = root, limit_s, quiet
         self._outage = outage or Outage()
         self._lock, self._stopped = Lock(), False
+        self._starting_at: float | None = None
         self._functions: dict[Setting, Functions] = {}
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
         atexit.register(self.stop)
+
+    def start(self) -> None:
+        """Spawn the process, unless it lives, and wait for it. Raises: errors of the recipe; WorkerFailed."""
+        with self._lock:
+            if self._process is None or not self._process.is_alive():
+                self._started()
+
+    @property
+    def starting_s(self) -> float | None:
+        """Seconds since the process was spawned, while it imports the recipe's module; None at other times."""
+        at = self._starting_at
+        return None if at is None else time.monotonic() - at
 
     def slot(
         self, setting: Setting, step: int, slot: int, take: Take[SlotValues, T], told: Sequence[Told] = ()
@@ -119,7 +132,7 @@ class RecipeProcess:
     def _asked(self, verb: str, given: tuple[object, ...]) -> object:
         try:
             pipe = self._pipe if self._process is not None and self._process.is_alive() else None
-            pipe = pipe or self._start()
+            pipe = pipe or self._started()
             pipe.send_bytes(pickle.dumps((verb, given)))
             answered, value = self._answer(pipe, self._limit_s)
         except (EOFError, OSError) as error:
@@ -136,7 +149,14 @@ class RecipeProcess:
             raise cast(BaseException, value)
         return value
 
-    def _start(self) -> Connection:
+    def _started(self) -> Connection:
+        self._starting_at = time.monotonic()
+        try:
+            return self._spawned()
+        finally:
+            self._starting_at = None
+
+    def _spawned(self) -> Connection:
         self._end()
         self._functions.clear()
         if self._is_stopped():

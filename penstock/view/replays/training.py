@@ -258,6 +258,27 @@ class Training:
         trail = int(self._numbers[-1]) if len(self._numbers) else -1
         return trail if self.metrics is None else max(trail, int(self.metrics.frame["step"][-1]))
 
+    def are_recorded(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [n]: whether the trail or the metrics have each of some steps."""
+        found = np.isin(steps, self._numbers)
+        return (
+            found if self.metrics is None else found | np.isin(steps, self.metrics.frame["step"].to_numpy())
+        )
+
+    def untrained(self, step: int) -> str:
+        """Return the reason why nothing says that a step was trained; "" where the trail or the metrics have it."""
+        if self.are_recorded(np.array([step]))[0]:
+            return ""
+        if self.trail is None:
+            return f"no trail says that a training ran step {step}"
+        if not len(self._numbers):
+            return f"step {step} was not trained: the trail of {self.name} has no step"
+        first, last = int(self._numbers[0]), self.last_step
+        if step > last:
+            return f"step {step} was not trained: the trail of {self.name} ends at step {last}"
+        where = f"it begins at step {first}" if step < first else "it has a gap there"
+        return f"the trail of {self.name} does not say that step {step} was trained: {where}"
+
     def missing(self, what: str) -> str:
         """Return the reason why something is not recorded, and the remedy."""
         if self.trail is None:

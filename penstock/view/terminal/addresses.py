@@ -19,6 +19,8 @@ class RunPlace:
 
     run: str
     """Run, or hash of a plan."""
+    unusual: int = 0
+    """Place of the first unusual step that is listed."""
 
     @property
     def parent(self) -> "Place | None":
@@ -89,6 +91,8 @@ class SlotPlace:
     """Number of the slot in the global batch."""
     explain: bool = False
     """True to begin with the way back of its sample."""
+    asked: str | None = None
+    """Run from which on runs that are not open are asked for the sample; None asks none of them."""
 
     @property
     def parent(self) -> "Place | None":
@@ -126,6 +130,8 @@ class SamplePlace:
     """The page of the version that it was opened from."""
     ordinal: int
     """Number of the sample in the version."""
+    asked: str | None = None
+    """Run from which on runs that are not open are asked for the sample; None asks none of them."""
 
     @property
     def parent(self) -> "Place | None":

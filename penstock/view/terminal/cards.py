@@ -9,6 +9,8 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from penstock.card.rendering.escape import terminal_text
+
 CARD_COLUMNS, CARD_ROWS = 19, 10
 """Cells of a card."""
 PICTURE_ROWS = 5
@@ -38,7 +40,7 @@ class Card(Vertical, can_focus=True):
         """Take the number of a slot or sample, its version and key, and lines; the first stands above the picture."""
         super().__init__()
         self.number, self.version, self.key = number, version, key
-        self._lines, self._picture_widget = lines, picture
+        self._lines, self._picture_widget = [terminal_text(one) for one in lines], picture
 
     def compose(self) -> ComposeResult:
         """Yield the first line, the picture, and as many lines as fit."""

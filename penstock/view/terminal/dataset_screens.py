@@ -242,7 +242,7 @@ class SampleScreen(RecordScreen):
         """Return the record, its raw object, and a picture of each field that can be read."""
         at = self.place.version
         version = self.data.version(at.dataset, at.number)
-        record = sample_record(version, self.place.ordinal, self.data.trainings())
+        record = sample_record(version, self.place.ordinal, self.data.asked(self.place.asked))
         pictures = {}
         for one in record.fields:
             if one.decoded is not None:
@@ -274,7 +274,7 @@ class SampleScreen(RecordScreen):
             if one.decoded is not None:
                 yield from (line(f"! {mark.text}", bad=True) for mark in one.decoded.marks)
                 yield from (line(text) for text in one.decoded.lines)
-        yield from relations(record, self.place.version)
+        yield from relations(record, self.place.version, self.place)
         for name, table in (("Columns", record.columns), ("The way back", record.provenance)):
             if table:
                 yield heading(name)
@@ -344,7 +344,8 @@ class DifferenceScreen(RecordScreen):
             (counts.a, record.n_left_out, record.left_out, self.place.number),
             (counts.b, record.n_added, record.added, self.place.other),
         ):
-            yield heading(f"{n:,} samples that only {name} has")
+            listed = f", of which {len(rows)} are listed" if n > len(rows) else ""
+            yield heading(f"{n:,} samples that only {name} has{listed}")
             page = VersionPlace(dataset=self.place.dataset, number=version)
             if rows:
                 yield PlaceList((clean(key, 200), SamplePlace(version=page, ordinal=at)) for at, key in rows)

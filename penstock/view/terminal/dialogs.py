@@ -10,13 +10,15 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
+from penstock.card.rendering.escape import terminal_text
+
 KEYS = (
     ("g", "go to a step"),
     ("[ ]", "step before, step after"),
     ("{ }", "rank before, rank after"),
     ("arrows", "slots, samples"),
     ("Enter", "open the marked one"),
-    ("t", "all stages, trained, decoded, stored, raw"),
+    ("t", "one stage alone, or all"),
     (", .", "frame before, frame after"),
     ("/", "filter"),
     ("b", "into the basket, or out of it"),
@@ -107,14 +109,14 @@ class Reading(ModalScreen[None]):
     ]
 
     def __init__(self, lines: Sequence[str]) -> None:
-        """Take cleaned lines."""
+        """Take lines."""
         super().__init__()
         self._lines = lines
 
     def compose(self) -> ComposeResult:
         """Yield the text."""
         with VerticalScroll():
-            yield Static("\n".join(self._lines), markup=False)
+            yield Static(terminal_text("\n".join(self._lines)), markup=False)
 
     def action_leave(self) -> None:
         """Close the dialog."""

@@ -1,7 +1,8 @@
 """A page of the viewer in a terminal: its record is asked for in a thread and shown; an error stands in its place."""
 
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import work
@@ -14,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from loader.errors import PenstockError
-from penstock.card.rendering.escape import clean
+from penstock.card.rendering.escape import clean, terminal_text
 
 from ..inspect.runs.recorded_step import failure_record, recorded_lines
 from ..kinds import kind_of
@@ -53,6 +54,7 @@ class RecordScreen(Screen[None]):
         super().__init__()
         self.place: Any = place
         self.record: Any = None
+        self._asked_at = 0.0
 
     @abstractmethod
     def asked(self) -> Any:
@@ -91,12 +93,21 @@ class RecordScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Yield the first line, the content, and the last line."""
         yield Static("penstock", id="title", markup=False)
-        yield VerticalScroll(Static("…", markup=False), id="body")
+        yield VerticalScroll(Static("…", id="waiting", markup=False), id="body")
         yield Static("? keys   q leave", id="said", markup=False)
 
     def on_mount(self) -> None:
-        """Ask for the record."""
+        """Ask for the record. Until it is there, the page tells how long that takes."""
+        self._asked_at = time.monotonic()
+        self.set_interval(1.0, self._tell_progress)
         self.ask()
+
+    def _tell_progress(self) -> None:
+        waiting = self.query("#waiting")
+        if waiting:
+            state = self.data.recipe_state()
+            text = f"{state}\n" if state else ""
+            waiting.first(Static).update(f"{text}… {time.monotonic() - self._asked_at:.0f} s")
 
     @work(thread=True, exclusive=True)
     def ask(self) -> None:
@@ -138,7 +149,7 @@ class RecordScreen(Screen[None]):
         self.query_one("#body").focus()
 
     async def _fill(self, title: str, widgets: Iterable[Widget]) -> None:
-        self.query_one("#title", Static).update(title)
+        self.query_one("#title", Static).update(clean(title, 400))
         body = self.query_one("#body", VerticalScroll)
         await body.remove_children()
         await body.mount_all(widgets)
@@ -239,12 +250,12 @@ class PlaceList(OptionList):
     """Lines of text that lead to pages: Tab comes to them, arrows walk them, Enter opens."""
 
     def __init__(self, rows: Iterable[tuple[str, Place | None]]) -> None:
-        """rows: (cleaned text, its page; None for a line that is only read)."""
+        """rows: (text, its page; None for a line that is only read)."""
         self._places: list[Place | None] = []
         options = []
         for text, place in rows:
             self._places.append(place)
-            options.append(Option(text, disabled=place is None))
+            options.append(Option(terminal_text(text), disabled=place is None))
         super().__init__(*options, markup=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -256,14 +267,24 @@ class PlaceList(OptionList):
 
 def line(text: str, *, bad: bool = False) -> Static:
     """Return one line of text that ends in … where it is too long."""
-    return Static(text, classes="line bad" if bad else "line", markup=False)
+    return Static(terminal_text(text), classes="line bad" if bad else "line", markup=False)
+
+
+def cut_lines(lines: Sequence[str], most: int) -> list[Static]:
+    """Return the first lines of a value; the last one says how many more there are."""
+    shown = [line(text) for text in lines[:most]]
+    if len(lines) > most:
+        shown.append(
+            line(f"and {len(lines) - most:,} more lines; t shows a stage alone, and penstock batch all")
+        )
+    return shown
 
 
 def heading(text: str) -> Static:
     """Return a heading."""
-    return Static(text, classes="heading", markup=False)
+    return Static(terminal_text(text), classes="heading", markup=False)
 
 
 def paragraph(text: str) -> Static:
     """Return text over as many lines as it takes."""
-    return Static(text, markup=False)
+    return Static(terminal_text(text), markup=False)

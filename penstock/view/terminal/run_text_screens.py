@@ -7,6 +7,7 @@ from textual.widget import Widget
 import loader
 from penstock.card.rendering.escape import clean
 
+from ..inspect.marks import counted
 from ..inspect.plain_text import compared_line, window_text
 from ..inspect.runs.run_comparison import RunComparison, run_comparison
 from ..inspect.runs.step_window import StepWindow, step_window
@@ -40,6 +41,8 @@ class AgainstScreen(RecordScreen):
         yield PlaceList((f"step {record.step} of {run}", self._step(record, run)) for run in self._runs)
         yield heading("Slots that differ")
         yield from (line(compared_line(one)) for one in record.slots)
+        if rest := record.n_slots - len(record.slots):
+            yield line(f"and {counted(rest, 'more slot')}")
 
     def shown(self) -> None:
         """Put the cursor into the list of steps."""

@@ -1,6 +1,7 @@
 """A sample beside its fields, on its own page and its slots': raw object, edits, and samples that look like it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from textual.widget import Widget
 
@@ -10,25 +11,36 @@ from penstock.units import size
 from ..inspect.plain_text import edit_line, neighbour_line
 from ..inspect.sample_record import SampleRecord
 from ..inspect.samples.held_steps import HeldSteps
+from ..inspect.samples.phash_neighbours import MOST
 from ..inspect.slot_record import SlotRecord
 from ..raw_source import RawObject, raw_object
 from .addresses import Place, RunPlace, SamplePlace, SlotPlace, StepPlace, VersionPlace
-from .record_screen import PlaceList, RecordScreen, heading, line
+from .record_screen import PlaceList, RecordScreen, cut_lines, heading, line
 
 STEPS = 6
 """Steps that are listed of a training."""
 
 
-def relations(record: SampleRecord | SlotRecord, version: VersionPlace) -> Iterable[Widget]:
+def relations(
+    record: SampleRecord | SlotRecord, version: VersionPlace, here: SamplePlace | SlotPlace
+) -> Iterable[Widget]:
     """Yield the trainings that held a sample, its edits and neighbours. version: the page of its version."""
-    if record.trainings:
+    rows = [row for one in record.trainings for row in _held(one)]
+    if record.runs_left:
+        n = len(record.runs_left)
+        text = f"{n:,} other {'run was' if n == 1 else 'runs were'} not asked; Enter asks them"
+        rows.append((text, replace(here, asked=record.runs_left[0])))
+    if rows or record.runs_error:
         yield heading("Trainings that held it")
-        yield PlaceList(row for one in record.trainings for row in _held(one))
+    if record.runs_error:
+        yield line(f"the runs of this root are not known: {clean(record.runs_error, 400)}", bad=True)
+    if rows:
+        yield PlaceList(rows)
     if record.edits:
-        yield heading("Edits")
+        yield heading("Edits, of the 20 columns that were edited last at most")
         yield from (line(edit_line(one)) for one in record.edits)
     if record.neighbours:
-        yield heading("Samples that look like it")
+        yield heading(f"Samples that look like it, the nearest {MOST} at most")
         yield PlaceList(
             (neighbour_line(one), SamplePlace(version=version, ordinal=one.ordinal))
             for one in record.neighbours
@@ -40,7 +52,9 @@ def _held(held: HeldSteps) -> Iterable[tuple[str, Place]]:
     times = (
         "once" if held.n_slots == 1 else f"{held.n_slots:,} times" if held.n_slots else "in no recorded step"
     )
-    yield f"{clean(held.training, 40)}  {held.error or times}", RunPlace(run=held.training)
+    planned = ", as planned: no trail says that it was trained" if held.planned else ""
+    last = f", the last {STEPS} below; penstock seen lists all" if held.n_slots > STEPS else ""
+    yield f"{clean(held.training, 40)}  {held.error or times}{planned}{last}", RunPlace(run=held.training)
     for one in held.slots[-STEPS:]:
         place = SlotPlace(step=StepPlace(run=held.training, step=one.step), slot=one.slot)
         yield f"  step {one.step} slot {one.slot}{', in the place of another' if one.attempt else ''}", place
@@ -64,4 +78,4 @@ def raw_widgets(screen: RecordScreen, raw: RawObject, rows: int, lines: int) -> 
     if picture is not None:
         yield picture
     yield from (line(f"! {mark.text}", bad=True) for mark in raw.shown.marks)
-    yield from (line(text) for text in raw.shown.lines[:lines])
+    yield from cut_lines(raw.shown.lines, lines)

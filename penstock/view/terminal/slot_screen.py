@@ -1,6 +1,7 @@
-"""The page of a slot in a terminal: its fields as stored, decoded and trained, side by side or one stage alone."""
+"""The page of a slot in a terminal: its fields stored, decoded and transformed, side by side or one stage alone."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,22 +13,22 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from loader.errors import PenstockError
-from penstock.card.rendering.escape import clean
+from penstock.card.rendering.escape import clean, terminal_text
 
 from ..inspect.plain_text import mark_line, slot_text
+from ..inspect.proofs import STAGES as PROVED
 from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.shown.shown_values import Shown, facts_of, version_of
 from ..inspect.slot_record import FieldRow, SlotRecord, slot_record
 from ..kinds import kind_of
 from ..kinds.kind import Media, TokenBox
 from ..raw_source import RawObject
+from ..replays.replayed_values import SlotValues
 from ..replays.training import Training
 from .addresses import SlotPlace, VersionPlace
-from .record_screen import RecordScreen, heading, line
+from .record_screen import RecordScreen, cut_lines, heading, line
 from .sample_relations import raw_of, raw_widgets, relations
 
-STAGES = ("", "trained", "decoded", "stored", "raw")
-"""Stages that are shown: all, or one alone; `raw` where the raw object was fetched."""
 PICTURE_ROWS, WHOLE_ROWS = 10, 18
 """Rows of a picture beside another, and alone."""
 LINES, WHOLE_LINES = 8, 40
@@ -68,7 +69,8 @@ class SlotScreen(RecordScreen):
 
     def __init__(self, place: SlotPlace) -> None:
         super().__init__(place)
-        self._stage, self._frame = 0, -1
+        self._stage, self._frame = "", -1
+        """The stage that is shown alone; "" for all."""
 
     def asked(self) -> _Slot:
         """Return the record of the slot, and a picture of each value."""
@@ -80,13 +82,20 @@ class SlotScreen(RecordScreen):
     def _found(self, training: Training) -> _Slot:
         at = self.place
         values, trouble = self.data.slot(at.step.run, at.step.step, at.slot)
-        record = slot_record(training, values, trouble, self.data.trainings())
+        record = slot_record(
+            training,
+            values,
+            trouble,
+            self.data.asked(at.asked),
+            functions=self.data.functions(training, at.step.step, trouble),
+            part=partial(self.data.part, training, at.step.step),
+        )
         version = version_of(training.plan(at.step.step), values.source)
         pictures = {
             (stage, field): self.thumbnail(
                 value, facts_of(sample, field, version), self.app.size.width, WHOLE_ROWS
             )
-            for stage, sample in (("decoded", values.decoded), ("trained", values.trained))
+            for stage, sample in _samples(record, values)
             for field, value in sample.items()
         }
         return _Slot(record, pictures, raw_of(self, record, WHOLE_ROWS))
@@ -103,33 +112,36 @@ class SlotScreen(RecordScreen):
     def widgets(self, found: _Slot) -> Iterable[Widget]:
         """Yield marks, fields, draws, and the steps that saw the sample."""
         record = found.record
-        for text in (record.error, record.trouble and f"shown without the transform: {record.trouble}"):
+        trouble = record.trouble and f"the recipe could not be run: {record.trouble}"
+        for text in (record.error, record.untrained, trouble):
             if text:
                 yield line(clean(text, 400), bad=True)
         for mark in record.marks:
             yield line(mark_line(mark), bad=True)
-        alone = bool(STAGES[self._stage])
-        if found.raw is not None and STAGES[self._stage] in ("", "raw"):
+        alone = bool(self._stage)
+        if found.raw is not None and self._stage in ("", "raw"):
             room = (WHOLE_ROWS, WHOLE_LINES) if alone else (PICTURE_ROWS, LINES)
             yield from raw_widgets(self, found.raw, *room)
-        for row in record.fields if STAGES[self._stage] != "raw" else ():
+        yield line(PROVED[record.stage])
+        for row in record.fields if self._stage != "raw" else ():
             yield heading(row.field)
-            yield Horizontal(*self._stages(row, found.pictures), classes="stages")
+            yield Horizontal(*self._stages(row, record.stage, found.pictures), classes="stages")
         for draw in record.draws:
             yield line(f"draw  {draw}")
         dataset, _, number = record.version.partition("@")
-        yield from relations(record, VersionPlace(dataset=dataset, number=int(number)))
+        yield from relations(record, VersionPlace(dataset=dataset, number=int(number)), self.place)
 
-    def _stages(self, row: FieldRow, pictures: Pictures) -> Iterable[Widget]:
-        """Yield the stages of a field."""
-        chosen = STAGES[self._stage]
+    def _stages(self, row: FieldRow, last: str, pictures: Pictures) -> Iterable[Widget]:
+        """Yield the stages of a field. last: the name of the one after the transform; "decoded" without."""
+        chosen = self._stage
         if chosen == "stored":
             told = f"{row.nbytes:,} bytes of {row.path} from {row.offset}, CRC-32C {row.crc32c}"
             yield Vertical(
                 Static(told if row.nbytes else "made by the transform", markup=False), classes="stage"
             )
             return
-        for stage, one in (("decoded", row.decoded), ("trained", row.trained)):
+        after = {} if last == "decoded" else {last: row.transformed}
+        for stage, one in {"decoded": row.decoded, **after}.items():
             if chosen in ("", stage):
                 yield self._value(stage, row, one, pictures.get((stage, row.field)), alone=bool(chosen))
 
@@ -148,8 +160,10 @@ class SlotScreen(RecordScreen):
             parts += [line(f"! {mark.text}", bad=True) for mark in one.marks]
             if one.boxes:
                 parts.append(Static(tokens_text(one.boxes[:BOXES])))
-            parts += [line(text) for text in one.lines[: WHOLE_LINES if alone else LINES]]
-        if stage == "trained" and row.placement is not None and row.placement.corners:
+                if len(one.boxes) > BOXES:
+                    parts.append(line(f"and {len(one.boxes) - BOXES:,} more tokens"))
+            parts += cut_lines(one.lines, WHOLE_LINES if alone else LINES)
+        if stage != "decoded" and row.placement is not None and row.placement.corners:
             mirrored = ", mirrored" if row.placement.mirrored else ""
             corners = " ".join(f"({x:g}, {y:g})" for x, y in row.placement.corners)
             parts.append(Static(f"corners in the original: {corners}{mirrored}", markup=False))
@@ -159,7 +173,7 @@ class SlotScreen(RecordScreen):
         """Show the way back where the address asks for it."""
         super().shown()
         if self.place.explain:
-            self.place = SlotPlace(step=self.place.step, slot=self.place.slot)
+            self.place = replace(self.place, explain=False)
             self.action_explain()
 
     def chosen(self) -> tuple[str, str] | None:
@@ -178,10 +192,11 @@ class SlotScreen(RecordScreen):
     async def action_next_stage(self) -> None:
         """Show another stage alone, or all."""
         if self.record is not None:
-            raw = self.record.raw is not None and self.record.raw.shown is not None
-            self._stage = (self._stage + 1) % (len(STAGES) if raw else len(STAGES) - 1)
+            raw = ["raw"] if self.record.raw is not None and self.record.raw.shown is not None else []
+            stages = ["", *dict.fromkeys((self.record.record.stage, "decoded")), "stored", *raw]
+            self._stage = stages[(stages.index(self._stage) + 1) % len(stages)]
             await self.show(self.record)
-            self.say(STAGES[self._stage] or "all stages")
+            self.say(self._stage or "all stages")
 
     def action_walk_frames(self, by: int) -> None:
         """Show another frame of clips."""
@@ -206,7 +221,7 @@ class SlotScreen(RecordScreen):
         values, _ = self.data.slot(at.step.run, at.step.step, at.slot)
         version = version_of(training.plan(at.step.step), values.source)
         pictures, n = dict(found.pictures), 0
-        for stage, sample in (("decoded", values.decoded), ("trained", values.trained)):
+        for stage, sample in _samples(found.record, values):
             for field, value in sample.items():
                 facts = facts_of(sample, field, version)
                 kind = kind_of(value, facts)
@@ -229,13 +244,19 @@ class SlotScreen(RecordScreen):
         return self.viewer.command("explain", record.plan, "--step", record.step, "--slot", record.slot)
 
 
+def _samples(record: SlotRecord, values: SlotValues) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (stage, its sample) of the stages that are shown."""
+    after = [(record.stage, values.trained)] if record.stage != "decoded" else []
+    return [("decoded", values.decoded), *after]
+
+
 def tokens_text(boxes: Iterable[TokenBox]) -> Text:
     """Return tokens as styled text: special ones bold, those that the loss does not count dim, documents apart."""
     text = Text()
     for number, box in enumerate(boxes):
         styles = ["bold" if box.special else "", "dim" if box.masked else "", "reverse" if number % 2 else ""]
         styles.append("underline" if box.segment is not None and box.segment % 2 else "")
-        text.append(box.text or str(box.id), " ".join(filter(None, styles)) or None)
+        text.append(terminal_text(box.text) or str(box.id), " ".join(filter(None, styles)) or None)
         if not box.text:
             text.append(" ")
     return text

@@ -9,8 +9,8 @@ from textual.widget import Widget
 from penstock.card.rendering.escape import clean
 
 from ..inspect.marks import counted
-from ..inspect.plain_text import mark_line, proof_line
-from ..inspect.run_record import RunRecord, run_record
+from ..inspect.plain_text import mark_line, proof_line, stage_lines
+from ..inspect.run_record import MOST_SPIKES, RunRecord, run_record
 from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.step_record import SlotRow, StepRecord, part_of, step_record
 from ..kinds.kind import Media
@@ -18,11 +18,13 @@ from ..replays.training import Training
 from .addresses import AgainstPlace, Place, RunPlace, SlotPlace, StepPlace, WindowPlace
 from .cards import CARD_COLUMNS, PICTURE_ROWS, Card, CardGrid
 from .dialogs import Asking
-from .note_chart import chart_line
+from .note_chart import chart_lines
 from .record_screen import PlaceList, RecordScreen, heading, line, paragraph
 
 CARDS = 24
 """Slots of a page."""
+MOST_STEPS = 200
+"""Steps that are listed of those with different or substituted samples."""
 
 
 class RunScreen(RecordScreen):
@@ -39,7 +41,7 @@ class RunScreen(RecordScreen):
         training = self.data.training(self.place.run)
         if training.charted is None:
             return str(training.plan(0).describe()).splitlines()
-        return run_record(training)
+        return run_record(training, self.place.unusual)
 
     def title_of(self, record: RunRecord | list[str]) -> str:
         """Return the run, and how far it went."""
@@ -58,11 +60,11 @@ class RunScreen(RecordScreen):
             yield line(
                 f"! {counted(len(record.differing), 'step')} got twice with different samples", bad=True
             )
-        for name, values in record.chart.items():
-            if name != "step":
-                yield line(chart_line(clean(name, 20), values, self.app.size.width - 4))
+        for text in chart_lines(record.chart, record.struck, self.app.size.width - 4):
+            yield line(text)
         pages = list(self._pages(record))
-        yield heading("Unusual steps and samples" if pages else "Nothing unusual; g opens any step")
+        told = f"Unusual steps: {record.n_spikes:,}, the worst first; samples with the largest notes"
+        yield heading(told if pages else "Nothing unusual; g opens any step")
         if pages:
             yield PlaceList(pages)
         yield heading("Starts")
@@ -70,19 +72,32 @@ class RunScreen(RecordScreen):
             versions = ", ".join(one.versions) or one.error or "none"
             yield line(f"{one.plan[:16]}  {one.world_size} ranks  {clean(one.recipe, 60)}  {versions}")
 
-    def _pages(self, record: RunRecord) -> Iterable[tuple[str, Place]]:
+    def _pages(self, record: RunRecord) -> Iterable[tuple[str, Place | None]]:
         """Yield (text, page) of what is unusual."""
-        steps = [(one.step, "; ".join(mark.text for mark in one.marks)) for one in record.spikes]
-        steps += [(step, "got twice with different samples") for step in record.differing]
-        steps += [(step, "with substituted samples") for step in record.substituted]
-        for number, text in steps:
-            yield f"step {number}  {text}", StepPlace(run=self.place.run, step=number)
-        for one in record.largest:
-            step = StepPlace(run=self.place.run, step=one.step)
-            text = (
-                f"step {one.step} slot {one.slot}  {clean(one.note, 40)} {one.value:.4g}, one of the largest"
-            )
-            yield text, SlotPlace(step=step, slot=one.slot)
+        run = self.place.run
+        if record.first_spike:
+            before = max(0, record.first_spike - MOST_SPIKES)
+            yield f"the unusual steps before, from place {before + 1}", RunPlace(run=run, unusual=before)
+        for one in record.spikes:
+            text = "; ".join(mark.text for mark in one.marks)
+            yield f"step {one.step}  {text}", StepPlace(run=run, step=one.step)
+        after = record.first_spike + len(record.spikes)
+        if record.n_spikes > after:
+            rest = counted(record.n_spikes - after, "more unusual step")
+            yield rest, RunPlace(run=run, unusual=after)
+        for steps, text in (
+            (record.differing, "got twice with different samples"),
+            (record.substituted, "with substituted samples"),
+        ):
+            for step in steps[:MOST_STEPS]:
+                yield f"step {step}  {text}", StepPlace(run=run, step=step)
+            if len(steps) > MOST_STEPS:
+                rest = counted(len(steps) - MOST_STEPS, "more step")
+                yield f"{rest} {text}: penstock trail show {run} --json", None
+        for note in record.largest:
+            step_place = StepPlace(run=run, step=note.step)
+            text = f"step {note.step} slot {note.slot}  {clean(note.note, 40)} {note.value:.4g}, one of the largest"
+            yield text, SlotPlace(step=step_place, slot=note.slot)
 
     def shown(self) -> None:
         """Put the cursor into the list of unusual steps: the page may begin above the screen."""
@@ -176,7 +191,9 @@ class StepScreen(RecordScreen):
         if record.stale:
             yield line(clean(record.stale, 400), bad=True)
         if record.trouble:
-            yield line(f"shown without the transform: {record.trouble}", bad=True)
+            yield line(f"the recipe could not be run: {record.trouble}", bad=True)
+        for text in stage_lines(record):
+            yield line(text, bad="!" in text)
         if record.notes:
             told = ", ".join(f"{clean(name, 40)} {value:.5g}" for name, value in sorted(record.notes.items()))
             yield line(f"  notes    {told}")

@@ -1,5 +1,6 @@
 """The application: pages by their address, the basket, and the way in which pictures are drawn."""
 
+import asyncio
 from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from typing import Any, ClassVar
@@ -8,6 +9,7 @@ from textual.app import App
 from textual.binding import Binding
 
 from ..basket import exclude_basket
+from ..daemon_threads import DaemonThreads
 from ..open_data import OpenData
 from ..shell_command import shell_command
 from .addresses import (
@@ -63,6 +65,7 @@ class ViewerApp(App[None]):
 
     def on_mount(self) -> None:
         """Open the first page."""
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())  # of the threads that make pages
         self.push_screen(SCREENS_OF[type(self._first)](self._first))
 
     async def action_quit(self) -> None:

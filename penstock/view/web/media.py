@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -25,6 +25,7 @@ from ..raw_source import raw_object
 from ..replays.picture_placement import channels_last
 from ..replays.replayed_values import SlotValues
 from .page import Site, retry_after, status_of
+from .pending import in_thread
 
 STORED_TYPES = {
     "jpg": "image/jpeg",
@@ -62,7 +63,7 @@ def media_route(site: Site, path: str, answer: Answer) -> Route:
             return _told(error)
 
     async def route(request: Request) -> Response:
-        return await run_sync(respond, request, limiter=site.media_threads)
+        return await in_thread(site.media_threads, partial(respond, request))
 
     return Route(path, route)
 
@@ -101,12 +102,12 @@ def _unless_known(response: Response, request: Request) -> Response:
 def slot_media(
     site: Site, run: str, values: SlotValues, trouble: str, stage: str, field: str
 ) -> tuple[Media, ...]:
-    """Return pictures and sounds of a field at a stage: `decoded`, `trained`, or `original`.
+    """Return pictures and sounds of a field at a stage: `decoded`, `transformed`, or `original`.
 
-    `original` is the trained picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
+    `original` is the transformed picture in the colours of the decoded one. Raises: InvalidRuntime for another stage.
     """
-    if stage not in ("decoded", "trained", "original"):
-        raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, trained, original")
+    if stage not in ("decoded", "transformed", "original"):
+        raise InvalidRuntime(f"stage = {stage[:100]!r}; accepted: decoded, transformed, original")
     sample = dict(values.decoded if stage == "decoded" else values.trained)
     if field not in sample:
         return ()

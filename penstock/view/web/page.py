@@ -8,18 +8,20 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anyio import CapacityLimiter
-from anyio.to_thread import run_sync
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from loader.errors import (
+    Corrupt,
     Denied,
     FieldNotFound,
+    FormatTooNew,
     InvalidName,
     InvalidPlan,
     InvalidRuntime,
+    MissingDependency,
     NotRecorded,
     PenstockError,
     RunNotFound,
@@ -35,6 +37,7 @@ from ..inspect.runs.recorded_step import failure_record
 from ..open_data import OpenData
 from ..outage import DOWN, OUTAGE_S
 from ..shell_command import shell_command
+from .pending import PendingPages, in_thread
 
 MOST_DIGITS = 18
 """Digits of a number in an address: those of any that 64 bits hold. Python refuses to read 4,301."""
@@ -54,6 +57,9 @@ _STATUS: Mapping[type[PenstockError], int] = {
     Denied: 403,
     **dict.fromkeys(DOWN, 503),
     StoreError: 502,
+    Corrupt: 502,
+    FormatTooNew: 502,
+    MissingDependency: 501,
 }
 
 
@@ -86,6 +92,8 @@ class Site:
     """Threads that make pages."""
     media_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, THREADS))
     """Threads that make pictures and sounds, which may wait for a store: pages do not wait for them."""
+    pending: PendingPages = field(default_factory=PendingPages)
+    """Pages that browsers wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +126,14 @@ def page_routes(site: Site, path: str, make: Make) -> list[Route]:
         return html(site, request, made)
 
     async def as_html(request: Request) -> Response:
-        return await run_sync(respond, request, False, limiter=site.page_threads)
+        page = partial(respond, request, False)
+        if "text/html" not in request.headers.get("accept", ""):
+            return await in_thread(site.page_threads, page)
+        key = request.scope["path"], request.scope["query_string"]
+        return await site.pending.get(key, site.page_threads, page, partial(progress_response, site, request))
 
     async def as_json(request: Request) -> Response:
-        return await run_sync(respond, request, True, limiter=site.page_threads)
+        return await in_thread(site.page_threads, partial(respond, request, True))
 
     json_path = f"{path}.json" if path != "/" else "/index.json"
     return [Route(json_path, as_json), Route(path, as_html)]
@@ -146,6 +158,12 @@ def html(site: Site, request: Request, made: Page, status: int = 200) -> HTMLRes
         )
     )
     return HTMLResponse(text, status)
+
+
+def progress_response(site: Site, request: Request, seconds: float) -> Response:
+    """Return the page in place of one that is not made yet. The browser asks for that one again, every second."""
+    more = {"seconds": int(seconds), "recipe": site.opened.recipe_state()}
+    return html(site, request, Page(template="progress", record=None, title="penstock …", more=more), 202)
 
 
 def error_response(site: Site, request: Request, error: PenstockError, *, as_json: bool) -> Response:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..replays.metrics_file import MetricsFile
 
 PORT = 8497
+END_S = 3
+"""Seconds that the end waits for answers that are being made."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -40,16 +42,11 @@ def serve(
     first: address of the first page, relative to the root of the site. tell: gets the lines for the person who started
     it. Raises: InvalidRuntime for a port that is taken, or a bad prefix; MissingDependency.
     """
-    try:
-        import uvicorn  # noqa: F401
+    check_packages()
+    from ..open_data import OpenData
+    from .app import application
+    from .guard import new_token
 
-        from ..open_data import OpenData
-        from .app import application
-        from .guard import new_token
-    except ImportError as error:
-        raise MissingDependency(
-            f"penstock view needs the package {error.name!r}, which is not installed: pip install 'penstock-data[view]'"
-        ) from error
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise InvalidRuntime(
             f"--prefix {prefix!r}; a path such as /proxy/8497 is needed, without a slash at its end"
@@ -67,6 +64,7 @@ def serve(
         ui=ui,
         writes=writes,
     )
+    opened.start()
     _tell_address(tell, first, token, host, own_port, unix_socket, prefix)
     try:
         _run(app, opened.stop, listening)
@@ -76,11 +74,37 @@ def serve(
             unix_socket.unlink(missing_ok=True)
 
 
+def check_packages() -> None:
+    """Import what the server is made of. Raises: MissingDependency, with the extra that brings it."""
+    try:
+        import jinja2  # noqa: F401
+        import uvicorn  # noqa: F401
+
+        from . import app  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(
+            f"penstock view needs the package {str(error.name).partition('.')[0]!r}, which is not installed: "
+            "pip install 'penstock-data[view]'"
+        ) from error
+
+
 def _run(app: "ASGIApp", stop: Callable[[], None], listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM. stop: ends what a page may wait for; called by the signal's handler."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
+    from .guard import MOST_HEAD_BYTES
+
+    # h11 bounds the head of a request, which httptools does not.
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        h11_max_incomplete_event_size=2 * MOST_HEAD_BYTES,
+        timeout_graceful_shutdown=END_S,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+    )
     server = uvicorn.Server(config)
 
     def end(number: int, frame: object) -> None:

@@ -1,5 +1,7 @@
 """Pages of trainings: a run, a step, a slot, and their pictures."""
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -7,7 +9,9 @@ from starlette.routing import Route
 import loader
 from loader.api.explain import provenance
 
-from ..inspect.run_record import run_record
+from ..inspect.plain_text import unrecorded_lines
+from ..inspect.proofs import STAGES
+from ..inspect.run_record import MOST_LARGEST, MOST_SPIKES, run_record
 from ..inspect.runs.recorded_step import told_by_trail
 from ..inspect.runs.run_comparison import run_comparison
 from ..inspect.runs.step_window import MOST_STEPS, step_window
@@ -47,10 +51,13 @@ def _run(site: Site, request: Request) -> Page:
     name = training.name
     if training.charted is None:
         plan = training.plan(0)
-        record = {"plan": plan.hash, "describe": str(plan.describe())}
-        more = {"name": name, "lines": record["describe"].splitlines()}
-        return Page(template="plan", record=record, title=name[:14], more=more)
-    return Page(template="run", record=run_record(training), title=name)
+        described = {"plan": plan.hash, "describe": str(plan.describe())}
+        more = {"name": name, "lines": described["describe"].splitlines()}
+        return Page(template="plan", record=described, title=name[:14], more=more)
+    record = run_record(training, number(request, "unusual", 0))
+    return Page(
+        template="run", record=record, title=name, more={"most": MOST_SPIKES, "largest": MOST_LARGEST}
+    )
 
 
 async def _to_comparison(request: Request) -> Response:
@@ -71,7 +78,8 @@ def _window(site: Site, request: Request) -> Page:
     )
     record = step_window(training, first, last)
     title = f"{training.name} steps {record.first} to {record.last}"
-    return Page(template="window", record=record, title=title, more={"most_steps": MOST_STEPS})
+    more = {"most_steps": MOST_STEPS, "unrecorded": unrecorded_lines(record)}
+    return Page(template="window", record=record, title=title, more=more)
 
 
 def _step(site: Site, request: Request) -> Page:
@@ -80,7 +88,7 @@ def _step(site: Site, request: Request) -> Page:
         rank, world_size = _part(training, request, step)
         batch, trouble = site.opened.batch(training.name, step, rank, world_size)
         record = step_record(training, batch, site.opened.functions(training, step, trouble), trouble)
-    more = {"recipe": site.opened.recipe or "", "pictured": PICTURED}
+    more = {"recipe": site.opened.recipe or "", "pictured": PICTURED, "stages": STAGES}
     return Page(template="step", record=record, title=f"{training.name} step {step}", more=more)
 
 
@@ -92,12 +100,19 @@ def _slot(site: Site, request: Request) -> Page:
 
 def _slot_page(site: Site, request: Request, training: Training, step: int) -> Page:
     values, trouble = site.opened.slot(training.name, step, int(request.path_params["slot"]))
-    record = slot_record(training, values, trouble, site.opened.trainings())
+    record = slot_record(
+        training,
+        values,
+        trouble,
+        site.opened.asked(request.query_params.get("trainings")),
+        functions=site.opened.functions(training, step, trouble),
+        part=partial(site.opened.part, training, step),
+    )
     rank, world_size = _part(training, request, step)
     pictures = {
         row.field: {
             stage: len(slot_media(site, training.name, values, trouble, stage, row.field))
-            for stage in ("decoded", "trained", "original")
+            for stage in ("decoded", *(("transformed", "original") if row.transformed is not None else ()))
         }
         for row in record.fields
     }
@@ -109,6 +124,7 @@ def _slot_page(site: Site, request: Request, training: Training, step: int) -> P
     version = version_of(training.plan(step), values.source)
     more = {
         "pictures": pictures,
+        "stages": STAGES,
         "sizes": sizes,
         "rank": rank,
         "world_size": world_size,

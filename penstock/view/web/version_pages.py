@@ -62,7 +62,8 @@ def _version(site: Site, request: Request) -> Page:
 
 def _sample(site: Site, request: Request) -> Page:
     version = _opened(site, request)
-    record = sample_record(version, int(request.path_params["ordinal"]), site.opened.trainings())
+    asked = site.opened.asked(request.query_params.get("trainings"))
+    record = sample_record(version, int(request.path_params["ordinal"]), asked)
     pictures = {
         one.field: len(sample_media(site, version, record.ordinal, one.field))
         for one in record.fields

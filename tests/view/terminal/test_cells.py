@@ -7,7 +7,7 @@ import pytest
 
 from penstock.view.kinds.drawing.png import png
 from penstock.view.kinds.kind import TokenBox
-from penstock.view.terminal.note_chart import chart_line
+from penstock.view.terminal.note_chart import chart_lines
 from penstock.view.terminal.pictures.picture_cells import chosen_mode, picture_widget
 from penstock.view.terminal.slot_screen import tokens_text
 
@@ -79,11 +79,16 @@ def test_tokens_are_told_apart_without_colours() -> None:
     assert [str(span.style) for span in text.spans] == ["bold", "dim reverse", "underline"]
 
 
-def test_a_chart_has_its_least_and_largest_value() -> None:
-    assert chart_line("loss", [3.0, None, 1.0, 2.0], 60) == "loss             1 to 3 █ ▁▅"
-    assert chart_line("loss", [2.0, 2.0], 60) == "loss             2 to 2 ▁▁"
-    assert chart_line("loss", [None], 60) == "loss             no finite value"
-    assert len(chart_line("loss", [float(i % 7) for i in range(10_000)], 60)) == 60
+def test_a_chart_names_the_scale_of_each_metric_and_the_steps() -> None:
+    chart = {"step": [0, 1, 2, 3], "loss": [3.0, None, 1.0, 2.0], "lr": [2e-5] * 4, "nothing": [None] * 4}
+    assert chart_lines(chart, [1], 37) == [
+        "loss             1 to 3          █    ▁ ▅",
+        "lr               2e-05 to 2e-05  ▁ ▁  ▁ ▁",
+        "nothing          no finite value         ",
+        "unusual steps                      !     ",
+        "step                             0      3",
+    ]
+    assert {len(one) for one in chart_lines({"step": range(10_000), "a": range(10_000)}, [9], 60)} == {60}
 
 
 @pytest.mark.parametrize("mode", ["kitty", "sixel"])

@@ -146,4 +146,6 @@ def recorded_lines(record: RecordedStep) -> list[str]:
     for slot, values in list(record.largest.items())[:MOST_LINES]:
         told = ", ".join(f"{clean(name, 80)} {value:.4g}" for name, value in sorted(values.items()))
         lines.append(f"  slot {slot}: {told}")
+    if len(record.largest) > MOST_LINES:
+        lines.append(f"  and {len(record.largest) - MOST_LINES} more slots with notes")
     return lines

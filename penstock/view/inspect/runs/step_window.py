@@ -68,6 +68,8 @@ class StepWindow(Record):
     """First step."""
     last: int
     """Last step."""
+    unrecorded: tuple[int, ...]
+    """Steps that no trail and no metrics have: nothing says that they were trained, and their slots are as planned."""
     n_slots: int
     """Slots of all steps."""
     n_padding: int
@@ -106,7 +108,8 @@ def step_window(training: Training, first: int | None = None, last: int | None =
         # Without a trail each step's plan is asked of reports and checkpoints: the first step's stands for all.
         with training.settled(step) if training.trail is not None else training.using(first) as replay:
             looked.add(replay.plan, step, replay.slots(step))
-    return looked.record(training.name, first, last)
+    unrecorded = tuple(step for step in range(first, last + 1) if training.untrained(step))
+    return looked.record(training.name, first, last, unrecorded)
 
 
 class _Looked:
@@ -139,7 +142,7 @@ class _Looked:
         for name, share in _shares(plan, step).items():
             self._planned[name] += share * len(slots)
 
-    def record(self, name: str, first: int, last: int) -> StepWindow:
+    def record(self, name: str, first: int, last: int, unrecorded: tuple[int, ...]) -> StepWindow:
         """Return the record."""
         valid = np.concatenate([slots.valid for _, _, slots in self._rows])
         attempts = np.concatenate([slots.attempt for _, _, slots in self._rows])
@@ -150,6 +153,7 @@ class _Looked:
             training=name,
             first=first,
             last=last,
+            unrecorded=unrecorded,
             n_slots=self._n,
             n_padding=self._n - len(real),
             n_samples=held.n,

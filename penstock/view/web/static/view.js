@@ -48,8 +48,8 @@ function across() {
 
 // Shows one stage of all fields after the other, then all of them again.
 function nextStage() {
-  const raw = document.querySelector(".stage[data-stage=raw]") ? ["raw"] : [];
-  const stages = ["trained", "decoded", "stored", ...raw, ""];
+  const there = new Set([...document.querySelectorAll(".stage[data-stage]")].map((one) => one.dataset.stage));
+  const stages = [...["trained", "transformed", "decoded", "stored", "raw"].filter((one) => there.has(one)), ""];
   const next = stages[(stages.indexOf(at.stage ?? "") + 1) % stages.length];
   at.stage = next;
   for (const one of document.querySelectorAll(".stage")) one.hidden = next !== "" && one.dataset.stage !== next;
@@ -131,5 +131,8 @@ document.querySelector("#go form").addEventListener("submit", (event) => {
   if (step) go(`${at.run}/${encodeURIComponent(step)}`);
 });
 basket.begin(say);
-chart(document.querySelector("#chart"), go);
+chart(document.querySelector("#chart"), go).then(() => {
+  // Charts push down what the address names.
+  if (location.hash === "#unusual") document.querySelector("#unusual")?.scrollIntoView();
+});
 at.keys = "ready";

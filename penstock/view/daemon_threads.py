@@ -1,0 +1,37 @@
+"""Threads that nobody waits for at the end: a viewer that is told to end ends, whatever a thread decodes."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor with a daemon thread per call; its callers bound their number.
+
+    Threads of anyio and of `ThreadPoolExecutor` are joined when the interpreter ends. It is one of those because an
+    event loop takes no other executor.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        """Call a function in a thread of its own."""
+        future: Future[T] = Future()
+        Thread(target=_call, args=(future, fn, args, kwargs), name="penstock-view", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for nothing."""
+
+
+def _call(future: "Future[Any]", fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = fn(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised where the future is waited for
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -42,7 +42,7 @@ class Upkeep:
                 f"tenant={self.tenant!r}; accepted: letters, digits, '.', '_' and '-', at most 63"
             )
         wrong = [one for one in self.owners if not _OWNER.fullmatch(one)]
-        if isinstance(self.owners, str) or wrong:
+        if wrong:
             raise ValueError(
                 f"owners={self.owners!r}; accepted: a tuple of e-mail addresses and of 'team:<name>'"
             )

@@ -1,14 +1,13 @@
 """Group, owners and tags of a dataset's assets in the catalog of Dagster."""
 
 from collections.abc import Iterable
-from typing import TypeVar
 
 import dagster as dg
 
 from assets.pages.report import dagster_name
 from assets.spec import DatasetSpec
 
-Asset = TypeVar("Asset", dg.AssetsDefinition, dg.AssetSpec)
+Asset = dg.AssetsDefinition | dg.AssetSpec
 
 GROUPS = {
     "raw_objects": "raw",

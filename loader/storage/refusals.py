@@ -57,7 +57,7 @@ def list_place(
 ) -> Iterator[ObjectInfo]:
     """Yield as `Store.list` the objects of a place that other people fill.
 
-        refuse: Receives what is not handed out. None logs it.
+    refuse: Receives what is not handed out. None logs it.
     seek: Begin behind `start_after` as `store.list_from` does.
     outside: Follow symbolic links out of the place, too.
 

@@ -237,11 +237,7 @@ def _publish(root: "Root", record: Exclusion, keys: Sequence[str]) -> "Version":
             return newest
         try:
             return root.exclude(newest.id, live, reason=record.reason, producer=producer)
-        except (
-            Conflict,
-            SampleNotFound,
-            VersionNotFound,
-        ):  # somebody excluded one of them, or retired this version
+        except (Conflict, SampleNotFound, VersionNotFound):  # somebody excluded one, or retired this
             if attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")

@@ -69,53 +69,62 @@ def new_items(
     the shards tables that one version adds.
     """
     for record in new_versions(state, after):
-        if not record.manifest.startswith(OWN):
+        if record.manifest.startswith(OWN):
+            yield from _version(source, state, record, failed, left_out)
+        else:
             left_out(record.name, record.manifest)
-            continue
-        try:
-            manifest = read_manifest(source, record.manifest, record.sha256)
-            base = _base(source, state, record)
-            known = {file.path for file in table_references(base)}
-            gone = {file["path"] for file in base.get("shards", ())} - {
-                one["path"] for one in manifest["shards"]
-            }
-            # Tables that were merged name shards that came with the parent, by their indexes: registered bytes may have
-            # another index since.
-            merged = {
-                path
-                for file in base.get("shards", ())
-                if file["path"] in gone
-                for path in get_table(source, TableFile.from_json(file), ["index_path"])[
-                    "index_path"
-                ].to_pylist()
-            }
-        except PenstockError as error:
-            failed(record.manifest, error)
-            continue
-        look = (
-            not base and record.parent is not None
-        )  # the parent was retired: it was copied before that, or never
-        for file in table_references(manifest):
-            if file.path in known:
-                continue
-            if not file.path.startswith(OWN):
-                left_out(record.name, file.path)
-                continue
-            if file.kind == "shards":
-                for item in _shards(source, TableFile(**_as_table(file)), look, merged, failed):
-                    if item.path.startswith(OWN):
-                        yield item
-                    else:
-                        left_out(record.name, item.path)
-            yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
-        yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
     denied = DeniedBytes(source, state.denies)
-    gone = {place["path"] for deny in state.denies for place in read_record(source, deny.n).having("absent")}
+    deleted = {
+        place["path"] for deny in state.denies for place in read_record(source, deny.n).having("absent")
+    }
     for folder in SMALL_FOLDERS:
         there = {info.key for info in target.list(folder)}
         for info in source.list(folder):
-            if info.key not in there and info.key not in gone and not denied.has_path(info.key):
+            if info.key not in there and info.key not in deleted and not denied.has_path(info.key):
                 yield Item(path=info.key, nbytes=info.nbytes)
+
+
+def _version(
+    source: Store, state: State, record: VersionRecord, failed: Failed, left_out: LeftOut
+) -> Iterator[Item]:
+    """Yield the objects of a version that its parent does not have, its manifest last."""
+    try:
+        manifest = read_manifest(source, record.manifest, record.sha256)
+        base = _base(source, state, record)
+        known = {file.path for file in table_references(base)}
+        merged = _merged(source, base, manifest)
+    except PenstockError as error:
+        failed(record.manifest, error)
+        return
+    look = (
+        not base and record.parent is not None
+    )  # the parent was retired: it was copied before that, or never
+    for file in table_references(manifest):
+        if file.path in known:
+            continue
+        if not file.path.startswith(OWN):
+            left_out(record.name, file.path)
+            continue
+        if file.kind == "shards":
+            for item in _shards(source, TableFile(**_as_table(file)), look, merged, failed):
+                if item.path.startswith(OWN):
+                    yield item
+                else:
+                    left_out(record.name, item.path)
+        yield Item(path=file.path, nbytes=file.nbytes, digest=f"sha256:{file.sha256}", look=look)
+    yield Item(path=record.manifest, nbytes=None, digest=f"sha256:{record.sha256}", look=look)
+
+
+def _merged(source: Store, base: Mapping[str, Any], manifest: Mapping[str, Any]) -> set[str]:
+    """Return the indexes of shards of the parent's tables that were merged since.
+
+    The merged tables name shards that came with the parent, by their indexes: registered bytes may have another one.
+    """
+    gone = {file["path"] for file in base.get("shards", ())} - {one["path"] for one in manifest["shards"]}
+    tables = (TableFile.from_json(file) for file in base.get("shards", ()) if file["path"] in gone)
+    return {
+        path for file in tables for path in get_table(source, file, ["index_path"])["index_path"].to_pylist()
+    }
 
 
 def _base(source: Store, state: State, record: VersionRecord) -> Mapping[str, Any]:

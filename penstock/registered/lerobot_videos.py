@@ -38,6 +38,7 @@ def register_lerobot(
     without: Sequence[str] = (),
     workers: int = AT_ONCE,
     selection: Selection = EVERYTHING,
+    episodes: Sequence[tuple[int, int]] = (),
 ) -> Registered:
     """Publish a version of the episodes of a place, or the next one with those that are new or others by now.
 
@@ -45,7 +46,7 @@ def register_lerobot(
     64 episodes.
 
     without: features that are left out, by their name or their field's. workers: threads. selection: objects that are
-    looked at.
+    looked at. episodes: first and last numbers of the episodes that are registered; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets cannot be read where they lie; Corrupt with
     episode and row; Conflict where the dataset is not of this place, or somebody published meanwhile; EmptyVersion;
@@ -57,7 +58,8 @@ def register_lerobot(
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
     listed = list_selected(store, "lerobot", selection)
-    found = dataset_in(store, listed.infos, Options(without=frozenset(without)))
+    options = Options(without=frozenset(without), episodes=tuple(episodes))
+    found = dataset_in(store, listed.infos, options)
     cameras = _cameras(found)
     used = _used(found, cameras)
     if not cameras:
@@ -65,6 +67,7 @@ def register_lerobot(
             f"{store.url} has no video that could stay where it is: penstock import lerobot copies it"
         )
     chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
+    chosen |= {"episodes": [list(one) for one in options.episodes]} if options.episodes else {}
     units = {number: _unit_id(found, store, cameras, one) for number, one in found.layout.episodes.items()}
     since = _difference(parent, store, chosen, units, used)
     version = parent

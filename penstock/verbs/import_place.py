@@ -5,7 +5,13 @@ from argparse import ArgumentParser, Namespace
 import loader
 from loader.storage import open_store
 
-from .table_arguments import fields_of, selection_arguments, selection_of, table_arguments
+from .table_arguments import (
+    episodes_argument,
+    fields_of,
+    selection_arguments,
+    selection_of,
+    table_arguments,
+)
 from .verb import Answer, Verb
 
 
@@ -43,6 +49,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     selection_arguments(parser)
     table_arguments(parser)
+    episodes_argument(parser)
     parser.add_argument("--workers", type=int, default=8, metavar="N", help="threads (default: 8)")
 
 
@@ -56,7 +63,12 @@ def run(arguments: Namespace) -> Answer:
         arguments.format,
         open_store(arguments.url),
         arguments.name,
-        options=Options(arguments.key, fields_of(arguments), frozenset(arguments.without)),
+        options=Options(
+            arguments.key,
+            fields_of(arguments),
+            frozenset(arguments.without),
+            episodes=arguments.episodes,
+        ),
         shuffle=arguments.shuffle,
         workers=arguments.workers,
         selection=selection_of(arguments),

@@ -7,7 +7,13 @@ import loader
 from loader.errors import InvalidRuntime, InvalidStore
 from loader.storage import open_store
 
-from .table_arguments import fields_of, selection_arguments, selection_of, table_arguments
+from .table_arguments import (
+    episodes_argument,
+    fields_of,
+    selection_arguments,
+    selection_of,
+    table_arguments,
+)
 from .verb import Answer, Verb
 
 LEROBOT = "lerobot"
@@ -35,6 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     selection_arguments(parser)
     table_arguments(parser)
+    episodes_argument(parser)
 
 
 def run(arguments: Namespace) -> Answer:
@@ -52,7 +59,16 @@ def run(arguments: Namespace) -> Answer:
         if arguments.key or arguments.field:
             raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
         done = register_lerobot(
-            root, open_store(arguments.url), arguments.name, without=without, selection=selection
+            root,
+            open_store(arguments.url),
+            arguments.name,
+            without=without,
+            selection=selection,
+            episodes=arguments.episodes,
+        )
+    elif arguments.episodes:
+        raise InvalidRuntime(
+            f"--episodes is for {LEROBOT}, which numbers its episodes; choose objects with --include"
         )
     elif format in FORMATS or format in TABLES:
         fields = fields_of(arguments)

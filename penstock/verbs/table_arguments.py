@@ -1,7 +1,10 @@
 """Arguments that `penstock import` and `penstock register` share: tables, and the choice of objects."""
 
+import re
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
+
+from .verb import read_by
 
 if TYPE_CHECKING:
     from loader.foreign.selection import Selection
@@ -47,3 +50,25 @@ def selection_of(arguments: Namespace) -> "Selection":
     from loader.foreign.selection import Selection  # Arrow, which help does without
 
     return Selection(include=tuple(arguments.include), exclude=tuple(arguments.exclude))
+
+
+def episodes_argument(parser: ArgumentParser) -> None:
+    """Add --episodes."""
+    parser.add_argument(
+        "--episodes",
+        type=read_by(episode_numbers),
+        default=(),
+        metavar="N-M,...",
+        help="only these episodes of a LeRobot dataset, such as 0-99,120: a partial download has no others",
+    )
+
+
+def episode_numbers(text: str) -> tuple[tuple[int, int], ...]:
+    """Return (first, last) of each part of a text such as "0-99,120". Raises: ValueError."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,12})(?:-(\d{1,12}))?", part.strip())
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ValueError(f"{part!r}: numbers and ranges of episodes are needed, such as 0-99,120")
+        found.append((int(match[1]), int(match[2] or match[1])))
+    return tuple(found)

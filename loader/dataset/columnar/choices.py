@@ -20,6 +20,8 @@ class Options(NamedTuple):
     """Fields and columns that are left out."""
     declared_widths: bool = True
     """True gives numbers in lists of lists the width that their type declares, False 64 bits, as it was at first."""
+    episodes: tuple[tuple[int, int], ...] = ()
+    """(first, last) numbers of the episodes of robots that are read; empty for all."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -80,7 +80,7 @@ class Importer(Protocol):
     """A module of `importers`."""
 
     OPTIONS: frozenset[str]
-    """Options that the format takes: of "key" and "fields"."""
+    """Options that the format takes: of "key", "fields" and "episodes"."""
 
     def look(self, store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
         """Return those of the listed objects that are of the format. Raises: InvalidStore; Corrupt; StoreError."""
@@ -103,14 +103,20 @@ class JoiningImporter(Importer, Protocol):
         """Return as `look`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
 
 
+_EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
+
+
 def check_options(format: str, importer: Importer | None, options: Options) -> None:
     """Raise InvalidRuntime for an option that the format does not take. importer: None for one of `loader.foreign`."""
     taken = importer.OPTIONS if importer else frozenset[str]()
-    for name, flag in (("key", "--key"), ("fields", "--field")):
+    why = f"for tables, whose columns it names; {format} has its own keys and fields"
+    for name, said in (
+        ("key", f"--key is {why}"),
+        ("fields", f"--field is {why}"),
+        ("episodes", _EPISODES_OF),
+    ):
         if getattr(options, name) and name not in taken:
-            raise InvalidRuntime(
-                f"{flag} is for tables, whose columns it names; {format} has its own keys and fields"
-            )
+            raise InvalidRuntime(said)
 
 
 def of_first_sound(infos: Iterable[ObjectInfo], read: Callable[[ObjectInfo], T]) -> T | None:

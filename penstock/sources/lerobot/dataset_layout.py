@@ -1,7 +1,7 @@
 """Metadata of a LeRobot dataset: its episodes, features and tasks, and the objects that hold rows and videos."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -79,8 +79,13 @@ class Layout:
     """Number -> episode, ascending."""
 
 
-def read_layout(store: Store, infos: list[ObjectInfo], *, whole: bool = True) -> Layout:
-    """Return the layout of the dataset in a place. whole: refuse a place without all objects of its episodes.
+def read_layout(
+    store: Store, infos: list[ObjectInfo], *, whole: bool = True, episodes: Sequence[tuple[int, int]] = ()
+) -> Layout:
+    """Return the layout of the dataset in a place.
+
+    whole: refuse a place without all objects of its episodes. episodes: first and last numbers of those that are read,
+    such as a partial download has; empty for all.
 
     Raises: InvalidStore; StoreError.
     """
@@ -97,16 +102,17 @@ def read_layout(store: Store, infos: list[ObjectInfo], *, whole: bool = True) ->
     tasks, rows = read(store, [one.key for one in infos])
     splits = _splits(info.get("splits") or {})
     cameras = [name for name, told in features.items() if told["dtype"] == "video"]
-    episodes: dict[int, Episode] = {}
+    found: dict[int, Episode] = {}
     for row in rows:
         episode = _episode(row, info, cameras, version, splits)
-        if episode.number in episodes:
+        if episode.number in found:
             raise InvalidStore(f"{store.url}: episode {episode.number} comes twice in meta/")
-        episodes[episode.number] = episode
-    if whole and (missing := _missing(episodes, {one.key for one in infos})):
+        found[episode.number] = episode
+    found = _chosen(store, found, episodes)
+    if whole and (missing := _missing(found, {one.key for one in infos})):
         raise InvalidStore(
             f"{store.url}: {len(missing)} objects of its episodes are missing, the first is {missing[0]}: fetch them, "
-            "or take their episodes out of meta/"
+            "or choose the episodes that are there, such as --episodes 0-99"
         )
     return Layout(
         fps=_fps(info.get("fps")),
@@ -118,8 +124,21 @@ def read_layout(store: Store, infos: list[ObjectInfo], *, whole: bool = True) ->
             if name not in BOOKKEEPING and told["dtype"] != LANGUAGE
         },
         tasks=tasks,
-        episodes=dict(sorted(episodes.items())),
+        episodes=dict(sorted(found.items())),
     )
+
+
+def _chosen(
+    store: Store, found: Mapping[int, Episode], chosen: Sequence[tuple[int, int]]
+) -> dict[int, Episode]:
+    """Return the episodes within `chosen`, all where that is empty. Raises: InvalidStore for a part without any."""
+    if not chosen:
+        return dict(found)
+    for first, last in chosen:
+        if not any(first <= number <= last for number in found):
+            there = f"{min(found)} to {max(found)}" if found else "none"
+            raise InvalidStore(f"{store.url} has no episode from {first} to {last}; meta/ names {there}")
+    return {n: one for n, one in found.items() if any(first <= n <= last for first, last in chosen)}
 
 
 def _missing(episodes: Mapping[int, Episode], there: set[str]) -> list[str]:

@@ -511,3 +511,33 @@ def test_features_of_language_are_left_out_by_name(tmp_path, make):
         assert done.left_out == list(names)
         assert f"left out, as text over time is not read yet: {', '.join(names)}" in done.to_text()
         assert content_digest(root.open("spoken")).digest == content_digest(plain).digest
+
+
+@pytest.mark.parametrize("layout", ["v2.1", "v3.0"])
+def test_chosen_episodes_of_a_partial_download_are_imported(tmp_path, layout, cli):
+    """The others are asked for nothing, and come in later."""
+    place = tmp_path / "in"
+    v21(tmp_path / "old" if layout == "v3.0" else place)
+    if layout == "v3.0":
+        v30(place, tmp_path / "old")
+    with loader.Root(tmp_path / "whole") as whole:
+        every = {one["__key__"]: one["episode.json"] for one in version_of(whole, place)}
+    gone = sorted(path for path in place.rglob("*_000001.*")) if layout == "v2.1" else []
+    kept = {path: path.read_bytes() for path in gone}
+    for path in gone:
+        path.unlink()
+    root = tmp_path / "root"
+    command = "import", "lerobot", place, "d"
+    if gone:
+        refused = cli(*command, root=root)
+        assert (refused.code, "--episodes 0-99" in refused.err) == (2, True)
+    assert cli(*command, "--episodes", "0,2", root=root).code == 0
+    found = {one["__key__"]: one["episode.json"] for one in loader.Root(root).open("d")}
+    assert found == {key: told for key, told in every.items() if not key.endswith("1")}
+    for path, data in kept.items():
+        path.write_bytes(data)
+    assert cli(*command, "--episodes", "0-2", root=root).code == 0
+    assert {one["__key__"]: one["episode.json"] for one in loader.Root(root).open("d")} == every
+    lost = cli(*command, "--episodes", "7-9", root=root)
+    assert "no episode from 7 to 9; meta/ names 0 to 2" in lost.err
+    assert "'2-1': numbers and ranges" in cli(*command, "--episodes", "2-1", root=root).err

@@ -1,10 +1,12 @@
 """LeRobot datasets v2.0, v2.1 and v3.0: a sample for each episode, its videos' packets as they are."""
 
+import hashlib
 import io
 import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +24,7 @@ from ...lerobot.packets import Span, mp4_of, opened, read_span
 from ...lerobot.rows import Rows, check_times, read_rows
 from ...lerobot.statistics import statistics
 
-OPTIONS: frozenset[str] = frozenset()
+OPTIONS = frozenset({"episodes"})
 EPISODE = "episode.json"
 _NAMES = KnownNames[Mapping[str, Sequence[str]]]()
 _LEAST_TICK_S = 1e-6
@@ -59,7 +61,7 @@ def _names(dataset: "Dataset") -> dict[str, tuple[str, ...]]:
 def _readable(dataset: "Dataset") -> Readable:
     files, _ = files_of(_names(dataset), dataset.infos)
     return Readable(
-        [joined(files[key]) for key in dataset.infos if key in files],
+        [dataset.object_of(joined(files[key])) for key in dataset.infos if key in files],
         dataset.runs,
         dataset.samples,
         facts={field_of(name, told): dataset.facts_of(name) for name, told in dataset.features.items()},
@@ -69,7 +71,7 @@ def _readable(dataset: "Dataset") -> Readable:
 
 def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole: bool = True) -> "Dataset":
     """Return the dataset of a place, less the features that are left out. Raises: InvalidStore; StoreError."""
-    layout = read_layout(store, infos, whole=whole)
+    layout = read_layout(store, infos, whole=whole, episodes=options.episodes)
     features = {name: told for name, told in layout.features.items() if not _left_out(name, told, options)}
     for name, told in features.items():
         if told["dtype"] == "image":
@@ -77,7 +79,7 @@ def dataset_in(store: Store, infos: list[ObjectInfo], options: Options, *, whole
                 f"{store.url}: {name} is a feature of single pictures in the rows, which is not imported: leave it out "
                 f"with --without {name}"
             )
-    return Dataset(store, {one.key: one for one in infos}, layout, features)
+    return Dataset(store, {one.key: one for one in infos}, layout, features, options.episodes)
 
 
 def _texts_in(names: Any) -> Iterator[str]:
@@ -122,8 +124,9 @@ class Dataset:
         infos: Mapping[str, ObjectInfo],
         layout: Layout,
         features: Mapping[str, Mapping[str, Any]],
+        chosen: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._store = store
+        self._store, self._chosen = store, chosen
         self.infos, self.layout, self.features = infos, layout, features
         self._lock = threading.Lock()
         self._held: tuple[str, Any] | None = None  # rows of the object that was read last
@@ -133,6 +136,14 @@ class Dataset:
         self.of: dict[str, list[Episode]] = {}
         for episode in layout.episodes.values():
             self.of.setdefault(episode.data, []).append(episode)
+
+    def object_of(self, info: ObjectInfo) -> ObjectInfo:
+        """Return an object of rows, which is another one where other episodes of it are chosen."""
+        if not self._chosen:
+            return info
+        numbers = [one.number for one in self.of[info.key]]
+        token = json.dumps([info.etag, numbers])
+        return replace(info, etag=hashlib.sha256(token.encode()).hexdigest())
 
     def facts_of(self, feature: str) -> dict[str, Any]:
         """Return the rate of a feature, and the names of its dimensions where it has numbers."""

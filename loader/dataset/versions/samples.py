@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 KEY = "__key__"
 """Name of the key in a sample; no field may begin so."""
+VIDEO = frozenset(("mp4", "mov", "webm", "mkv", "run"))
+"""Extensions whose fields stay bytes."""
 BLOCK = 64
 """Samples whose bytes are read together."""
 SHOWN_CHARACTERS = 200
@@ -38,7 +40,7 @@ def picked(index: object, n: int) -> Int64s:
 def decoded(version: "Version", fields: Sequence[str], ordinals: Int64s) -> Iterator[dict[str, Any]]:
     """Yield `KEY` and field -> value of live ordinals, each field decoded by its extension.
 
-    A field that a sample's part does not have is left out. A run of packets, which needs its table, stays bytes.
+    A field that a sample's part does not have is left out. Videos stay bytes.
 
     Raises: DecodeFailed, with version, key and field; Corrupt; StoreError.
     """
@@ -82,7 +84,7 @@ def _stored(version: "Version", fields: Sequence[str], ordinals: Int64s) -> list
 
 
 def _value(version: "Version", key: str, field: str, data: bytes) -> Any:
-    if _extension(field) == "run":
+    if _extension(field) in VIDEO:  # which frames is the caller's choice: loader.video(frames=8)(data, None)
         return data
     try:
         return decoder_for(field)(data, None)

@@ -159,7 +159,8 @@ class View:
         """Return a sample of the view, or a list of them for a slice, in the order of storage.
 
         A sample is {"__key__": key, field: value}. A field is decoded by its extension, and left out where the sample
-        has none. Each costs an index and a read: training reads batches, by `Loader`.
+        has none. Videos stay bytes: `loader.video(frames=8)(sample["mp4"], None)` decodes one. Each sample costs an
+        index and a read: training reads batches, by `Loader`.
 
         Raises: IndexError; TypeError; DecodeFailed; Corrupt; StoreError.
         """

@@ -24,7 +24,7 @@ def version(tmp_path):
     with root.write("d", part_samples=30) as writer:
         for i in range(100):
             fields = {"jpg": jpeg(i), "cls": i, "caption.txt": f"photo {i}", "x.npy": np.full((2, 3), i)}
-            writer.add(f"k{i:03d}", {**fields, "raw.bin": bytes([i])}, metadata={"width": 8 + i})
+            writer.add(f"k{i:03d}", {**fields, "raw.bin": bytes([i]), "mp4": b"no video"}, metadata={"width": 8 + i})
     return root.open("d")
 
 
@@ -42,6 +42,7 @@ def test_version_index_returns_a_decoded_sample(version):
         bytes([i]),
     )
     assert (sample["jpg"].shape, sample["jpg"].dtype) == ((6, 8, 3), np.uint8)
+    assert sample["mp4"] == b"no video"  # which frames is not said
     assert sample["x.npy"].tolist() == [[i] * 3] * 2
     assert version[-1]["__key__"] == version[len(version) - 1]["__key__"] == version.keys(np.array([99]))[0]
 

@@ -30,11 +30,11 @@ RED_NODE = "The asset `version` is red on purpose: its gate stopped the third ba
 
 def print_commands(into: Path, dataset: str, *, has_training: bool) -> None:
     """Print the commands that go on from the demo, in a new shell in this folder."""
-    root = os.path.relpath(into / "root")
+    root, card = os.path.relpath(into / "root"), os.path.relpath(into / "card.html")
     rows = [
         (_activate(), "once in each new shell: python and penstock"),
         (f"penstock ls --root {root}", "the versions"),
-        (f"penstock card {dataset} --root {root} --html card.html", "the dataset card of the newest"),
+        (f"penstock card {dataset} --root {root} --html {card}", "the dataset card of the newest"),
     ]
     if has_training:
         viewed = f"penstock view whole --root {root} --recipe examples.train:recipe"

@@ -24,7 +24,9 @@ def version(tmp_path):
     with root.write("d", part_samples=30) as writer:
         for i in range(100):
             fields = {"jpg": jpeg(i), "cls": i, "caption.txt": f"photo {i}", "x.npy": np.full((2, 3), i)}
-            writer.add(f"k{i:03d}", {**fields, "raw.bin": bytes([i]), "mp4": b"no video"}, metadata={"width": 8 + i})
+            writer.add(
+                f"k{i:03d}", {**fields, "raw.bin": bytes([i]), "mp4": b"no video"}, metadata={"width": 8 + i}
+            )
     return root.open("d")
 
 

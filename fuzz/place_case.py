@@ -59,7 +59,7 @@ class PlaceCase:
         return place.name, damaged_key
 
 
-OPTIONS = {name: Options(fields={"name": "txt"}) for name in ("arrow", "csv", "jsonl", "tfrecord")}
+OPTIONS = {name: Options(fields={"name": "txt"}) for name in ("arrow", "csv", "json", "jsonl", "tfrecord")}
 """Format whose rows have no fields unless columns are named -> options."""
 
 _THREADS_END_S = 2.0  # a thread that has given its result may still be about to end

@@ -88,6 +88,11 @@ def _fill(root: loader.Root) -> None:
             writer.add(f"episode_{i:06}", fields)
 
 
+def _json_arrays() -> Iterator[tuple[str, bytes]]:
+    yield "array.json", json.dumps(_ROWS).encode()
+    yield "lines.json", "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
+
+
 def _jsonl() -> Iterator[tuple[str, bytes]]:
     lines = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
     yield "plain.jsonl", lines
@@ -228,6 +233,7 @@ def _demonstrations() -> Iterator[tuple[str, bytes]]:
 _BY_HAND: Mapping[str, Callable[[], Iterator[tuple[str, bytes]]]] = {
     "arrow": _arrow,
     "csv": _csv,
+    "json": _json_arrays,
     "jsonl": _jsonl,
     "lance": _fragment,
     "litdata-compressed": _chunk,

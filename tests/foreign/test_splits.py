@@ -8,7 +8,7 @@ import pytest
 
 import loader
 from loader.dataset.reading.read_fields import read_fields
-from loader.errors import Corrupt, EmptyVersion
+from loader.errors import Corrupt, InvalidStore
 from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.sources.content_digest import content_digest
@@ -239,5 +239,5 @@ def test_an_index_of_a_split_that_is_damaged_is_named(name, splits, root):
         register(root, name, place, "r")
     for path in place.rglob("index.json"):
         path.unlink()
-    with pytest.raises(EmptyVersion, match=f"no {name} object among 6"):
+    with pytest.raises(InvalidStore, match=r"has 6 shards, .* and no index\.json"):
         register(root, name, place, "r")

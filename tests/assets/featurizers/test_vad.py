@@ -141,7 +141,7 @@ def test_segments_are_apart_and_inside(
 
 def test_without_the_package_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vad, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependency, match=r"pip install 'penstock\[vad\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[vad\]'"):
         _ = VoiceActivity().version
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import loader
 from loader.dataset.tables.parquet import TableFile, get_table
-from loader.errors import Conflict, DuplicateKey, InvalidSample, VersionNotFound
+from loader.errors import Conflict, DuplicateKey, InvalidSample, SampleNotFound, VersionNotFound
 from penstock.verify.version import verify
 
 
@@ -56,8 +56,8 @@ def test_an_older_one_may_come_back_under_its_key(made, properties):
 @pytest.mark.parametrize(
     ("supersede", "error", "words"),
     [
-        ({"nope": "x"}, VersionNotFound, "no live sample 'nope'"),
-        ({"k3": "x", "new": "x"}, VersionNotFound, "no live sample 'new'"),
+        ({"nope": "x"}, SampleNotFound, "no live sample 'nope'"),
+        ({"k3": "x", "new": "x"}, SampleNotFound, "no live sample 'new'"),
         ({"k3": ""}, InvalidSample, "no reason for 'k3'"),
         ({"k3": 7}, InvalidSample, "no reason for 'k3', got 7"),
     ],

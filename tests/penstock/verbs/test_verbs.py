@@ -391,7 +391,7 @@ def test_plans_ls_names_the_versions_that_each_plan_reads(cli, own):
     assert re.search(r"  \d{4}-\d\d-\d\d \d\d:\d\d +3 +5  ", line)
     assert saved not in cli("plans", "ls", "nobody", root=own).out
     assert saved in cli("plans", "ls", "other", root=own).out
-    none = loader.Root(own / "none")
+    none = loader.Root(f"{own}-none")
     none.create()
     assert cli("plans", "ls", root=none.url).out == f"{none.url} has no saved plans\n"
 

@@ -376,5 +376,5 @@ def test_a_plan_a_version_a_view_and_a_root_print_one_line(photos):
     many = loader.plan({f"s{i}": loader.synthetic(50) for i in range(10)}, seed=4, global_batch=2)
     assert repr(many).endswith("s7 and 2 more)")
     assert repr(photos) == f"Version({photos.name!r}, {len(photos)} samples, {photos.id[:14]})"
-    assert repr(photos.where("cls < 3").select("cls")) == f"View({photos.name!r}: cls where cls < 3)"
+    assert repr(photos.where("i < 3").select("cls")) == f"View({photos.name!r}: cls where i < 3)"
     assert repr(photos.reader) == f"Root({photos.store.url!r})"

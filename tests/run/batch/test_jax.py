@@ -24,6 +24,6 @@ def test_without_jax_the_error_says_what_to_install(versions, monkeypatch):
     plan = loader.plan({"photos": versions["photos"].select("cls")}, seed=3, global_batch=7)
     with (
         loader.Loader(plan, 0, 1, framework="jax", workers=0) as batches,
-        pytest.raises(MissingDependency, match=r"pip install 'penstock\[jax\]'"),
+        pytest.raises(MissingDependency, match=r"pip install 'penstock-data\[jax\]'"),
     ):
         next(batches)

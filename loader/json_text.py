@@ -6,6 +6,7 @@ later, and ends with a RecursionError where brackets are deep.
 """
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -61,6 +62,25 @@ def parse_json_object(data: bytes | str, *, lenient: bool = False) -> dict[str, 
     value = parse_json(data, lenient=lenient)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
+    return value
+
+
+def parse_members(data: bytes) -> dict[str, Any]:
+    """Return the members of a document that is an object, as Python's `json` reads it. Raises: DamagedJson.
+
+    NaN is None, as it stands for a value that is not there. An integer beyond 64 bits is its text. Half characters are
+    the caller's to find. Of a name that comes twice the last value counts.
+    """
+    try:
+        text = data.decode(json.detect_encoding(data))
+        value = (_AS_TEXT if _LONG.search(text) else _AS_WRITTEN).decode(text)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise DamagedJson(str(error)) from error
+    if not isinstance(value, dict):
+        raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
+    _check_depth(value)
     return value
 
 
@@ -134,3 +154,8 @@ def _no_number(text: str) -> NoReturn:
 _PLAIN = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number)
 _WITH_LONG = json.JSONDecoder(parse_float=_finite, parse_constant=_no_number, parse_int=_whole)
 _LENIENT = json.JSONDecoder(parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
+_AS_WRITTEN = json.JSONDecoder(parse_constant={"Infinity": math.inf, "-Infinity": -math.inf}.get)
+_AS_TEXT = json.JSONDecoder(
+    parse_constant=_AS_WRITTEN.parse_constant,
+    parse_int=lambda text: text if len(text) > _DIGITS or not -(2**63) <= int(text) < 2**63 else int(text),
+)

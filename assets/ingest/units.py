@@ -87,8 +87,10 @@ def units_stage(
         parts, rows, labels = list(taken.parts), taken.rows, list(taken.labels)
         refusals = [*taken.refusals, *refusals_of_copies(copies, taken.refusals)]
         jobs, n_known = taken.jobs, taken.n_known
-        more = {name: found for name in ("foreign", "facts") if (found := getattr(taken, name))}
+        more = {name: found for name in ("foreign", "facts", "columns") if (found := getattr(taken, name))}
         more |= {"replaces": taken.replaces, "keyed_by_place": spec.keyed_by_place}
+        for note in taken.notes:
+            tell(f"batch {partition}: {note}")
         if n_known or taken.replaces:
             tell(
                 f"batch {partition}: {n_known} samples were left out, which the dataset has or had of the same raw "
@@ -208,7 +210,7 @@ def clash(root: "loader.Root", record: StageRecord, parts: Sequence["loader.Part
     shared = min(len(known), len(labels))
     if known[:shared] != list(labels[:shared]):
         return f"it was cut with the classes {list(labels)}, the newest version has {known}"
-    if reason := _other_groups(root, dataset, parts):
+    if reason := _other_groups(root, dataset, parts) or _other_columns(root, record):
         return reason
     published = published_objects(root, dataset)
     rows = [row for part in parts for row in part_rows(root.store, part)] if published else []
@@ -229,6 +231,16 @@ def _other_groups(root: "loader.Root", dataset: str, parts: Sequence["loader.Par
     for shard in (shard for part in parts for shard in part.shards):
         if shard.group in groups and set(shard.field_nbytes) != set(groups[shard.group]["field_nbytes"]):
             return f"group {shard.group!r} has {sorted(groups[shard.group]['field_nbytes'])} by now"
+    return ""
+
+
+def _other_columns(root: "loader.Root", record: StageRecord) -> str:
+    """Return why columns of JSON documents have not the types that the newest version has by now, or ""."""
+    newest = root.state.newest(record.dataset) if record.body.get("columns") else None
+    there = root.open(newest.id).manifest["columns"] if newest else {}
+    for name, kind in record.body.get("columns", {}).items():
+        if name in there and there[name]["type"] not in (kind, "null"):
+            return f"the column {name!r} is {there[name]['type']} by now, and {kind} here"
     return ""
 
 

@@ -107,7 +107,7 @@ def samples_stage(
             "labels": units.body["labels"],
             **{
                 name: units.body[name]
-                for name in ("foreign", "replaces", "keyed_by_place")
+                for name in ("foreign", "replaces", "keyed_by_place", "columns")
                 if name in units.body
             },
             "parts": [] if nothing_new else [part.to_json() for part in assembled.parts],

@@ -1,12 +1,15 @@
-"""Columns of neighbours, made when they are asked for, never held: keys that are consecutive numbers; one value."""
+"""Columns of neighbours, made when they are asked for, never held: consecutive numbers, one value, rows of tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_AT_ONCE = 1024
+"""Rows of a table that are mappings at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,34 @@ class Repeated(Sequence[Any]):
     def __getitem__(self, at: int | slice) -> Any:
         found = range(self.n)[at]
         return self.value if isinstance(found, int) else [self.value] * len(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows(Sequence[Mapping[str, Any]]):
+    """The rows of a table as mappings."""
+
+    table: pa.Table
+    """The table."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self.table.slice(start, _AT_ONCE).to_pylist()
+
+    @overload
+    def __getitem__(self, at: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, at: slice) -> "TableRows": ...
+    def __getitem__(self, at: int | slice) -> "Mapping[str, Any] | TableRows":
+        rows = range(len(self))[at]
+        if isinstance(rows, int):
+            row: dict[str, Any] = self.table.slice(rows, 1).to_pylist()[0]
+            return row
+        return TableRows(
+            self.table.slice(rows.start, len(rows)) if rows.step == 1 else self.table.take([*rows])
+        )
 
 
 def text_array(texts: Sequence[str]) -> pa.Array:

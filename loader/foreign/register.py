@@ -30,7 +30,7 @@ from .groups import groups_of
 from .numbered_keys import text_array
 from .parts import SampleTables, index_of, objects_of, path_of, put_parts
 from .selection import EVERYTHING, Listed, Selection, list_selected
-from .shard_rows import Rows, Shard, keys_of, own_keys, rows_of, shards_of
+from .shard_rows import Rows, Shard, agree, keys_of, own_keys, rows_of, shards_of
 
 AT_ONCE = 16
 """Shards that are walked together."""
@@ -56,6 +56,8 @@ class Registered:
     """Objects that the listing of the place could not hand out."""
     left_out: Sequence[str] = ()
     """Features of the place that are not read yet."""
+    notes: Sequence[str] = ()
+    """What of JSON documents became no column, in words."""
     sealed: int = 0
     """New shards whose checksums are sealed, since all their bytes were read; see `penstock seal`."""
 
@@ -118,6 +120,7 @@ def register(
         same=since.same,
         others=listed.n - len(infos),
         refusals=listed.refusals,
+        notes=found.members.lines() if found.members else (),
         sealed=sealed,
     )
 
@@ -138,7 +141,7 @@ def _found(
         )
     if not found.infos:
         raise EmptyVersion(f"{listed.why_none(store.url, format)}; nothing was registered")
-    return found, each, listed
+    return found.reading(columns.without), each, listed
 
 
 def _publish(
@@ -159,6 +162,8 @@ def _publish(
         sized = {shard: replace(shard, nbytes=found.chunks[shard.name].nbytes) for shard in shards}
         shards, walked = list(sized.values()), [(sized[shard], rows) for shard, rows in walked]
     rows = [one for _, one in walked]
+    if found.members is not None:
+        agree(rows, found.members, parent.manifest["columns"] if parent else {})
     if not rows:
         raise EmptyVersion(
             f"the {len(since.fresh)} objects of {store.url} hold no samples; nothing was registered"

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..dataset.columnar.json_members import JsonMembers
 from ..dataset.names import MAX_MEMBER_BYTES, check_field, check_key, escape_key, escape_name, hashes_of
+from ..dataset.tables.agreed_columns import table_of_any
 from ..errors import InvalidField, InvalidKey, InvalidSample
 from ..storage import ObjectInfo
 from .formats.sample import NO_METADATA, ForeignRun, ForeignSample, ForeignTable
-from .numbered_keys import NumberedKeys, Repeated, overlap, text_array
+from .numbered_keys import NumberedKeys, Repeated, TableRows, overlap, text_array
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
@@ -47,7 +49,14 @@ class Rows:
     def each_metadata(self) -> Sequence[Mapping[str, Any]]:
         """Return the metadata of each row as mappings."""
         found: Sequence[Mapping[str, Any]] = self.metadata
-        return self.metadata.to_pylist() if isinstance(self.metadata, pa.Table) else found
+        return TableRows(self.metadata) if isinstance(self.metadata, pa.Table) else found
+
+    def metadata_table(self) -> pa.Table | None:
+        """Return the metadata as a table, whose columns are of the type that holds their values; None for none."""
+        if isinstance(self.metadata, pa.Table):
+            return self.metadata
+        some = not isinstance(self.metadata, Repeated) and any(self.metadata)
+        return table_of_any(self.metadata) if some else None
 
     def spans(self) -> Int64s:
         """Return int64 [rows, fields, 2]: offset in the shard, nbytes."""
@@ -56,12 +65,14 @@ class Rows:
 
     def some(self, numbers: Sequence[int]) -> "Rows":
         """Return the rows with these numbers."""
-        metadata = self.each_metadata()
+        told = self.metadata
         return Rows(
             self.fields,
             source_keys=[self.source_keys[number] for number in numbers],
             objects=[self.objects[number] for number in numbers],
-            metadata=[metadata[number] for number in numbers],
+            metadata=told.take(numbers)
+            if isinstance(told, pa.Table)
+            else [told[number] for number in numbers],
             sources=[self.sources[number] for number in numbers],
             places=self.spans()[numbers],
             crcs=self.crcs[numbers] if len(self.crcs) else self.crcs,
@@ -128,6 +139,8 @@ def rows_of(
                 continue
             rows.source_keys.append(key)
             rows.objects.append(info.key)
+            if isinstance(rows.metadata, pa.Table):
+                rows.metadata = rows.metadata.to_pylist()  # of another object of the shard
             rows.metadata.append(metadata)
             rows.sources.append(source)
             for name in in_order:
@@ -149,12 +162,16 @@ def _add_table(
     """Append the samples of a table. in_order: its names of the fields of the rows; none where all are left out."""
     if not in_order:
         return
+    if table.metadata is not None and not rows.source_keys:
+        rows.metadata = table.metadata
+    else:
+        some = [NO_METADATA] * len(table.keys) if table.metadata is None else table.metadata.to_pylist()
+        rows.metadata = [*rows.each_metadata(), *some]
     n, columns = len(table.keys), [table.fields.index(name) for name in in_order]
     places = np.array(table.places, np.int64).reshape(n, len(table.fields), 2)[:, columns]
     places[:, :, 0] += start
     rows.source_keys += table.keys
     rows.objects += [info.key] * n
-    rows.metadata += [NO_METADATA] * n
     rows.sources += [NO_METADATA] * n
     rows.places += places.reshape(-1).tolist()
     if table.crcs:
@@ -204,6 +221,22 @@ def key_of(source_key: str, longest: int) -> str:
     if len(key.encode()) + 1 + longest > MAX_MEMBER_BYTES or _HIDDEN.match(key):
         return hashlib.sha256(source_key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return key
+
+
+def agree(
+    some: Sequence[Rows], members: JsonMembers, known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Give the columns of all rows that become parts together the types that hold the values of all of them.
+
+    known: as for `JsonMembers.agreed`. Return column -> type.
+    """
+    tables = [rows.metadata_table() for rows in some]
+    types = members.agreed([table for table in tables if table is not None], known)
+    for rows, table in zip(some, tables, strict=True):
+        if table is not None:
+            made = members.as_agreed(table, types)
+            rows.metadata = made if made.column_names else [NO_METADATA] * len(rows.source_keys)
+    return types
 
 
 def own_keys(rows: Rows) -> Sequence[str]:

@@ -12,13 +12,18 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+import pyarrow as pa
+
 from loader import Root, Version
 from loader.dataset.changes import publish_registered
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.names import check_dataset_name
+from loader.dataset.shards.part import Part
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.tables.foreign_objects import place_id
 from loader.dataset.writing.part_writer import SampleBlock
+from loader.dataset.writing.run_tables import part_tables
 from loader.dataset.writing.spill import Sample
 from loader.errors import Conflict, EmptyVersion, InvalidRuntime
 from loader.foreign import format_named
@@ -75,6 +80,8 @@ class Imported:
     """Parts that an earlier run had written."""
     left_out: list[str] = field(default_factory=list)
     """Features of the place that are not read yet: text over time."""
+    notes: list[str] = field(default_factory=list)
+    """What of JSON documents became no column."""
     failures: list[str] = field(default_factory=list)
     """Errors of objects and parts that could not be read or written."""
 
@@ -99,7 +106,7 @@ class Imported:
         made = [f"{self.name}  {self.id}", f"{self.samples} samples with bytes of their own"]
         if self.left_out:
             refused.append(f"left out, as text over time is not read yet: {', '.join(self.left_out)}")
-        return "\n".join([*made, f"{objects} were left alone", *refused])
+        return "\n".join([*made, f"{objects} were left alone", *refused, *self.notes])
 
 
 def import_place(
@@ -230,7 +237,9 @@ class _Import:
         """Copy bytes that are spans of objects. Return None where something failed."""
         shards = shards_of(self.since.fresh, format_named(self.chosen["format"]).OBJECTS_PER_SHARD)
         blocks = partial(blocks_of, self.store)
-        with Walk(found, shards, self.chosen["without"], self.since, self.groups) as walk:
+        columns = self.parent.manifest["columns"] if self.parent else {}
+        found = found.reading(self.chosen["without"])
+        with Walk(found, shards, self.chosen["without"], self.since, self.groups, columns) as walk:
             ahead = UnitsAhead(walk, self.groups, self.chosen["shard_bytes"])
             units = iter(() if self.chosen["shuffle"] else ahead)
             first = [*islice(units, 1)]  # a transaction is begun where there are samples
@@ -241,12 +250,13 @@ class _Import:
             with self.root.heartbeat(txn):
                 if self.chosen["shuffle"]:
                     some, group_of = walk.shuffled(self.chosen["shard_bytes"]), walk.layout.group_of
-                    return self._publish(txn, self._write(txn, some, blocks, group_of.__getitem__))
+                    written = self._write(txn, some, blocks, group_of.__getitem__)
+                    return self._publish(txn, written, members=found.members)
                 written = self._write(txn, chain(first, units), blocks, ahead.group_of, walk.nbytes)
                 self.report.failures += walk.failed()
                 if not self.report.failures:
                     written += self._write(txn, ahead.others(), blocks, walk.layout.group_of.__getitem__)
-                return self._publish(txn, in_order(written))
+                return self._publish(txn, in_order(written), members=found.members)
 
     def of_samples(self, readable: Readable, options: Options) -> Version | None:
         """Write samples that an importer makes. Return None where something failed."""
@@ -325,9 +335,16 @@ class _Import:
         return in_order(done)
 
     def _publish(
-        self, txn: str, written: Sequence[Written[Any]], readable: Readable | None = None
+        self,
+        txn: str,
+        written: Sequence[Written[Any]],
+        readable: Readable | None = None,
+        members: JsonMembers | None = None,
     ) -> Version | None:
-        """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError."""
+        """Publish the parts; return None where something failed. Raises: EmptyVersion without parts; StoreError.
+
+        members: Of JSON documents, whose columns agree once all are read.
+        """
         self.report.failures.sort()
         parts = [part for unit in written for part in unit.parts]
         if self.report.failures:
@@ -345,7 +362,7 @@ class _Import:
             txn,
             f"data/{txn}/{FOLDER}",
             parts,
-            None,
+            self._agreed(parts, members) if members else None,
             None,
             facts={},
             parent=self.parent,
@@ -354,6 +371,14 @@ class _Import:
             created_us=max(info.modified_us or 0 for info in self.since.fresh),
             of_fields=readable.facts if readable else None,
         )
+
+    def _agreed(self, parts: Sequence[Part], members: JsonMembers) -> list[pa.Table]:
+        """Return the samples table of each part, with columns as all samples and the dataset have them."""
+        tables = part_tables(self.root.store, parts)
+        types = members.agreed(tables, self.parent.manifest["columns"] if self.parent else {})
+        made = [members.as_agreed(table, types) for table in tables]
+        self.report.notes += members.lines()
+        return made
 
     def _empty(self) -> EmptyVersion:
         return EmptyVersion(

@@ -41,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD",
-        help="leave a field out, of tables a column too; may be repeated",
+        help="leave a field out, of tables and of JSON documents a column too; may be repeated",
     )
     selection_arguments(parser)
     table_arguments(parser)
@@ -62,6 +62,7 @@ def run(arguments: Namespace) -> Answer:
         "fields": version.fields,
         **counts,
         "refusals": asdict(done.refusals),
+        "notes": list(done.notes),
     }
     what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
     lines = [
@@ -70,6 +71,7 @@ def run(arguments: Namespace) -> Answer:
         f"{what}: {done.new} new, {done.replaced} written again, {done.gone} gone, {done.same} as before; "
         f"{done.others} others were left alone",
         *done.refusals.lines(),
+        *done.notes,
     ]
     if done.left_out:
         body["left_out"] = list(done.left_out)

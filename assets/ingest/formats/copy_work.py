@@ -44,6 +44,8 @@ class CopyTask:
     """Rules by which the dataset takes them."""
     limit_s: float
     """Seconds that the copy may take."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Column -> type, of those that values of JSON documents become in the batch."""
     earlier: dict[str, EarlierSamples] = field(default_factory=dict)
     """Key of an object -> samples that the dataset has of it, of those that it has some of."""
 
@@ -67,17 +69,22 @@ def copy_run(task: CopyTask, node: Node) -> CopiedPart:
     infos = [landed_info(landing, raw) for raw in task.raws]
     (shard,) = shards_of(infos, len(infos))
     rows = place.rows(shard)[task.run]
+    if task.columns and (table := rows.metadata_table()) is not None:
+        rows.metadata = place.members.as_agreed(table, task.columns)
     known = list(samples_of(taking, shard, rows, {raw["key"]: raw for raw in task.raws}))
     (run,) = samples_in([(shard, rows)], [[one.key for one in known]])
     beside, taken = Beside(), dict[str, Any]()
 
     def given() -> Iterator[tuple[Any, ...]]:
         for fields, one in zip(read_fields(landing, run), known, strict=True):
-            sample = Sample(key=one.key, fields=fields, metadata=one.metadata, source=one.source)
+            # The document is a field: its columns are no content, since they depend on the batch and the release.
+            content = {name: value for name, value in one.metadata.items() if name not in task.columns}
+            told = {name: value for name, value in one.metadata.items() if name in task.columns}
+            sample = Sample(key=one.key, fields=fields, metadata=content, source=one.source)
             before = task.earlier.get(one.source["raw_key"], EarlierSamples())
             if new := beside.taken(sample, before, one.has_own_split):
                 taken[new.key] = new.source
-                yield new.key, new.fields, new.metadata, new.source
+                yield new.key, new.fields, {**new.metadata, **told}, new.source
 
     samples = given()
     if (first := next(samples, None)) is None:
@@ -103,7 +110,7 @@ def _cost_s(task: CopyTask) -> float:
 
 COPY = Work(
     name="copy",
-    version="2",
+    version="3",
     function=copy_run,
     unit=CopyTask,
     result=CopiedPart,

@@ -17,7 +17,7 @@ from loader.dataset.tables.foreign_objects import foreign_table, place_id, put_p
 from loader.dataset.tables.parquet import put_named, put_table, table_bytes
 from loader.foreign.groups import groups_of
 from loader.foreign.parts import objects_of, put_parts
-from loader.foreign.shard_rows import Rows, Shard, shards_of
+from loader.foreign.shard_rows import Rows, Shard, agree, shards_of
 from loader.storage import Store
 from penstock.card.counting.classes import modality_of
 from penstock.compute.job import Job, store_url
@@ -63,14 +63,23 @@ def write_walked(
         done = list(pool.map(place.rows, shards))
     walked = [(shard, rows) for shard, some in zip(shards, done, strict=True) for rows in some]
     group_of = groups_of([rows for _, rows in walked], newest.groups)
+    told: dict[str, Any] = {}
+    if place.has_members:
+        types = agree([rows for _, rows in walked], place.members, newest.columns)
+        told = {"columns": types, "notes": place.members.lines()}
     taking = Taking.of(spec, provenance)
     if not spec.in_place:
         whole = [raws[one.key]["sha256"] for one in infos]
-        decides = txn, sorted(group_of.items()), whole, newest.id if earlier else ""
+        decides: tuple[Any, ...] = txn, sorted(group_of.items()), whole, newest.id if earlier else ""
+        of_json = told.get("columns", {})
+        decides += (sorted(of_json.items()),) if of_json else ()
         job = units_job(COPY, root, landing, spec, provenance["partition"], *decides)
-        tasks = list(_tasks(job, txn, walked, group_of, raws, taking, spec, earlier))
+        tasks = [
+            replace(task, columns=of_json)
+            for task in _tasks(job, txn, walked, group_of, raws, taking, spec, earlier)
+        ]
         parts, rows, beside = _copied(compute, job, tasks)
-        return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job]), raws)
+        return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, jobs=[job], **told), raws)
     walked, samples, beside = _beside(walked, raws, taking, earlier)
     parts, foreign = (
         _put_in_place(root, landing, txn, walked, samples, group_of, raws) if walked else ([], None)
@@ -80,7 +89,7 @@ def write_walked(
         for (kind, part), some in zip(parts, samples, strict=True)
         for one in some
     ]
-    return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, foreign=foreign), raws)
+    return beside.told_in(Taken(parts=parts, rows=rows, refusals=refusals, foreign=foreign, **told), raws)
 
 
 def _beside(

@@ -19,6 +19,8 @@ from penstock.stages import fingerprint
 if TYPE_CHECKING:
     from ...spec import DatasetSpec
 
+OWN_COLUMNS = frozenset({"label", "mime", "kind", "licence"})
+"""Columns of each sample, whatever its format tells."""
 _HASH_LETTERS = 12
 """Number of letters of an object's SHA-256 in front of the keys of its samples."""
 
@@ -43,6 +45,10 @@ class Taken:
     """Field -> facts of it that the format tells."""
     replaces: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Key of a sample -> keys of the published ones whose place it takes."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column -> type, of those that values of JSON documents became."""
+    notes: Sequence[str] = ()
+    """What of JSON documents became no column, in words."""
     n_known: int = 0
     """Samples that were left out: the dataset has them, or had them."""
     jobs: Sequence[Job[Any, Any]] = ()

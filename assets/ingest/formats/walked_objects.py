@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from loader.dataset.columnar.choices import Options
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.errors import (
     Changed,
     NotSupported,
@@ -27,7 +28,7 @@ from ...joined_objects import JoinedObjects
 from ...media.objects import refusal_row
 from ...media.unit import Unusable, dropped, not_supported, rejected
 from ...source_formats import companions
-from .sample_facts import Row, Taking, key_in_dataset, metadata_of, source_of
+from .sample_facts import OWN_COLUMNS, Row, Taking, key_in_dataset, metadata_of, source_of
 
 Place = TypeVar("Place")
 
@@ -99,6 +100,9 @@ class WalkedPlace:
         self.landing, self._options = landing, options
         self._name, self._format = format, format_named(format)
         self._all: Found | PenstockError | None = None
+        self._has_members = False
+        self.members = JsonMembers()
+        """What of JSON documents became no column, of all objects that were walked."""
         if companions(format):
             try:
                 self._all = self._format.look(landing, list(list_place(landing)))
@@ -112,6 +116,11 @@ class WalkedPlace:
         """Objects that one index describes, at most."""
         return self._format.OBJECTS_PER_SHARD
 
+    @property
+    def has_members(self) -> bool:
+        """True where an object was walked whose JSON documents become columns."""
+        return self._has_members
+
     def found(self, info: ObjectInfo) -> Found:
         """Return the reader of an object. Raises: as the format; Unusable where it is not of the format."""
         if isinstance(self._all, PenstockError):
@@ -119,7 +128,8 @@ class WalkedPlace:
         found = self._all or self._format.look(self.landing, [info])
         if info.key not in {one.key for one in found.infos}:
             raise not_of(self._name)
-        return found
+        self._has_members = self._has_members or found.members is not None
+        return found.reading(self._options.without, OWN_COLUMNS, self.members)
 
     def has_samples(self, info: ObjectInfo) -> bool:
         """Walk an object to its end; return whether it holds a sample. Raises: as `found`."""

@@ -72,7 +72,7 @@ def write_run(
 
     Raises: DuplicateKey; FieldMismatch; InvalidKey for a key to exclude that no part has; Corrupt.
     """
-    tables = _samples(store, parts) if samples is None else samples
+    tables = part_tables(store, parts) if samples is None else samples
     added = sum(part.n_rows for part in parts)
     run = RunSamples(tables, added, earlier)
     gone = {**run.rows_of(exclude), **superseded.rows}
@@ -106,7 +106,8 @@ def write_group_run(store: Store, prefix: str, parts: Sequence[Part]) -> Change:
     )
 
 
-def _samples(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
+def part_tables(store: Store, parts: Sequence[Part]) -> list[pa.Table]:
+    """Return the samples table of each part. Raises: InvalidSample for a part without; FieldMismatch; Corrupt."""
     files = []
     for part in parts:
         if part.samples is None:

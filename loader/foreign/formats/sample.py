@@ -1,12 +1,13 @@
 """Samples of a foreign format: the places of their fields in an object, one by one or as arrays."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from ...dataset.columnar.column_agreement import ColumnAgreement
+from ...dataset.columnar.json_members import JsonMembers
 from ...dataset.columnar.parquet_chunks import Chunks
 from ...dataset.columnar.partitions import Partitions
 from ...storage import ObjectInfo, Span
@@ -32,7 +33,7 @@ class ForeignSample(NamedTuple):
 
 
 class ForeignTable(NamedTuple):
-    """Samples of an object that have the same fields, and nothing else."""
+    """Samples of an object that have the same fields."""
 
     keys: list[str]
     """Key of each."""
@@ -42,6 +43,8 @@ class ForeignTable(NamedTuple):
     """First byte and bytes of each field of each sample, one behind the other."""
     crcs: Sequence[int] = ()
     """CRC-32C of each field of each sample, where all were read."""
+    metadata: pa.Table | None = None
+    """Metadata columns, a row for each sample; None where there are none."""
 
 
 class ForeignRun(NamedTuple):
@@ -76,11 +79,24 @@ class Found(NamedTuple):
     """Objects that an index lists and that are not there, in words."""
     columns: ColumnAgreement | None = None
     """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
+    members: JsonMembers | None = None
+    """Reading of the members of JSON documents, which become columns; None of other formats."""
     declared_widths: bool = False
     """True where a column holds lists of lists of numbers that become arrays: they have the width of their type."""
     seals: bool = False
     """True where checksums go to seals: a walk knows them of what it read anyway, and an index does not tell how much
     that was."""
+
+    def reading(
+        self,
+        without: Collection[str],
+        reserved: Collection[str] = (),
+        into: JsonMembers | None = None,
+    ) -> "Found":
+        """Return these objects, without some members of JSON documents. As `JsonMembers.leave_out`."""
+        if self.members is not None:
+            self.members.leave_out(without, reserved, into)
+        return self
 
     def with_partitions(self, partitions: Partitions) -> "Found":
         """Return tables, whose samples have the columns of their folders too."""

@@ -1,18 +1,23 @@
-"""WebDataset: tar archives of members `<key>.<field>`, read where they lie by their headers alone.
+"""WebDataset: tar archives of members `<key>.<field>`, read where they lie by their headers.
 
 Keys and fields are those that the webdataset package sees: the key ends at the first dot of the file's name, and
 fields are in lower case. Members of a sample may lie anywhere in their archive; webdataset takes neighbours for one.
+The content of the member `json` is read too, as its values become columns.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
+import pyarrow as pa
+
+from ...dataset.columnar.json_members import FIELD, MOST_BYTES, JsonMembers
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Span, Store
 from .exported import Exported, Told, exported_at, metadata_member
 from .sample import NO_METADATA, ForeignSample, ForeignTable, Found
-from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, each_of, walk
+from .tar_headers import BLOCK_BYTES, HEADER_BYTES, Member, Members, each_of, walk
 from .window import Neighbours, Window
 
 OBJECTS_PER_SHARD = 1
@@ -27,6 +32,8 @@ _MAGIC = re.compile(
 )
 """gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
 _COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
+_ENDINGS = ".json", ".JSON", ".Json"
+"""Ends of the names of JSON documents, most of which are fields."""
 LOOKED_AT = 8
 """Objects of a name's ending whose first bytes are looked at."""
 
@@ -39,9 +46,11 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     """
     _check_packed(store, infos)
     exported = exported_at(store, infos, "webdataset", "energon")
+    members = None if exported else JsonMembers()
     return Found(
         [info for info in infos if info.key.lower().endswith(".tar")],
-        partial(samples, store, exported, Neighbours()),
+        partial(samples, store, exported, Neighbours(), members=members),
+        members=members,
         seals=True,
     )
 
@@ -69,7 +78,11 @@ def _check_packed(store: Store, infos: Sequence[ObjectInfo]) -> None:
 
 
 def samples(
-    store: Store, exported: Exported | None, neighbours: Neighbours, info: ObjectInfo
+    store: Store,
+    exported: Exported | None,
+    neighbours: Neighbours,
+    info: ObjectInfo,
+    members: JsonMembers | None = None,
 ) -> Iterator[ForeignSample | ForeignTable]:
     """Yield the samples of an archive, in the order of their first members; in one table where their fields are alike.
 
@@ -78,16 +91,18 @@ def samples(
     window = Window(store, info, neighbours=neighbours)
     try:
         if exported:
-            yield from samples_in(window, exported, lower=True)
+            yield from samples_in(window, exported, None, lower=True)
             return
         names, places = list[str](), list[int]()
+        told = ToldMembers(window, members, lower=True)
         for found in walk(window):
             names += found.names
             places += found.places
+            told.read(found)
         if (table := _table(names, places, window.crcs())) is not None:
-            yield table
+            yield table._replace(metadata=told.table()) if FIELD in table.fields else table
         else:
-            yield from _grouped(window, each_of(names, places), None, lower=True)
+            yield from _grouped(window, each_of(names, places), None, lower=True, told=told)
     finally:
         window.close()
 
@@ -112,18 +127,64 @@ def _table(names: list[str], places: list[int], crcs: Sequence[int]) -> ForeignT
     return ForeignTable(keys, tuple(field.lower() for field in fields), places, crcs) if alike else None
 
 
-def samples_in(window: Window, exported: Exported | None, *, lower: bool) -> Iterator[ForeignSample]:
+class ToldMembers:
+    """Values of the JSON documents of an archive."""
+
+    def __init__(self, window: Window, members: JsonMembers | None, *, lower: bool) -> None:
+        """members: None reads nothing. lower: fields are in lower case."""
+        self._window, self._lower = window, lower
+        self._columns, self._starts = members.columns() if members else None, list[int]()
+
+    def read(self, found: Members) -> None:
+        """Read the documents among members that the walk has just found. Raises: Changed; StoreError."""
+        if self._columns is None:
+            return
+        for at in [at for at, name in enumerate(found.names) if name.endswith(_ENDINGS)]:
+            told = named(found.names[at])
+            if told is not None and (told[1].lower() if self._lower else told[1]) == FIELD:
+                self.add(Span(*found.places[2 * at : 2 * at + 2]), self._window.aside)
+
+    def add(self, at: Span, read: Callable[[int, int], bytes]) -> None:
+        """Read a document. Raises: as `read`."""
+        if self._columns is not None:
+            self._starts.append(at.offset)
+            self._columns.add(read(*at) if at.nbytes <= MOST_BYTES else None, self._window.name, at.offset)
+
+    def table(self) -> pa.Table | None:
+        """Return a row for each document, in order; None without columns."""
+        return self._columns.table() if self._columns is not None else None
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Return first byte of a document -> its values."""
+        table = self.table()
+        return {} if table is None else dict(zip(self._starts, table.to_pylist(), strict=True))
+
+
+def samples_in(
+    window: Window, exported: Exported | None, members: JsonMembers | None, *, lower: bool
+) -> Iterator[ForeignSample]:
     """Yield the samples of an archive by its headers. lower: fields are in lower case. Raises: as `samples`."""
-    walked = (member for found in walk(window) for member in each_of(found.names, found.places))
-    return _grouped(window, walked, exported, lower=lower)
+    told = ToldMembers(window, members, lower=lower)
+
+    def walked() -> Iterator[Member]:
+        for found in walk(window):
+            told.read(found)
+            yield from each_of(found.names, found.places)
+
+    return _grouped(window, walked(), exported, lower=lower, told=told)
 
 
 def _grouped(
-    window: Window, walked: Iterable[Member], exported: Exported | None, *, lower: bool
+    window: Window,
+    walked: Iterable[Member],
+    exported: Exported | None,
+    *,
+    lower: bool,
+    told: ToldMembers | None = None,
 ) -> Iterator[ForeignSample]:
-    """Yield the samples of members. Raises: as `samples`."""
+    """Yield the samples of members. told: the values of their JSON documents. Raises: as `samples`."""
     found: dict[str, dict[str, Span]] = {}
-    told: dict[str, Told] = {}
+    restored: dict[str, Told] = {}
     starts = list[int]()
     member_of = metadata_member(exported.fields) if exported else None
     for member in walked:
@@ -141,13 +202,16 @@ def _grouped(
             )
         fields[field] = Span(member.offset, member.nbytes)
         if exported and field == member_of:
-            told[key] = metadata_at(window, exported, fields[field], key)
+            restored[key] = metadata_at(window, exported, fields[field], key)
     crc_at = dict(zip(starts, window.crcs(), strict=False))  # there is one for each, or none
+    rows = told.rows() if told else {}
     for key, fields in found.items():
         if exported and member_of:
             fields.pop(member_of, None)
         crcs = {name: crc_at[at.offset] for name, at in fields.items()} if crc_at else NO_METADATA
-        metadata, source = told.get(key, (NO_METADATA, NO_METADATA))
+        metadata, source = restored.get(key, (NO_METADATA, NO_METADATA))
+        if rows and FIELD in fields:
+            metadata = rows.get(fields[FIELD].offset, NO_METADATA)
         yield ForeignSample(key, fields, metadata, source, crcs)
 
 

@@ -83,6 +83,18 @@ class Window:
             low = offset - self._start
         return self._data[low : low + nbytes]
 
+    def aside(self, offset: int, nbytes: int) -> bytes:
+        """Return bytes beside those that a walk reads, which goes on as if nobody had asked. Raises: as the store.
+
+        Costs nothing where they are at hand, and else a request.
+        """
+        if self._file is not None:
+            return os.pread(self._file, nbytes, offset)
+        low = offset - self._start
+        if low >= 0 and low + nbytes <= len(self._data):
+            return self._data[low : low + nbytes]
+        return bytes(self._store.get_range(self._info.key, offset, nbytes, self._info.etag or None).data)
+
     def at_hand(self) -> tuple[OpenFile, int]:
         """Return what can be read without a request, the file or the bytes held, and its first byte in the object."""
         return ((IN_MEMORY, self._data), self._start) if self._file is None else ((self._file, None), 0)

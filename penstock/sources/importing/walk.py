@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from loader.errors import FieldMismatch, PenstockError
 from loader.foreign.earlier import Difference
-from loader.foreign.formats.sample import Found
+from loader.foreign.formats.sample import NO_METADATA, Found
 from loader.foreign.groups import group_guessed, groups_of
-from loader.foreign.shard_rows import Rows, Shard, keys_of, rows_of
+from loader.foreign.shard_rows import Rows, Shard, agree, keys_of, rows_of
 from loader.storage.shared.threads import DaemonPool
 
 from .span_units import Unit, cut, samples_in, units_of
 
 AT_ONCE = 16
 """Shards that are walked together."""
-Groups = Mapping[str, Mapping[str, Any]]
-"""Groups of the dataset, as its newest manifest has them."""
+Groups = Columns = Mapping[str, Mapping[str, Any]]
+"""Groups, and columns, of the dataset, as its newest manifest has them."""
 
 
 class Layout(NamedTuple):
@@ -34,9 +34,16 @@ class Walk:
     """Rows of shards, walked by threads. To be used in a `with` block."""
 
     def __init__(
-        self, found: Found, shards: Sequence[Shard], without: Sequence[str], since: Difference, groups: Groups
+        self,
+        found: Found,
+        shards: Sequence[Shard],
+        without: Sequence[str],
+        since: Difference,
+        groups: Groups,
+        columns: Columns = NO_METADATA,
     ) -> None:
         """Begin. without: fields that are left out. since: of the dataset's earlier samples, whose keys are taken."""
+        self._columns = columns
         self._found, self._without, self._since, self._groups = found, without, since, groups
         self._failures = list[str]()
         self.nbytes = sum(shard.nbytes for shard in shards)
@@ -83,7 +90,12 @@ class Walk:
         return Layout(keys_of(rows, self._since.keys), groups_of(rows, self._groups))
 
     def shuffled(self, shard_bytes: int) -> list[Unit]:
-        """Return units of all samples in the order of their keys' hashes. Raises: as `layout`."""
+        """Return units of all samples in the order of their keys' hashes. Raises: as `layout`.
+
+        Samples of several archives come together: their columns agree first.
+        """
+        if self._found.members is not None:
+            agree([rows for _, rows in self.walked], self._found.members, self._columns)
         return units_of(samples_in(self.walked, self.layout.keys), shard_bytes)
 
     def _walk(self, shard: Shard) -> list[tuple[Shard, Rows]]:

@@ -1,20 +1,22 @@
 """Energon's archives as samples: from the index where it fits an archive, else from the archive's headers.
 
 An index fits whose samples fill the archive to its end, and whose last member has its header there: an index may be
-older than its archives.
+older than its archives. The member `json` is read in any case: its values become columns.
 
 Keys and fields are those that Energon sees: as WebDataset's, but names of fields keep their case. The split that an
 archive is of becomes the column `split`. Archives and samples that `split.yaml` excludes are left out.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+from ....dataset.columnar.json_members import FIELD, JsonMembers
 from ....storage import ObjectInfo, Span, Store
 from ..exported import Exported, Told, exported_at, metadata_member
 from ..sample import ForeignSample, Found
 from ..tar_headers import BLOCK_BYTES, is_header
-from ..webdataset import metadata_at, samples_in
+from ..webdataset import ToldMembers, metadata_at, samples_in
 from ..window import Neighbours, Window
 from .nv_meta import FOLDER, NvMeta, meta_of
 from .sqlite_index import INDEX, IndexedTar, Member, index_of
@@ -30,12 +32,14 @@ def look(store: Store, infos: list[ObjectInfo]) -> Found:
     if INDEX in objects:
         index = index_of(store, objects[INDEX], len(meta.counts))
     indexed = {key: index[number] for number, key in enumerate(meta.counts) if number in index}
-    dataset = _Dataset(store, meta, indexed, exported_at(store, infos, "energon"), Neighbours())
+    exported = exported_at(store, infos, "energon")
+    members = None if exported else JsonMembers()
+    dataset = _Dataset(store, meta, indexed, exported, Neighbours(), members)
     listed = [info for info in infos if info.key in meta.counts and info.key not in meta.excluded]
     lacking = [
         f"{store.url}/{FOLDER} lists {key!r}, which is not there" for key in meta.counts if key not in objects
     ]
-    return Found(listed, dataset.samples, lacking=lacking, seals=True)
+    return Found(listed, dataset.samples, lacking=lacking, members=members, seals=True)
 
 
 class _Dataset(NamedTuple):
@@ -44,13 +48,15 @@ class _Dataset(NamedTuple):
     indexed: Mapping[str, IndexedTar]
     exported: Exported | None
     neighbours: Neighbours
+    members: JsonMembers | None
 
     def samples(self, info: ObjectInfo) -> Iterator[ForeignSample]:
         """Yield the samples of an archive, in their order. Raises: as `webdataset.samples`."""
         split, excluded = self.meta.splits.get(info.key), self.meta.excluded
         window = Window(self.store, info, neighbours=self.neighbours)
         try:
-            for one in self._by_index(window, info) or samples_in(window, self.exported, lower=False):
+            by_headers = partial(samples_in, window, self.exported, self.members, lower=False)
+            for one in self._by_index(window, info) or by_headers():
                 if not excluded.isdisjoint((f"{info.key}/{one.key}", f"{info.key}/./{one.key}")):
                     continue
                 if split is not None and self.exported is None:
@@ -70,9 +76,15 @@ class _Dataset(NamedTuple):
 
     def _each(self, window: Window, found: list[tuple[str, list[Member]]]) -> Iterator[ForeignSample]:
         member = metadata_member(self.exported.fields) if self.exported else None
+        documents = ToldMembers(window, self.members, lower=False)
+        for one in (one for _, members in found for one in members if one.name == FIELD):
+            documents.add(Span(one.offset, one.nbytes), window.read)
+        rows = documents.rows()
         for key, members in found:
             fields = {one.name: Span(one.offset, one.nbytes) for one in members}
-            told: Told | tuple[()] = ()
+            told: Told | tuple[()] | tuple[dict[str, Any]] = ()
+            if rows and FIELD in fields:
+                told = (rows[fields[FIELD].offset],)
             if self.exported and member in fields:
                 told = metadata_at(window, self.exported, fields.pop(member), key)
             yield ForeignSample(key.removeprefix("./"), fields, *told)

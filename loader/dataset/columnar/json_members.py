@@ -1,0 +1,192 @@
+"""Columns of samples that have a JSON document as a field, as those of img2dataset: its scalar values.
+
+A value is a truth value, a number or a text. Lists and objects stay in the field alone, as does all of a document that
+is no JSON object. Types follow from all samples (`agreed_columns`); here those of one archive agree.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from ...json_text import DamagedJson, is_text, parse_members
+from ..names import COLUMN
+from ..tables.agreed_columns import MOST_COLUMNS, agreed_types, as_agreed, table_of_any
+from .column_names import MOST_TEXT_BYTES, metadata_name
+
+FIELD = "json"
+"""Field whose members are columns; the prefix of columns whose names are reserved."""
+MOST_BYTES = 64 * 2**10
+"""A larger document is not read."""
+_ROWS = 1024
+"""Rows that are dictionaries; those before are columns."""
+_NAMES = 4096
+"""Names of an archive's members whose columns are remembered."""
+
+
+class JsonMembers:
+    """The reading of a place's JSON documents, and what became no column; thread-safe."""
+
+    def __init__(self) -> None:
+        self._without, self._reserved = frozenset[str](), frozenset[str]()
+        self._lock, self._notes = Lock(), dict[str, tuple[int, str]]()
+
+    def leave_out(
+        self,
+        without: Collection[str],
+        reserved: Collection[str] = (),
+        into: "JsonMembers | None" = None,
+    ) -> None:
+        """Leave out members and columns; all with `FIELD`.
+
+        reserved: columns that get the prefix. into: counts what became no column.
+        """
+        self._without, self._reserved = frozenset(without), frozenset(reserved)
+        if into is not None:
+            self._lock, self._notes = into._lock, into._notes
+
+    def columns(self) -> "JsonColumns | None":
+        """Return the columns of an archive, to be filled; None where all are left out."""
+        return None if FIELD in self._without else JsonColumns(self)
+
+    def column_of(self, name: str) -> str:
+        """Return the column of a value; "" where it is left out, or its name is too long."""
+        column = metadata_name(name, FIELD)
+        if column in self._reserved:
+            column = f"{FIELD}_{column}"
+        if name in self._without or column in self._without:
+            return ""
+        if not COLUMN.match(column):
+            self.note("names are too long for columns", f"{name[:80]!r}")
+            return ""
+        return column
+
+    def note(self, what: str, example: str, n: int = 1) -> None:
+        """Count what became no column. The least example is kept, so that it does not depend on threads."""
+        with self._lock:
+            before, least = self._notes.get(what, (0, example))
+            self._notes[what] = before + n, min(least, example)
+
+    def lines(self) -> list[str]:
+        """Return what became no column, a line for each reason."""
+        return [
+            f"json: {n} {what}, such as {one}"
+            for what, (n, one) in sorted(self._notes.items(), key=lambda one: one[0])
+        ]
+
+    def agreed(self, tables: Sequence[pa.Table], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return column -> type in tables whose samples are all of a registration, an import or a batch.
+
+        known: columns of the dataset, as its newest manifest has them.
+        """
+        there = {name: one["type"] for name, one in known.items() if one["type"] != "null"}
+        n_known = sum(one["group"] == "metadata" for one in known.values())
+        types, left_out = agreed_types(tables, there, MOST_COLUMNS - n_known)
+        for name in sorted(name for name, kind in types.items() if kind == "string" and name not in there):
+            if kinds := sorted(
+                {str(one.schema.field(name).type) for one in tables if name in one.column_names}
+            ):
+                if {"null", "string"}.issuperset(kinds):
+                    continue
+                self.note("columns are text, since kinds of values mix between archives", f"{name} ({kinds})")
+        if left_out:
+            self.note(f"columns are beyond the {MOST_COLUMNS} of a dataset", min(left_out), len(left_out))
+        return types
+
+    def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
+        """Return a table with these types and no other columns; keys and provenance stay."""
+        made, lost = as_agreed(table, types)
+        for name, (n, value) in lost.items():
+            self.note(
+                f"values of {name} are no {types[name]}, which the dataset has, and are null",
+                repr(value[:80]),
+                n,
+            )
+        return made
+
+
+class JsonColumns:
+    """Columns of one archive's JSON documents, in their order."""
+
+    def __init__(self, members: JsonMembers) -> None:
+        self._members = members
+        self._rows, self._chunks = list[dict[str, Any]](), list[tuple[pa.Table, int]]()
+        self._column_of, self._kind_of = dict[str, str](), dict[str, type]()
+        self._mixed = dict[str, str]()
+
+    def add(self, data: bytes | None, of: str, at: int) -> None:
+        """Take the document of the next sample; None for one that is larger than `MOST_BYTES`.
+
+        of, at: name of the archive, and the document's first byte, for notes.
+        """
+        row = dict[str, Any]()
+        if data is None:
+            self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
+        else:
+            try:
+                row = self._values(parse_members(data), of, at)
+            except DamagedJson as error:
+                self._members.note("documents are no JSON objects", f"{of}, byte {at}: {error}")
+        self._rows.append(row)
+        if len(self._rows) == _ROWS:
+            self._settle()
+
+    def table(self) -> pa.Table | None:
+        """Return a row for each document, with columns in the order of their names; None without a column."""
+        self._settle()
+        if not self._kind_of:
+            return None
+        types, _ = agreed_types((table for table, _ in self._chunks), {}, MOST_COLUMNS)
+        for name, where in self._mixed.items():
+            if types[name] == "string":
+                self._members.note("columns of archives are text, since kinds of values mix", where)
+        names, every = sorted(types), list[pa.Table]()
+        for table, n in self._chunks:
+            made, _ = as_agreed(table, types)
+            there = {name: made[name] if name in made.column_names else pa.nulls(n) for name in names}
+            every.append(pa.table(there))
+        return pa.concat_tables(every, promote_options="default").combine_chunks()
+
+    def _values(self, members: Mapping[str, Any], of: str, at: int) -> dict[str, Any]:
+        row = dict[str, Any]()
+        for name, value in members.items():
+            if value is None or value.__class__ is list or value.__class__ is dict:
+                continue
+            if value.__class__ is str and not _is_short(value):
+                why = f"texts are longer than {MOST_TEXT_BYTES:,} bytes, or are no UTF-8"
+                self._members.note(why, f"{of}, byte {at}: {name[:80]!r}")
+                continue
+            if (column := self._column_of.get(name)) is None:
+                column = self._members.column_of(name)
+                if len(self._column_of) < _NAMES:
+                    self._column_of[name] = column
+            if not column:
+                continue
+            if column in row:
+                self._members.note(
+                    "names are one column with another name", f"{of}, byte {at}: {name[:80]!r}"
+                )
+                if column != name:
+                    continue
+            if column not in self._kind_of:
+                if len(self._kind_of) == MOST_COLUMNS:
+                    why = f"values are beyond the {MOST_COLUMNS} columns of an archive"
+                    self._members.note(why, f"{of}, byte {at}: {name[:80]!r}")
+                    continue
+                self._kind_of[column] = value.__class__
+            elif self._kind_of[column] is not value.__class__ and column not in self._mixed:
+                self._mixed[column] = f"{column} at {of}, byte {at}"
+            row[column] = value
+        return row
+
+    def _settle(self) -> None:
+        if self._rows:
+            self._chunks.append((table_of_any(self._rows), len(self._rows)))
+            self._rows = []
+
+
+def _is_short(text: str) -> bool:
+    if len(text) > MOST_TEXT_BYTES:
+        return False
+    return text.isascii() or (is_text(text) and len(text.encode()) <= MOST_TEXT_BYTES)

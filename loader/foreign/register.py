@@ -57,7 +57,7 @@ class Registered:
     left_out: Sequence[str] = ()
     """Features of the place that are not read yet."""
     notes: Sequence[str] = ()
-    """What of JSON documents became no column, in words."""
+    """Notes on values of JSON documents that became no column, in words."""
     sealed: int = 0
     """New shards whose checksums are sealed, since all their bytes were read; see `penstock seal`."""
 
@@ -93,8 +93,7 @@ def register(
     root.create()
     newest = root.state.newest(dataset)
     parent = root.open(newest.id) if newest else None
-    chosen: dict[str, Any] = {"format": format, "without": sorted(set(without))}
-    chosen |= selection.to_json()
+    chosen: dict[str, Any] = {"format": format, "without": sorted(set(without)), **selection.to_json()}
     found, each, listed = _found(store, format, columns, selection, parent)
     if format in TABLES:
         chosen |= {**columns.to_json(), "labels": found.labels and list(found.labels)}

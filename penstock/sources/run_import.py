@@ -81,7 +81,7 @@ class Imported:
     left_out: list[str] = field(default_factory=list)
     """Features of the place that are not read yet: text over time."""
     notes: list[str] = field(default_factory=list)
-    """What of JSON documents became no column."""
+    """Notes on values of JSON documents that became no column."""
     failures: list[str] = field(default_factory=list)
     """Errors of objects and parts that could not be read or written."""
 

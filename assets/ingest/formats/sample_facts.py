@@ -48,7 +48,7 @@ class Taken:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column -> type, of those that values of JSON documents became."""
     notes: Sequence[str] = ()
-    """What of JSON documents became no column, in words."""
+    """Notes on values of JSON documents that became no column, in words."""
     n_known: int = 0
     """Samples that were left out: the dataset has them, or had them."""
     jobs: Sequence[Job[Any, Any]] = ()

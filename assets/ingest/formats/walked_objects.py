@@ -102,7 +102,7 @@ class WalkedPlace:
         self._all: Found | PenstockError | None = None
         self._has_members = False
         self.members = JsonMembers()
-        """What of JSON documents became no column, of all objects that were walked."""
+        """Notes on values of JSON documents that became no column, of all objects that were walked."""
         if companions(format):
             try:
                 self._all = self._format.look(landing, list(list_place(landing)))

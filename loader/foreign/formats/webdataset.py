@@ -32,8 +32,7 @@ _MAGIC = re.compile(
 )
 """gzip, bzip2, xz, zstd, lz4, lzip, compress, lzma and lzop."""
 _COMPRESSED = {"tgz", "tbz2", "txz", "tzst", "tar.gz", "tar.bz2", "tar.xz", "tar.zst"}
-_ENDINGS = ".json", ".JSON", ".Json"
-"""Ends of the names of JSON documents, most of which are fields."""
+_ENDING = f".{FIELD}"
 LOOKED_AT = 8
 """Objects of a name's ending whose first bytes are looked at."""
 
@@ -137,9 +136,9 @@ class ToldMembers:
 
     def read(self, found: Members) -> None:
         """Read the documents among members that the walk has just found. Raises: Changed; StoreError."""
-        if self._columns is None:
-            return
-        for at in [at for at, name in enumerate(found.names) if name.endswith(_ENDINGS)]:
+        if self._columns is None or _ENDING not in "\n".join(found.names).lower():
+            return  # all names at once: most archives have no document
+        for at in [at for at, name in enumerate(found.names) if name[-len(_ENDING) :].lower() == _ENDING]:
             told = named(found.names[at])
             if told is not None and (told[1].lower() if self._lower else told[1]) == FIELD:
                 self.add(Span(*found.places[2 * at : 2 * at + 2]), self._window.aside)

@@ -267,25 +267,27 @@ class _Import:
             raise self._empty()
         self._check_columns(readable)  # of tables whose footers tell: before anything is copied
         reader = UnitReader(self.store, readable, options, self.since.keys, failures)
-        txn = self._begin()
+        txn, of_json = self._begin(), readable.members is not None
         with self.root.heartbeat(txn):
             if self.chosen["shuffle"]:
                 with closing(spilled(reader, units, self.workers, failures)) as samples:
                     if failures or not samples.kinds:
                         return self._publish(txn, [])
                     group_of = samples.group_of(self.groups).__getitem__
+                    units_of = [SpilledUnit(samples)]
                     drained = self._write(
-                        txn, [SpilledUnit(samples)], lambda unit: unit.spilled.drain(), group_of
+                        txn, units_of, lambda unit: unit.spilled.drain(), group_of, any_values=of_json
                     )
                 return self._publish(txn, drained, readable)
-            written = self._write(txn, units, reader, group_guessed(self.groups))
+            written = self._write(txn, units, reader, group_guessed(self.groups), any_values=of_json)
             if failures or not any(unit.parts for unit in written):
                 return self._publish(txn, [])
             self._check_columns(readable)
             facts = settled(self.root.store, written, self.groups)
             if facts.again:
                 reader = replace(reader, twice=facts.twice)
-                again = self._write(txn, facts.again, reader, facts.group_of.__getitem__)
+                group_of = facts.group_of.__getitem__
+                again = self._write(txn, facts.again, reader, group_of, any_values=of_json)
                 written = in_order(written + again)
                 if not failures:
                     check_unique(self.root.store, written)
@@ -317,16 +319,19 @@ class _Import:
         samples: Callable[[Unit], Iterator[Sample | SampleBlock]],
         group_of: Callable[[str], str],
         size: int | None = None,
+        any_values: bool = False,
     ) -> list[Written[Unit]]:
         """Return the parts of the units, in the units' order, without those that failed.
 
-        size: sum of the units' sizes, where they are not there yet.
+        size: sum of the units' sizes, where they are not there yet. any_values: as `UnitWriter` takes it.
         """
         done = list[Written[Unit]]()
         if size is None:
             units = [*units]
             size = sum(unit.size for unit in units)
-        writer = UnitWriter(self.root.store, txn, samples, group_of, self.chosen["shard_bytes"])
+        writer = UnitWriter(
+            self.root.store, txn, samples, group_of, self.chosen["shard_bytes"], any_values=any_values
+        )
         made = in_threads(writer, units, self.workers, self.report.failures)
         for one in progress(made, "import", lambda one: one.unit.size, size):
             done.append(one)
@@ -354,7 +359,7 @@ class _Import:
         names = [unit.unit.name for unit in written]
         if again := {name.removesuffix(RENAMED) for name in names if name.endswith(RENAMED)}:
             delete_units(self.root.store, txn, again)
-        labels = readable.labels if readable else None
+        labels, members = (readable.labels, readable.members) if readable else (None, members)
         producer = {"imported": self.chosen, "place": place_id(self.store, self.since.fresh)}
         return publish_registered(
             self.root,

@@ -5,6 +5,7 @@ from typing import cast
 
 from loader.dataset.columnar.choices import Options
 from loader.dataset.columnar.column_names import duplicate_key
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.names import key_hash
 from loader.dataset.writing.spill import Sample
 from loader.errors import PenstockError, Throttled, Transient
@@ -17,6 +18,7 @@ from penstock.sources.importing.read_units import ReadUnit, UnitReader
 
 from ...joined_objects import JoinedObjects
 from ...source_formats import JOINED, companions
+from .sample_facts import OWN_COLUMNS
 from .walked_objects import not_of, once_a_batch
 
 
@@ -34,6 +36,10 @@ class ReadPlace:
         self.is_partitioned = format in PARTITIONED
         self._all: Readable | PenstockError | None = None
         self._keys = frozenset[str]()
+        self.has_members = False
+        """True where an object was read whose JSON documents become columns."""
+        self.members = JsonMembers()
+        """Notes on values of JSON documents that became no column, of all objects that were read."""
         if companions(format):
             try:
                 self._all = (
@@ -56,6 +62,9 @@ class ReadPlace:
         found = self._all or self._importer.look(self._files, [info], self._options)
         if not (info.key in self._keys if self._all else found.infos):
             raise not_of(self._format)
+        if found.members is not None:
+            self.has_members = True
+            found.members.leave_out(self._options.without, OWN_COLUMNS, self.members)
         return found
 
     def has_samples(self, info: ObjectInfo) -> bool:

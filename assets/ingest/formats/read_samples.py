@@ -4,15 +4,19 @@ A unit is neighbouring objects, of about a shard's bytes. Its worker knows neith
 which fields all samples have: units that do not fit are read again, under other names.
 """
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import loader
 from loader.dataset.columnar.column_agreement import why_other
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.partitions import Partitions, text_columns
 from loader.dataset.shards.part import Part, part_rows
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
+from loader.dataset.tables.parquet import put_table
+from loader.dataset.writing.run_tables import part_tables
 from loader.errors import FieldMismatch
 from loader.foreign.groups import groups_of
 from loader.foreign.shard_rows import Rows
@@ -30,7 +34,7 @@ from ...stages import written_part
 from .earlier_samples import newest_version
 from .known_samples import Beside, EarlierSamples
 from .read_work import READ, ReadParts, ReadTask
-from .sample_facts import Row, Taken, Taking, unit_row
+from .sample_facts import OWN_COLUMNS, Row, Taken, Taking, unit_row
 from .sample_jobs import not_written, outcomes_of, units_job
 from .walked_objects import fresh_objects
 
@@ -88,8 +92,42 @@ def write_read(
         for row in part_rows(root.store, part):
             rows.append(unit_row(row["key"], kind, part.id, row, beside.contents[row["key"]]))
     facts = {name: told for _, found in made for name, told in found.facts.items()}
-    taken = Taken(parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs)
+    told: dict[str, Any] = {}
+    if any(one.of_json for _, one in made):
+        parts, told = _agreed(root.store, parts, made, newest.columns)
+    taken = Taken(
+        parts=parts, rows=rows, refusals=refusals, labels=names, facts=facts, jobs=batch.jobs, **told
+    )
     return beside.told_in(taken, raws)
+
+
+def _agreed(
+    store: Store,
+    parts: Sequence[tuple[str, Part]],
+    made: Sequence[Made],
+    known: Mapping[str, Mapping[str, Any]],
+) -> tuple[list[tuple[str, Part]], dict[str, Any]]:
+    """Return parts whose columns of JSON documents have the types of the whole batch; these types, and notes.
+
+    Costs the samples tables of the parts; those that change are written again.
+    """
+    members = JsonMembers()
+    for what, (n, example) in (one for _, found in made for one in found.notes.items()):
+        members.count(what, example, n)
+    tables = part_tables(store, [part for _, part in parts])
+    own = [table.drop_columns(sorted(OWN_COLUMNS.intersection(table.column_names))) for table in tables]
+    types, out = members.agreed(own, known), list[tuple[str, Part]]()
+    for (kind, part), table in zip(parts, tables, strict=True):
+        mine = {
+            name: str(table.schema.field(name).type) for name in OWN_COLUMNS.intersection(table.column_names)
+        }
+        agreed = members.as_agreed(table, {**types, **mine})
+        if agreed.schema != table.schema:
+            assert part.samples is not None, part.id
+            path = f"{part.samples.path.rpartition('/')[0]}/{secrets.token_hex(8)}.samples.parquet"
+            part = replace(part, samples=put_table(store, path, agreed, "part-samples"))
+        out.append((kind, part))
+    return out, {"columns": types, "notes": members.lines()}
 
 
 def _units(

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.partitions import Partitions
 from loader.dataset.shards.shard import DEFAULT_SHARD_BYTES
 from loader.dataset.writing.spill import Sample
@@ -68,6 +69,10 @@ class ReadParts:
     """Field -> facts of it that the format tells."""
     refusals: list[Row] = field(default_factory=list)
     """Rows of refused objects."""
+    of_json: bool = False
+    """True where values of JSON documents become columns, whose types all of the batch decide."""
+    notes: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Why values of JSON documents became no column -> how many, and one of them."""
     beside: Beside = field(default_factory=Beside)
     """The samples beside those that the dataset has."""
 
@@ -78,6 +83,7 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
     Raises: InvalidSample for what no part may hold; StoreError.
     """
     place = read_place(task.txn, node.open(task.landing), task.taking.format, task.taking.options)
+    place.members = JsonMembers()
     raws, refusals = list(task.raws), list[Row]()
     partitions = Partitions((), task.taking.options.without, task.texts)
     while True:
@@ -89,13 +95,19 @@ def read_samples(task: ReadTask, node: Node) -> ReadParts:
                     known = {**raw, "first_sha256": before.first_sha256}
                     for sample in _samples(place, raw, made, partitions):
                         own = bool(task.taking.own_split(sample.source))
-                        if new := made.beside.taken(_taken(task.taking, known, sample), before, own):
-                            spilled.add(new)
+                        # Of a JSON document columns are no content: the document is a field.
+                        columns = sample.metadata if place.has_members else {}
+                        content = replace(sample, metadata={}) if columns else sample
+                        if new := made.beside.taken(_taken(task.taking, known, content), before, own):
+                            spilled.add(
+                                replace(new, metadata={**new.metadata, **columns}) if columns else new
+                            )
             except Unusable as unusable:
                 raws.remove(raw)
                 refusals.append(refusal_row(raw["key"], raw["sha256"], unusable))
                 continue  # without it: some of its samples are there by now
-            return replace(made, **_written(task, node, spilled))
+            made = replace(made, of_json=place.has_members, notes=place.members.notes)
+            return replace(made, **_written(task, node, spilled, place.has_members))
 
 
 def _samples(place: ReadPlace, raw: Row, made: ReadParts, partitions: Partitions) -> Iterator[Sample]:
@@ -117,8 +129,8 @@ def _samples(place: ReadPlace, raw: Row, made: ReadParts, partitions: Partitions
             made.columns[info.key] = readable.columns.becomes
 
 
-def _written(task: ReadTask, node: Node, spilled: Spilled) -> dict[str, Any]:
-    """Write the parts; return them, and the kinds of samples."""
+def _written(task: ReadTask, node: Node, spilled: Spilled, any_values: bool) -> dict[str, Any]:
+    """Write the parts; return them, and the kinds of samples. any_values: as `UnitWriter` takes it."""
     kinds = [(list(kind), rows.source_keys[0], rows.objects[0]) for kind, rows in spilled.kinds.items()]
     if not kinds:
         return {}
@@ -133,6 +145,7 @@ def _written(task: ReadTask, node: Node, spilled: Spilled) -> dict[str, Any]:
         group_of.__getitem__,
         DEFAULT_SHARD_BYTES,
         secrets.token_hex(8),
+        any_values,
     )
     written = write(SpilledUnit(spilled, task.name))
     return {"kinds": kinds, "parts": [part.to_json() for part in written.parts]}
@@ -167,7 +180,7 @@ def _cost_s(task: ReadTask) -> float:
 
 READ = Work(
     name="read",
-    version="1",
+    version="2",
     function=read_samples,
     unit=ReadTask,
     result=ReadParts,

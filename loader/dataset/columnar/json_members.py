@@ -19,8 +19,11 @@ FIELD = "json"
 """Field whose members are columns; the prefix of columns whose names are reserved."""
 MOST_BYTES = 64 * 2**10
 """A larger document is not read."""
+MIXED = "columns are text, or keep the dataset's type, since kinds of values mix"
 _ROWS = 1024
 """Rows that are dictionaries; those before are columns."""
+_PLACES = 2**17
+"""Places of notes that are remembered."""
 _NAMES = 4096
 """Names of an archive's members whose columns are remembered."""
 
@@ -30,7 +33,8 @@ class JsonMembers:
 
     def __init__(self) -> None:
         self._without, self._reserved = frozenset[str](), frozenset[str]()
-        self._lock, self._notes = Lock(), dict[str, tuple[int, str]]()
+        self._kinds = dict[str, type]()
+        self._lock, self._notes, self._places = Lock(), dict[str, tuple[int, str]](), set[int]()
 
     def leave_out(
         self,
@@ -45,6 +49,7 @@ class JsonMembers:
         self._without, self._reserved = frozenset(without), frozenset(reserved)
         if into is not None:
             self._lock, self._notes = into._lock, into._notes
+            self._places, self._kinds = into._places, into._kinds
 
     def columns(self) -> "JsonColumns | None":
         """Return the columns of an archive, to be filled; None where all are left out."""
@@ -62,11 +67,25 @@ class JsonMembers:
             return ""
         return column
 
-    def note(self, what: str, example: str, n: int = 1) -> None:
+    def note(self, what: str, where: str) -> None:
+        """Count what became no column, once for each place: some archives are read twice."""
+        with self._lock:
+            if (hashed := hash((what, where))) in self._places:
+                return
+            if len(self._places) < _PLACES:
+                self._places.add(hashed)
+        self.count(what, where)
+
+    def count(self, what: str, example: str, n: int = 1) -> None:
         """Count what became no column. The least example is kept, so that it does not depend on threads."""
         with self._lock:
             before, least = self._notes.get(what, (0, example))
             self._notes[what] = before + n, min(least, example)
+
+    @property
+    def notes(self) -> dict[str, tuple[int, str]]:
+        """Why values became no column -> how many, and one of them."""
+        return dict(self._notes)
 
     def lines(self) -> list[str]:
         """Return what became no column, a line for each reason."""
@@ -74,6 +93,12 @@ class JsonMembers:
             f"json: {n} {what}, such as {one}"
             for what, (n, one) in sorted(self._notes.items(), key=lambda one: one[0])
         ]
+
+    def check_kind(self, column: str, kind: type) -> None:
+        """Note a column that has another kind of values in another archive."""
+        first = self._kinds.setdefault(column, kind) if len(self._kinds) < _NAMES else kind
+        if first is not kind and {first, kind} != {int, float}:
+            self.note(MIXED, column)
 
     def agreed(self, tables: Sequence[pa.Table], known: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         """Return column -> type in tables whose samples are all of a registration, an import or a batch.
@@ -84,21 +109,18 @@ class JsonMembers:
         n_known = sum(one["group"] == "metadata" for one in known.values())
         types, left_out = agreed_types(tables, there, MOST_COLUMNS - n_known)
         for name in sorted(name for name, kind in types.items() if kind == "string" and name not in there):
-            if kinds := sorted(
-                {str(one.schema.field(name).type) for one in tables if name in one.column_names}
-            ):
-                if {"null", "string"}.issuperset(kinds):
-                    continue
-                self.note("columns are text, since kinds of values mix between archives", f"{name} ({kinds})")
+            kinds = {str(one.schema.field(name).type) for one in tables if name in one.column_names}
+            if not kinds <= {"null", "string"}:
+                self.note(MIXED, name)
         if left_out:
-            self.note(f"columns are beyond the {MOST_COLUMNS} of a dataset", min(left_out), len(left_out))
+            self.count(f"columns are beyond the {MOST_COLUMNS} of a dataset", min(left_out), len(left_out))
         return types
 
     def as_agreed(self, table: pa.Table, types: Mapping[str, str]) -> pa.Table:
         """Return a table with these types and no other columns; keys and provenance stay."""
         made, lost = as_agreed(table, types)
         for name, (n, value) in lost.items():
-            self.note(
+            self.count(
                 f"values of {name} are no {types[name]}, which the dataset has, and are null",
                 repr(value[:80]),
                 n,
@@ -120,17 +142,20 @@ class JsonColumns:
 
         of, at: name of the archive, and the document's first byte, for notes.
         """
-        row = dict[str, Any]()
-        if data is None:
-            self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
-        else:
-            try:
-                row = self._values(parse_members(data), of, at)
-            except DamagedJson as error:
-                self._members.note("documents are no JSON objects", f"{of}, byte {at}: {error}")
-        self._rows.append(row)
+        self._rows.append(self.row(data, of, at))
         if len(self._rows) == _ROWS:
             self._settle()
+
+    def row(self, data: bytes | None, of: str, at: int) -> dict[str, Any]:
+        """Return the values of a document, of which nothing is held. As `add`."""
+        if data is None:
+            self._members.note(f"documents have more than {MOST_BYTES:,} bytes", f"{of}, byte {at}")
+            return {}
+        try:
+            return self._values(parse_members(data), of, at)
+        except DamagedJson as error:
+            self._members.note("documents are no JSON objects", f"{of}, byte {at}: {error}")
+            return {}
 
     def table(self) -> pa.Table | None:
         """Return a row for each document, with columns in the order of their names; None without a column."""
@@ -175,6 +200,7 @@ class JsonColumns:
                     self._members.note(why, f"{of}, byte {at}: {name[:80]!r}")
                     continue
                 self._kind_of[column] = value.__class__
+                self._members.check_kind(column, value.__class__)
             elif self._kind_of[column] is not value.__class__ and column not in self._mixed:
                 self._mixed[column] = f"{column} at {of}, byte {at}"
             row[column] = value

@@ -18,6 +18,7 @@ from ..shards.index import IndexPlace, index_bytes
 from ..shards.part import Part, ShardFile
 from ..shards.shard import MAX_FIELD_BYTES, Int64s, ShardWriter, check_field_bytes
 from ..tables import columns
+from ..tables.agreed_columns import table_of_any
 from ..tables.parquet import put_table
 from .spill import Sample, Spill
 
@@ -128,7 +129,18 @@ def block_of(samples: Sequence[Sample]) -> SampleBlock:
 class PartWriter:
     """Takes samples in their final order; `finish` uploads everything, an exception before it leaves nothing."""
 
-    def __init__(self, store: Store, *, txn: str, attempt: str, name: str, group_of: Groups) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        txn: str,
+        attempt: str,
+        name: str,
+        group_of: Groups,
+        any_values: bool = False,
+    ) -> None:
+        """any_values: metadata is of undeclared kinds, which `table_of_any` joins."""
+        self._any_values = any_values
         self.id = f"{txn}-{name}"
         self._store, self._txn, self._name = store, txn, name
         self._prefix = f"data/{txn}/{attempt}"
@@ -175,8 +187,13 @@ class PartWriter:
         samples = None
         if with_samples:
             keys = columns.keys_table(self._keys, self._sources, self.id)
-            table = columns.metadata_table(self._metadata, self.id, self._keys)
-            for name in table.column_names[2:]:
+            if self._any_values:
+                table = table_of_any(self._metadata)
+            else:
+                table = columns.metadata_table(self._metadata, self.id, self._keys).drop_columns(
+                    ["part", "row"]
+                )
+            for name in table.column_names:
                 keys = keys.append_column(name, table[name])
             samples = put_table(
                 self._store, f"{self._prefix}/{self._name}.samples.parquet", keys, "part-samples"

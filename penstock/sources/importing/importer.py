@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from loader.dataset.columnar.choices import NO_OPTIONS, Options, ReadSample
 from loader.dataset.columnar.column_agreement import ColumnAgreement
+from loader.dataset.columnar.json_members import JsonMembers
 from loader.dataset.columnar.partitions import Partitions
 from loader.errors import Changed, Corrupt, InvalidRuntime, NotSupported
 from loader.foreign.formats.sample import NO_METADATA
@@ -64,6 +65,8 @@ class Readable(NamedTuple):
     """Features of the place that are not read yet."""
     columns: ColumnAgreement | None = None
     """Fields and metadata that columns of tables become, of objects that were read; None of other formats."""
+    members: JsonMembers | None = None
+    """Reading of the members of JSON documents, which become columns; None of other formats."""
 
     def with_partitions(self, partitions: Partitions) -> "Readable":
         """Return tables, whose samples have the columns of their folders too."""

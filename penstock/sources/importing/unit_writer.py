@@ -63,8 +63,14 @@ class UnitWriter(Generic[Unit]):
         group_of: Callable[[str], str],
         shard_bytes: int,
         folder: str = FOLDER,
+        any_values: bool = False,
     ) -> None:
-        """folder: of the parts and notes, below the transaction's; another for each try finds none of an earlier."""
+        """Open nothing yet.
+
+        folder: of the parts and notes, below the transaction's; another for each try finds none of an earlier.
+        any_values: as `PartWriter` takes it.
+        """
+        self._any_values = any_values
         self._root, self._txn, self._samples, self._folder = root, txn, samples, folder
         self._group_of, self._shard_bytes = group_of, shard_bytes
 
@@ -91,7 +97,7 @@ class UnitWriter(Generic[Unit]):
                     if len(opened) == MOST_OPEN:
                         opened.pop(next(iter(opened))).finish(noted=True)
                     name = f"{unit.name}_{len(parts_now)}" if parts_now else unit.name
-                    parts_now.append(_OpenPart(self._root, self._txn, self._folder, name, self._group_of))
+                    parts_now.append(self._open(name))
                     opened[kind] = parts_now[-1]
                 opened[kind].add(sample)
             parts = [one.finish() for one in parts_now]
@@ -101,6 +107,17 @@ class UnitWriter(Generic[Unit]):
         self._root.put(note, canonical_json({"parts": [part.to_json() for part in parts]}))
         skipped = sum(one.was_there for one in parts_now)
         return Written(unit, parts, sum(one.nbytes for one in parts_now if not one.was_there), skipped)
+
+    def _open(self, name: str) -> "_OpenPart":
+        writer = PartWriter(
+            self._root,
+            txn=self._txn,
+            attempt=self._folder,
+            name=name,
+            group_of=self._group_of,
+            any_values=self._any_values,
+        )
+        return _OpenPart(self._root, f"data/{self._txn}/{self._folder}/{name}.part.json", writer)
 
 
 def in_order(written: Iterable[Written[Unit]]) -> list[Written[Unit]]:
@@ -132,15 +149,14 @@ def _unit_of(key: str) -> str:
 class _OpenPart:
     """A part that is written, or that an earlier run has written in full."""
 
-    def __init__(self, root: Store, txn: str, folder: str, name: str, group_of: Callable[[str], str]) -> None:
-        self._root, self._note = root, f"data/{txn}/{folder}/{name}.part.json"
+    def __init__(self, root: Store, note: str, writer: PartWriter) -> None:
+        self._root, self._note, self._writer = root, note, writer
         self._part: Part | None = None
         self.nbytes = 0
         self._waiting, self._n_waiting = list[Sample](), 0
         with suppress(ObjectNotFound, DamagedJson, InvalidSample):  # not written yet, or not to its end
             self._part = Part.from_json(parse_json_object(root.get(self._note).data))
         self.was_there = self._part is not None
-        self._writer = PartWriter(root, txn=txn, attempt=folder, name=name, group_of=group_of)
 
     def add(self, one: Sample | SampleBlock) -> None:
         self.nbytes += one.nbytes

@@ -17,8 +17,8 @@ from .span_units import Unit, cut, samples_in, units_of
 
 AT_ONCE = 16
 """Shards that are walked together."""
-Groups = Columns = Mapping[str, Mapping[str, Any]]
-"""Groups, and columns, of the dataset, as its newest manifest has them."""
+Groups = Mapping[str, Mapping[str, Any]]
+"""Groups of the dataset, as its newest manifest has them."""
 
 
 class Layout(NamedTuple):
@@ -40,9 +40,13 @@ class Walk:
         without: Sequence[str],
         since: Difference,
         groups: Groups,
-        columns: Columns = NO_METADATA,
+        columns: Mapping[str, Mapping[str, Any]] = NO_METADATA,
     ) -> None:
-        """Begin. without: fields that are left out. since: of the dataset's earlier samples, whose keys are taken."""
+        """Begin.
+
+        without: fields that are left out. since: of the dataset's earlier samples, whose keys are taken. columns: of
+        the dataset, as its newest manifest has them.
+        """
         self._columns = columns
         self._found, self._without, self._since, self._groups = found, without, since, groups
         self._failures = list[str]()

@@ -1,5 +1,6 @@
 """Members `json` of archives in the pipeline: their values are columns of every batch, and a field too."""
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,31 @@ from penstock.stages import StageRecord, current_record
 from tests.assets.conftest import Run, jpeg
 from tests.foreign import img2dataset, tars
 
-KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])
+KEEPS = pytest.mark.parametrize("keep", ["copy", "in place", "read"])
 
 
 def spec(keep: str, *without: str) -> DatasetSpec:
-    source = Source(format="webdataset", keep=keep, without=without)  # type: ignore[arg-type]
+    """keep: "read" takes compressed archives, which are read forward."""
+    format = "webdataset-compressed" if keep == "read" else "webdataset"
+    source = Source(format=format, keep=keep.replace("read", "copy"), without=without)  # type: ignore[arg-type]
     return DatasetSpec(name="demo", sources=(source,), gate=Gate(thresholds=None))
 
 
-def fill(place: Path, name: str, *documents: Any, first: int = 0) -> None:
+def fill(place: Path, keep: str, name: str, *documents: Any, first: int = 0) -> None:
     some = [
         member
         for i, facts in enumerate(documents, first)
         for member in img2dataset.members(i, facts, jpeg(64 + i, 64))
     ]
-    tars.fill(place, {name: some})
+    put(place, keep, {name: some})
+
+
+def put(place: Path, keep: str, archives: dict[str, Any]) -> None:
+    """Write archives, compressed where they are read."""
+    tars.fill(place, archives)
+    for name in archives if keep == "read" else ():
+        (place / f"{name}.gz").write_bytes(gzip.compress((place / name).read_bytes(), mtime=0))
+        (place / name).unlink()
 
 
 def values(version: loader.Version, name: str) -> dict[str, Any]:
@@ -53,7 +64,7 @@ def test_batches_of_img2dataset_select_samples_and_json_stays_a_field(
     keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"
-    tars.fill(place, img2dataset.archives(24, each=8, image=jpeg()))
+    put(place, keep, img2dataset.archives(24, each=8, image=jpeg()))
     assert run("ingest", spec(keep), arrive(place), place).success
     assert run("release", spec(keep), place=place).success
     version = root.open("demo@1")
@@ -69,11 +80,11 @@ def test_columns_of_a_batch_agree_with_one_another_and_with_the_dataset(
     keep: str, tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"
-    fill(place, "0.tar", {"n": 1, "mixed": 1, "label": "cat", "kind": 7, "licence": "cc0"})
-    fill(place, "1.tar", {"n": 2, "mixed": "x", "mime": True}, first=1)
+    fill(place, keep, "0.tar", {"n": 1, "mixed": 1, "label": "cat", "kind": 7, "licence": "cc0"})
+    fill(place, keep, "1.tar", {"n": 2, "mixed": "x", "mime": True}, first=1)
     assert run("ingest", spec(keep), arrive(place), place).success
     assert run("release", spec(keep), place=place).success
-    fill(place, "2.tar", {"n": 3.0, "mixed": 2}, {"n": 0.5, "late": True}, b"damaged", first=2)
+    fill(place, keep, "2.tar", {"n": 3.0, "mixed": 2}, {"n": 0.5, "late": True}, b"damaged", first=2)
     assert run("ingest", spec(keep), arrive(place), place).success
     assert run("release", spec(keep), place=place).success
     version = root.open("demo@2")
@@ -108,7 +119,7 @@ def test_a_batch_is_cut_again_whose_columns_others_had_published_with_other_type
     place, said = tmp_path / "in", list[str]()
     records = []
     for number, value in enumerate([1, "x"]):
-        fill(place, f"{number}.tar", {"n": value}, first=number)
+        fill(place, keep, f"{number}.tar", {"n": value}, first=number)
         records.append(cut(root, place, InlineCompute(), spec(keep), said)[1])
     parts = [loader.Part.from_json(entry["part"]) for entry in records[1].body["parts"]]
     assert clash(root, records[1], parts) == ""
@@ -128,8 +139,8 @@ def test_a_batch_is_cut_again_whose_columns_others_had_published_with_other_type
 
 def test_nodes_of_a_cluster_copy_the_columns_of_the_batch(tmp_path: Path) -> None:
     place, found, said = tmp_path / "in", [], list[str]()
-    fill(place, "0.tar", {"n": 1}, {"n": 2})
-    fill(place, "1.tar", {"n": 0.5}, b"damaged", first=2)
+    fill(place, "copy", "0.tar", {"n": 1}, {"n": 2})
+    fill(place, "copy", "1.tar", {"n": 0.5}, b"damaged", first=2)
     for way in ("here", "there"):
         compute: Any = InlineCompute()
         if way == "there":
@@ -144,7 +155,9 @@ def test_nodes_of_a_cluster_copy_the_columns_of_the_batch(tmp_path: Path) -> Non
     assert found[0][0] == found[1][0] == {"n": "double"}
 
 
+@pytest.mark.parametrize("keep", ["copy", "read"])
 def test_samples_that_an_earlier_release_has_published_without_columns_stay_as_they_are(
+    keep: str,
     tmp_path: Path,
     root: loader.Root,
     run: Run,
@@ -155,17 +168,17 @@ def test_samples_that_an_earlier_release_has_published_without_columns_stay_as_t
     place = tmp_path / "in"
     with monkeypatch.context() as before:
         before.setattr(JsonMembers, "columns", lambda self: None)
-        fill(place, "0.tar", {"n": 1}, {"n": 2})
-        assert run("ingest", spec("copy"), arrive(place), place).success
-        assert run("release", spec("copy"), place=place).success
-    fill(place, "0.tar", {"n": 1}, {"n": 2}, {"n": 3})
+        fill(place, keep, "0.tar", {"n": 1}, {"n": 2})
+        assert run("ingest", spec(keep), arrive(place), place).success
+        assert run("release", spec(keep), place=place).success
+    fill(place, keep, "0.tar", {"n": 1}, {"n": 2}, {"n": 3})
     batch = arrive(place)
-    assert run("ingest", spec("copy"), batch, place).success
+    assert run("ingest", spec(keep), batch, place).success
     record = current_record(root.store, "demo", "units", batch)
     assert record is not None
     counts = [record.counts[name] for name in ("units", "published_before", "replacing")]
     assert counts == [1, 2, 0]
-    assert run("release", spec("copy"), place=place).success
+    assert run("release", spec(keep), place=place).success
     assert values(root.open("demo@2"), "n") == {f"{0:09}": None, f"{1:09}": None, f"{2:09}": 3}
 
 
@@ -173,7 +186,7 @@ def test_without_json_leaves_out_the_field_and_its_columns(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
     place = tmp_path / "in"
-    fill(place, "0.tar", {"n": 1})
+    fill(place, "copy", "0.tar", {"n": 1})
     assert run("ingest", spec("copy", "json"), arrive(place), place).success
     assert run("release", spec("copy", "json"), place=place).success
     version = root.open("demo@1")

@@ -1,20 +1,23 @@
 """Columns of members `json` in versions with bytes of their own: the same as a registration gives."""
 
+import gzip
 import shutil
 
 import numpy as np
 import pytest
 
 import loader
+from loader.dataset.columnar.json_members import MIXED
 from loader.foreign.register import register
 from loader.storage import open_store
 from penstock.cli import main
+from penstock.sources.importing.importer import Options
 from penstock.sources.importing.unit_writer import UnitWriter
 from penstock.sources.run_export import export
 from penstock.sources.run_import import import_place
 from tests.foreign import img2dataset, tars
 
-MIXED = [1, 2, 2**53 + 1, 0.5, "x", True, None, 7]
+VALUES = [1, 2, 2**53 + 1, 0.5, "x", True, None, 7]
 
 
 def rows(version):
@@ -30,7 +33,7 @@ def imported(place, url, **how):
     return root.open("photos"), done
 
 
-def mixed(folder, values=MIXED, each=2):
+def mixed(folder, values=VALUES, each=2):
     """Write archives whose documents have values of several kinds."""
     for at in range(0, len(values), each):
         some = [
@@ -92,6 +95,31 @@ def test_an_import_of_more_archives_keeps_the_types_of_the_dataset(tmp_path):
     assert any(
         note.startswith("json: 2 values of v are no int64, which the dataset has") for note in done.notes
     )
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_compressed_archives_have_the_columns_of_plain_ones(shuffle, tmp_path):
+    """They are read forward, in parts of several archives each."""
+    plain = register(
+        loader.Root(tmp_path / "other"), "webdataset", mixed(tmp_path / "tars"), "photos"
+    ).version
+    compressed(tmp_path / "tars", tmp_path / "packed")
+    root = loader.Root(tmp_path / "root")
+    how = {"shuffle": shuffle, "shard_bytes": 700}
+    done = import_place(root, "webdataset-compressed", open_store(tmp_path / "packed"), "photos", **how)
+    assert done.failures == []
+    assert rows(root.open("photos")) == rows(plain)
+    assert [note.partition(", such as")[0] for note in done.notes] == [f"json: 1 {MIXED}"]
+    some = loader.Root(tmp_path / "some")
+    options = Options(without=frozenset({"json"}))
+    import_place(some, "webdataset-compressed", open_store(tmp_path / "packed"), "photos", options=options)
+    assert "v" not in some.open("photos").manifest["columns"]
+
+
+def compressed(place, folder):
+    folder.mkdir()
+    for path in place.iterdir():
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
 
 
 def test_import_says_what_became_no_column(tmp_path, capsys):

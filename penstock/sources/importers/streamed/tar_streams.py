@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from loader.dataset.columnar.json_members import FIELD, MOST_BYTES, JsonColumns, JsonMembers
 from loader.errors import Corrupt, InvalidSample
 from loader.foreign.formats.object_file import opened
+from loader.foreign.formats.sample import NO_METADATA
 from loader.foreign.formats.tar_headers import BLOCK_BYTES, members
 from loader.foreign.formats.webdataset import named
 from loader.storage import ObjectInfo, Store
@@ -26,21 +28,29 @@ _CODECS = {"gz": "gzip", "tgz": "gzip", "tbz2": "bz2", "txz": "xz", "zst": "zstd
 
 def look(store: Store, infos: list[ObjectInfo], options: Options) -> Readable:
     """Return the objects whose names end so. An object is one run: it is read from its beginning to its end."""
-    mine = [info for info in infos if _ENDING.search(info.key.lower())]
-    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], partial(_samples, store))
+    mine, members = [info for info in infos if _ENDING.search(info.key.lower())], JsonMembers()
+    members.leave_out(options.without)
+    read = partial(_samples, store, members)
+    return Readable(mine, lambda info: [Run(info, nbytes=info.nbytes)], read, members=members)
 
 
-def _samples(store: Store, run: Run) -> Iterator[ReadSample]:
+def _samples(store: Store, members: JsonMembers, run: Run) -> Iterator[ReadSample]:
     """Yield the samples. Raises: Corrupt and InvalidSample with the byte of the archive; Changed; StoreError."""
     found = _ENDING.search(run.info.key.lower())
     ending = found[found.lastindex or 0] if found else ""
     with opened(store, run.info) as file:
-        yield from samples_in(ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes))
+        yield from samples_in(
+            ByteStream(file, _CODECS.get(ending, ending), run.info.nbytes), members.columns()
+        )
 
 
-def samples_in(stream: ByteStream) -> Iterator[ReadSample]:
-    """Yield the samples of an archive that is read forward. Raises: Corrupt and InvalidSample with the byte."""
+def samples_in(stream: ByteStream, columns: JsonColumns | None = None) -> Iterator[ReadSample]:
+    """Yield the samples of an archive that is read forward. Raises: Corrupt and InvalidSample with the byte.
+
+    columns: those of its JSON documents; None reads none.
+    """
     key, fields, held, seen = "", dict[str, bytes](), 0, set[str]()
+    metadata = NO_METADATA
     blocks = _Blocks(stream)
     for member in members(blocks.read, stream.most, stream.name):
         if (found := named(member.name)) is None:
@@ -48,8 +58,8 @@ def samples_in(stream: ByteStream) -> Iterator[ReadSample]:
         where = f"{stream.name}, byte {member.header} of the archive"
         if found[0] != key or not fields:
             if fields:
-                yield ReadSample(key, fields)
-            key, fields, held = found[0], {}, 0
+                yield ReadSample(key, fields, metadata)
+            key, fields, held, metadata = found[0], {}, 0, NO_METADATA
             if key in seen:
                 raise InvalidSample(
                     f"{where}: members of sample {key!r} lie apart; unpack the archive, and import it as webdataset"
@@ -67,10 +77,12 @@ def samples_in(stream: ByteStream) -> Iterator[ReadSample]:
                 f"{where}: member {member.name!r} is there twice: webdataset refuses such an archive too. Write it "
                 "again with one of them"
             )
-        fields[field] = blocks.read(member.offset, member.nbytes)
+        fields[field] = data = blocks.read(member.offset, member.nbytes)
+        if field == FIELD and columns is not None:
+            metadata = columns.row(data if len(data) <= MOST_BYTES else None, stream.name, member.offset)
     stream.skip(stream.most)  # to the checksum of the compression
     if fields:
-        yield ReadSample(key, fields)
+        yield ReadSample(key, fields, metadata)
 
 
 class _Blocks:

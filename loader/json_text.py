@@ -8,6 +8,7 @@ later, and ends with a RecursionError where brackets are deep.
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 MAX_DEPTH = 64
@@ -37,17 +38,9 @@ def parse_json(data: bytes | str, *, lenient: bool = False) -> Any:
     lenient: half characters and numbers out of range (inf, nan) are the caller's to find, so that they spoil only what
     they stand in.
     """
-    try:
-        text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
-        reader = _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
-        value = reader.decode(text)
-    except RecursionError:
-        raise _too_deep() from None
-    except DamagedJson:
-        raise
-    except ValueError as error:
-        raise DamagedJson(str(error)) from error
-    _check_depth(value)
+    text, value = _decoded(
+        data, lambda text: _LENIENT if lenient else _WITH_LONG if _LONG.search(text) else _PLAIN
+    )
     # Bytes hold no half character once they are decoded, and text of ours seldom; an escape can spell one in both.
     if not lenient and (_HALF.search(text) or (isinstance(data, str) and not is_text(data))):
         try:
@@ -71,16 +64,9 @@ def parse_members(data: bytes) -> dict[str, Any]:
     NaN is None, as it stands for a value that is not there. An integer beyond 64 bits is its text. Half characters are
     the caller's to find. Of a name that comes twice the last value counts.
     """
-    try:
-        text = data.decode(json.detect_encoding(data))
-        value = (_AS_TEXT if _LONG.search(text) else _AS_WRITTEN).decode(text)
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError as error:
-        raise DamagedJson(str(error)) from error
+    _, value = _decoded(data, lambda text: _AS_TEXT if _LONG.search(text) else _AS_WRITTEN)
     if not isinstance(value, dict):
         raise DamagedJson(f"it is a {type(value).__name__}, expected an object")
-    _check_depth(value)
     return value
 
 
@@ -113,6 +99,21 @@ def _wrong(value: object) -> str:
             "null, lists and objects, and no floats: write a fraction as a string, or as an integer with its unit"
         )
     return ""
+
+
+def _decoded(data: bytes | str, reader_of: Callable[[str], json.JSONDecoder]) -> tuple[str, Any]:
+    """Return text and value of a document. Raises: DamagedJson."""
+    try:
+        text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
+        value = reader_of(text).decode(text)
+    except RecursionError:
+        raise _too_deep() from None
+    except DamagedJson:
+        raise
+    except ValueError as error:
+        raise DamagedJson(str(error)) from error
+    _check_depth(value)
+    return text, value
 
 
 def _check_depth(value: Any) -> None:

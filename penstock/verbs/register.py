@@ -2,6 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import loader
 from loader.errors import InvalidRuntime, InvalidStore
@@ -15,6 +16,9 @@ from .table_arguments import (
     table_arguments,
 )
 from .verb import Answer, Verb
+
+if TYPE_CHECKING:
+    from loader.foreign.register import Registered
 
 LEROBOT = "lerobot"
 """The format whose numbers and texts are copied, and whose videos stay."""
@@ -46,45 +50,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> Answer:
     """Register a place."""
-    from loader.foreign import FORMATS, TABLES
-    from loader.foreign.register import register
-
     from ..registered.chunks import chunks_of
 
-    root, format, without = loader.Root(arguments.root), arguments.format, arguments.without
-    selection = selection_of(arguments)
-    if format == LEROBOT:
-        from ..registered.lerobot_videos import register_lerobot
-
-        if arguments.key or arguments.field:
-            raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
-        done = register_lerobot(
-            root,
-            open_store(arguments.url),
-            arguments.name,
-            without=without,
-            selection=selection,
-            episodes=arguments.episodes,
-        )
-    elif arguments.episodes:
-        raise InvalidRuntime(
-            f"--episodes is for {LEROBOT}, which numbers its episodes; choose objects with --include"
-        )
-    elif format in FORMATS or format in TABLES:
-        fields = fields_of(arguments)
-        done = register(
-            root,
-            format,
-            arguments.url,
-            arguments.name,
-            without=without,
-            key=arguments.key,
-            fields=fields,
-            selection=selection,
-        )
-    else:
-        accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
-        raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
+    done = _registered(arguments)
     version = done.version
     counts = {name: getattr(done, name) for name in ("new", "replaced", "gone", "same", "others")}
     body = {
@@ -95,7 +63,7 @@ def run(arguments: Namespace) -> Answer:
         **counts,
         "refusals": asdict(done.refusals),
     }
-    what, stay = ("episodes", "videos") if format == LEROBOT else ("objects", "bytes")
+    what, stay = ("episodes", "videos") if arguments.format == LEROBOT else ("objects", "bytes")
     lines = [
         f"{version.name}  {version.id}",
         f"{len(version)} samples with {', '.join(version.fields)}, whose {stay} stay at {arguments.url}",
@@ -110,6 +78,44 @@ def run(arguments: Namespace) -> Answer:
         body |= told.to_json()
         lines.append(told.to_text())
     return body, "\n".join(lines), 0
+
+
+def _registered(arguments: Namespace) -> "Registered":
+    from loader.foreign import FORMATS, TABLES
+    from loader.foreign.register import register
+
+    root, format, without = loader.Root(arguments.root), arguments.format, arguments.without
+    selection = selection_of(arguments)
+    if format == LEROBOT:
+        from ..registered.lerobot_videos import register_lerobot
+
+        if arguments.key or arguments.field:
+            raise InvalidRuntime(f"--key and --field are for tables; {format} has its own keys and fields")
+        return register_lerobot(
+            root,
+            open_store(arguments.url),
+            arguments.name,
+            without=without,
+            selection=selection,
+            episodes=arguments.episodes,
+        )
+    if arguments.episodes:
+        from ..sources.importing.importer import EPISODES_OF
+
+        raise InvalidRuntime(EPISODES_OF)
+    if format not in FORMATS and format not in TABLES:
+        accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
+        raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
+    return register(
+        root,
+        format,
+        arguments.url,
+        arguments.name,
+        without=without,
+        key=arguments.key,
+        fields=fields_of(arguments),
+        selection=selection,
+    )
 
 
 VERB = Verb(text="make a version over bytes that stay where they are", run=run, arguments=arguments)

@@ -45,10 +45,8 @@ def register_lerobot(
     Nothing is written in the place. Every video is read once. Counts of the result are of episodes. Memory: streams of
     64 episodes.
 
-    without: features that are left out, by their name or their field's.
-    workers: threads.
-    selection: objects that are looked at.
-    episodes: first and last numbers of the episodes that are registered; empty for all.
+    without: features to leave out, by their name or their field's. workers: threads. selection: objects to look at.
+    episodes: first and last numbers of those to register; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets cannot be read where they lie; Corrupt with
     episode and row; Conflict where the dataset is not of this place, or somebody published meanwhile; EmptyVersion;

@@ -43,13 +43,13 @@ def field_name(column: str, word: str) -> str:
     return column if not word or column.rpartition(".")[2].lower() == word else f"{column}.{word}"
 
 
-def metadata_name(column: str) -> str:
-    """Return the metadata column of a column: letters, digits and "_", and `table_` in front of a reserved name.
+def metadata_name(column: str, prefix: str = "table") -> str:
+    """Return the metadata column of a column: letters, digits and "_". A reserved name gets the prefix and "_".
 
     Characters outside of ASCII are escaped, as `escape_name` does; others that a column cannot have become "_".
     """
     name = _NO_COLUMN.sub("_", escape_name(column)) or "column"
-    return f"table_{name}" if name in RESERVED_COLUMNS else name
+    return f"{prefix}_{name}" if name in RESERVED_COLUMNS else name
 
 
 def row_key(object_key: str, row: int) -> str:

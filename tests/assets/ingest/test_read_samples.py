@@ -363,7 +363,7 @@ def test_a_key_that_comes_twice_refuses_its_object(
 def test_folders_of_tables_are_columns_and_what_is_not_supported_is_no_damage(
     tmp_path: Path, root: loader.Root, run: Run, arrive: Callable[[Path], str]
 ) -> None:
-    """Objects with another width, or another value than their folder says, are rejected; finer times are not supported."""
+    """Objects with another width, or another value than their folder says, are rejected; finer times not supported."""
     place = tmp_path / "in"
 
     def land(name: str, ids: pa.DataType = pa.int32(), **columns: object) -> None:  # noqa: B008

@@ -54,6 +54,8 @@ class Registered:
     """Objects of the place that are not of the format, or not selected."""
     refusals: Refusals = field(default_factory=Refusals)
     """Objects that the listing of the place could not hand out."""
+    left_out: Sequence[str] = ()
+    """Features of the place that are not read yet."""
     sealed: int = 0
     """New shards whose checksums are sealed, since all their bytes were read; see `penstock seal`."""
 

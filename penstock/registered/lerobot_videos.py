@@ -45,8 +45,8 @@ def register_lerobot(
     Nothing is written in the place. Every video is read once. Counts of the result are of episodes. Memory: streams of
     64 episodes.
 
-    without: features to leave out, by their name or their field's. workers: threads. selection: objects to look at.
-    episodes: first and last numbers of those to register; empty for all.
+    without: Features that are left out, by their name or their field's. workers: Threads.
+    selection: Objects that are looked at. episodes: First and last numbers of those that are registered; empty for all.
 
     Raises: InvalidStore for a place that is no dataset, or whose packets cannot be read where they lie; Corrupt with
     episode and row; Conflict where the dataset is not of this place, or somebody published meanwhile; EmptyVersion;
@@ -55,8 +55,7 @@ def register_lerobot(
     check_dataset_name(dataset)
     check_apart(root.url, store.url)
     root.create()
-    newest = root.state.newest(dataset)
-    parent = root.open(newest.id) if newest else None
+    parent = root.open(newest.id) if (newest := root.state.newest(dataset)) else None
     listed = list_selected(store, "lerobot", selection)
     options = Options(without=frozenset(without), episodes=tuple(episodes))
     found = dataset_in(store, listed.infos, options)
@@ -67,7 +66,7 @@ def register_lerobot(
             f"{store.url} has no video that could stay where it is: penstock import lerobot copies it"
         )
     chosen = {"format": "lerobot", "without": sorted(set(without)), **selection.to_json()}
-    chosen |= {"episodes": [list(one) for one in options.episodes]} if options.episodes else {}
+    chosen |= options.episodes_json()
     units = {number: _unit_id(found, store, cameras, one) for number, one in found.layout.episodes.items()}
     since = _difference(parent, store, chosen, units, used)
     version = parent
@@ -88,6 +87,7 @@ def register_lerobot(
         same=len(units) - len(since.fresh),
         others=listed.n - len(used),
         refusals=listed.refusals,
+        left_out=found.layout.left_out,
     )
 
 

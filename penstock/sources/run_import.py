@@ -205,7 +205,7 @@ def _chosen(
     }
     if importer is not None:
         chosen |= {"key": options.key, "fields": dict(sorted(options.fields.items()))}
-    return chosen | ({"episodes": [list(one) for one in options.episodes]} if options.episodes else {})
+    return chosen | options.episodes_json()
 
 
 @dataclass(frozen=True, slots=True)

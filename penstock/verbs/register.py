@@ -71,6 +71,9 @@ def run(arguments: Namespace) -> Answer:
         f"{done.others} others were left alone",
         *done.refusals.lines(),
     ]
+    if done.left_out:
+        body["left_out"] = list(done.left_out)
+        lines.append(f"left out, as text over time is not read yet: {', '.join(done.left_out)}")
     if done.sealed:
         body["sealed"] = done.sealed
         lines.append(f"{done.sealed} new shards were read through, and are sealed")
@@ -81,11 +84,15 @@ def run(arguments: Namespace) -> Answer:
 
 
 def _registered(arguments: Namespace) -> "Registered":
+    """Register the place. Raises: InvalidRuntime; InvalidStore; as `register` and `register_lerobot`."""
     from loader.foreign import FORMATS, TABLES
     from loader.foreign.register import register
 
-    root, format, without = loader.Root(arguments.root), arguments.format, arguments.without
-    selection = selection_of(arguments)
+    root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
+    if arguments.episodes and format != LEROBOT:
+        from ..sources.importing.importer import EPISODES_OF
+
+        raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
         from ..registered.lerobot_videos import register_lerobot
 
@@ -95,14 +102,10 @@ def _registered(arguments: Namespace) -> "Registered":
             root,
             open_store(arguments.url),
             arguments.name,
-            without=without,
+            without=arguments.without,
             selection=selection,
             episodes=arguments.episodes,
         )
-    if arguments.episodes:
-        from ..sources.importing.importer import EPISODES_OF
-
-        raise InvalidRuntime(EPISODES_OF)
     if format not in FORMATS and format not in TABLES:
         accepted = ", ".join(sorted([LEROBOT, *FORMATS, *TABLES]))
         raise InvalidStore(f"format {format!r} cannot be registered; accepted: {accepted}")
@@ -111,7 +114,7 @@ def _registered(arguments: Namespace) -> "Registered":
         format,
         arguments.url,
         arguments.name,
-        without=without,
+        without=arguments.without,
         key=arguments.key,
         fields=fields_of(arguments),
         selection=selection,

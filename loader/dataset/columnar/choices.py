@@ -27,6 +27,10 @@ class Options(NamedTuple):
         """Return plain JSON."""
         return {"key": self.key, "fields": dict(sorted(self.fields.items())), "without": sorted(self.without)}
 
+    def episodes_json(self) -> dict[str, Any]:
+        """Return plain JSON of `episodes`; nothing of it where all are read, as in notes of earlier releases."""
+        return {"episodes": [list(one) for one in self.episodes]} if self.episodes else {}
+
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> "Options":
         """Return the choices whose `to_json` is in `body`. Raises: KeyError."""

@@ -488,7 +488,7 @@ def test_features_that_are_left_out_are_not_read(own):
 @pytest.mark.parametrize(
     "make", [v21, lambda folder: v30(folder, folder.parent / "old")], ids=["v2.1", "v3.0"]
 )
-def test_features_of_language_are_left_out_by_name(tmp_path, make):
+def test_features_of_language_are_left_out_by_name(tmp_path, make, cli):
     """Lists of structs since LeRobot 0.6; the rest is what it is without them."""
     v21(tmp_path / "old")
     make(tmp_path / "plain")
@@ -511,6 +511,8 @@ def test_features_of_language_are_left_out_by_name(tmp_path, make):
         assert done.left_out == list(names)
         assert f"left out, as text over time is not read yet: {', '.join(names)}" in done.to_text()
         assert content_digest(root.open("spoken")).digest == content_digest(plain).digest
+    registered = cli("register", "lerobot", tmp_path / "spoken", "stays", root=tmp_path / "root")
+    assert f"left out, as text over time is not read yet: {', '.join(names)}" in registered.out
 
 
 @pytest.mark.parametrize("layout", ["v2.1", "v3.0"])

@@ -9,6 +9,7 @@ for batch in loader.Loader(plan): ...                        every batch a pure 
 
 from importlib import import_module
 from importlib.util import find_spec
+from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from . import errors as errors
@@ -25,7 +26,8 @@ else:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
             return import_module(f".{name}", __name__)
         if name == "__all__" or not name.startswith("_"):
-            import_module(".distribution", __name__).check_only_distribution()
+            if f"{__name__}.api" not in modules:  # once: it lists the site folders
+                import_module(".distribution", __name__).check_only_distribution()
             api = import_module(".api", __name__)  # an import statement asks here whether there is one
             if name in ("__all__", *api.__all__):
                 globals()[name] = api.named(name)

@@ -12,14 +12,14 @@ _BATCH = "loader.plan(..., global_batch=256) is the batch of all ranks together"
 
 PLAN_WORDS = {
     "batch_size": "global_batch= is the batch of all ranks together",
-    "drop_last": 'a batch goes on into the next epoch; boundary="mask" pads it instead',
+    "drop_last": 'the last batch continues into the next epoch; boundary="mask" pads it instead',
     "generator": "seed= fixes the order",
     "num_replicas": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
     "num_workers": "workers are the Loader's: loader.Loader(plan, workers=8)",
     "rank": "the rank is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
-    "sampler": "the order is of the plan: loader.source(view, weight=2), bucket_by=, loader.listed(...)",
+    "sampler": "the plan fixes the order: loader.source(view, weight=2), bucket_by=, loader.listed(...)",
     "shuffle": "every plan is shuffled by its seed; loader.listed(...) gives an order of your own",
-    "weights": "a weight is a source's: {'photos': loader.source(view, weight=2)}",
+    "weights": "give a source its weight: {'photos': loader.source(view, weight=2)}",
     "world_size": "the world size is the Loader's: loader.Loader(plan, rank=0, world_size=8)",
 }
 """Argument of a DataLoader or DistributedSampler -> what `loader.plan` has instead."""

@@ -32,7 +32,7 @@ MAX_MP4_EDITED, MP4_SAMPLES_ANYWAY = 4, 2**20
 samples of each edit: 3,000 edits in 38 KB took 43 s and 4.3 GiB."""
 
 MAX_PACKET_BYTES_RATIO = 8
-"""Bytes of all packets of a film per byte of its file: Matroska may compress them, and edits may repeat them."""
+"""Bytes of all packets of a video per byte of its file: Matroska may compress them, and edits may repeat them."""
 
 MAX_MP4_HEADER_BYTES = 64 * 2**20
 """Bytes of an MP4's compressed header (`cmov`) after decompression."""
@@ -40,13 +40,28 @@ MAX_MP4_HEADER_BYTES = 64 * 2**20
 MAX_ARROW_BATCH_BYTES, MIN_ARROW_BATCH_BYTES, MAX_ARROW_RATIO = 2**32, 2**28, 200
 """Bytes of a record batch of Arrow after decompression: at most, always accepted, and per compressed byte."""
 
+MAX_LOG_LINE_BYTES = 64 * 2**20
+"""Bytes of an action in the log of a Delta table."""
+
+MAX_STATE_BYTES = 64 * 2**20
+"""Bytes of a `state.json` of Hugging Face's datasets; a larger one is taken for another tool's file."""
+
+MAX_LINE_BYTES = 64 * 2**20
+"""Bytes of a line of JSON or CSV."""
+
+MAX_JSON_CHARACTERS = 64 * 2**20
+"""Characters of an object in an array of JSON."""
+
+MAX_MASK_BYTES = 64 * 2**20
+"""Bytes of the names in a filter of robomimic: some million demonstrations."""
+
 MAX_EXPRESSION_WORDS = 5000
 """Words and operators of an SQL expression: from some 6,000 on polars overflows its stack, which ends the process."""
 
 MAX_EXPRESSION_COPIES = 20_000
 """Words and operators after polars has copied operands, e.g. twice per BETWEEN: thirty nested ones never ended."""
 
-MAX_MADE_LETTERS = 512
+MAX_MADE_CHARACTERS = 512
 """Characters that all functions of an SQL expression may make of one character of a row: 0.5 GB of a million rows."""
 
 

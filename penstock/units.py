@@ -1,6 +1,7 @@
 """Counts, bytes and lengths as people read them."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 
 def size(nbytes: float) -> str:
@@ -43,6 +44,11 @@ def length(seconds: float) -> str:
     if minutes < 6000:
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
     return f"{seconds / 3600:,.0f} h"
+
+
+def minute(microseconds: int) -> str:
+    """Return a time since 1970 in us as "2026-01-02 03:04", in UTC."""
+    return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M}"
 
 
 def parse_length(text: str) -> float:

@@ -123,7 +123,7 @@ def audit_objects(
     progress: Progress | None = None,
     tell: Tell = log.info,
 ) -> tuple[list[Row], list[Row]]:
-    """Return (media rows, refusal rows), in landing order. Of objects with the same bytes the first is looked at.
+    """Return (media rows, refusal rows), in landing order. If objects have the same bytes, the first is looked at.
 
     The others have its verdict: if it is refused, so are they, and else they are its duplicates.
 

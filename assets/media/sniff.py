@@ -10,6 +10,13 @@ UNKNOWN = "application/octet-stream"
 SUBTITLES = ("text/vtt", "application/x-subrip", "text/x-ssa")
 """Types of subtitles: WebVTT, SubRip, SubStation Alpha."""
 
+ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+"""First bytes of an ASF."""
+MXF_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
+"""First bytes of every partition's key (SMPTE 377M); the next tells a header (02), body (03) or footer (04)."""
+MP4_FIRST_BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
+"""Boxes with which an MP4 begins."""
+
 _PREFIXES = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -34,7 +41,7 @@ _PREFIXES = (
 _BINARY_PREFIXES = (
     (b"caff", "audio/x-caf"),
     (b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00", "audio/x-w64"),
-    (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11\xa6\xd9\x00\xaa\x00\x62\xce\x6c", "video/x-ms-asf"),
+    (ASF_HEADER, "video/x-ms-asf"),
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "image/jp2"),
     (b"\xff\x4f\xff\x51", "image/jp2"),
     (b"\x00\x00\x00\x0cJXL \r\n\x87\n", "image/jxl"),
@@ -64,8 +71,6 @@ _BINARY_PREFIXES = (
     (b"\x00\x00\x01\xb3", "video/mpeg-es"),
 )
 """First bytes that a text may have as well."""
-_PARTITION = b"\x06\x0e\x2b\x34\x02\x05\x01\x01\x0d\x01\x02\x01\x01\x02"
-"""The key of an MXF's header (SMPTE 377M); something else may lie in front of it."""
 _RIFF = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
 _IMAGE_BRANDS = {
     b"heic": "image/heic",
@@ -106,7 +111,7 @@ def _container(head: bytes) -> str | None:
         return _RIFF.get(head[8:12])
     if head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
         return "audio/aiff"
-    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+    if head[4:8] in MP4_FIRST_BOXES:
         brand = head[8:12]
         if brand in _ANY_CODEC:
             others = head[16 : int.from_bytes(head[:4], "big")]
@@ -125,7 +130,7 @@ def _binary(head: bytes) -> str | None:
     for prefix, mime in _BINARY_PREFIXES:
         if head.startswith(prefix):
             return mime
-    if _PARTITION in head:
+    if MXF_PARTITION + b"\x02" in head:  # something else may lie in front of the header
         return "video/mxf"
     return "image/x-tga" if _is_tga(head) else None
 

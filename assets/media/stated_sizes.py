@@ -14,12 +14,9 @@ from loader.modalities.fields import Buffer
 from loader.modalities.video.matroska import MAGIC as MATROSKA
 from loader.modalities.video.matroska import check_segment
 
-from .sniff import AC3_SYNC, HEAD_BYTES, ac3_bytes, sniff
+from .sniff import AC3_SYNC, ASF_HEADER, HEAD_BYTES, MP4_FIRST_BOXES, MXF_PARTITION, ac3_bytes, sniff
 from .unit import Unusable, rejected
 
-ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
-MXF_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
-"""The first bytes of every partition's key (SMPTE 377M); the next tells a header (02), body (03) or footer (04)."""
 MXF_RUN_IN_BYTES = 65_536
 """Most bytes that may lie in front of an MXF's header."""
 
@@ -30,7 +27,6 @@ _RIFF_UNKNOWN = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 _PADDING = 1  # byte of an odd last chunk, which some writers leave out
 _UNKNOWN_FROM = 2**62
 _MP4_BOXES = (b"ftyp", b"moov", b"moof", b"mdat", b"meta", b"idat")
-_MP4_FIRST = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 _FLV_TAGS = (8, 9, 18)
 _MXF_FOOTER, _MXF_RANDOM_INDEX = b"\x04", b"\x11"
 _MXF_FOOTER_AT = 24
@@ -202,7 +198,7 @@ _CHECKS: tuple[tuple[Callable[[Buffer], bool], Callable[[Buffer], None]], ...] =
     (lambda data: bytes(data[:4]) == b"FORM", _check_aiff),
     (lambda data: bytes(data[:4]) == b"caff", _check_caf),
     (lambda data: bytes(data[:4]) == MATROSKA, check_segment),
-    (lambda data: bytes(data[4:8]) in _MP4_FIRST, _check_mp4),
+    (lambda data: bytes(data[4:8]) in MP4_FIRST_BOXES, _check_mp4),
     (lambda data: bytes(data[:3]) == b"FLV", _check_flv),
     (lambda data: bytes(data[:16]) == ASF_HEADER, _check_asf),
     (lambda data: ac3_bytes(bytes(data[:6])) > 0, _check_ac3),

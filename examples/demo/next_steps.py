@@ -1,4 +1,4 @@
-"""What to do after the demo: commands that run as printed from the checkout, and what to turn on in Dagster."""
+"""Next steps after the demo: commands that run as printed in the checkout, and automation to turn on in Dagster."""
 
 import os
 import sys

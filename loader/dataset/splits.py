@@ -13,7 +13,7 @@ def split_of(identity: str, splits: Mapping[str, float], salt: str = "") -> str:
         split_of("k0001", {"train": 0.95, "val": 0.05}, "photos")
 
     The place in [0, 1) is the BLAKE2b hash of salt and identity, divided among the splits in the order of their names.
-    If a share grows, samples move between neighbours only.
+    If a share changes, samples move only between neighbours.
 
     identity: Text that decides: the sample's key, or what must not be torn apart, such as a person, scene or episode.
     splits: Name -> share of all identities; the shares add up to 1.

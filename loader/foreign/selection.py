@@ -1,7 +1,7 @@
 """The objects of a place that a registration or an import looks at.
 
 Patterns are those of .gitignore (through pathspec), against keys. Files of a table's folder that hold no live rows are
-left out, as `formats.live_files` says. What a listing cannot hand out is counted and named.
+left out, as `formats.live_files` says. Objects that a listing cannot hand out are counted and named.
 """
 
 from dataclasses import dataclass

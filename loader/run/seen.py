@@ -107,8 +107,8 @@ def seen(
         trained = transformed(copy.deepcopy(decoded), rng)
         again = transformed(copy.deepcopy(decoded))
     except PenstockError as error:
-        return Seen(**told, decoded=decoded, trained={}, draws=rng.told(), error=error)
-    return Seen(**told, decoded=decoded, trained=trained, draws=rng.told(), repeats=_same(trained, again))
+        return Seen(**told, decoded=decoded, trained={}, draws=rng.listed(), error=error)
+    return Seen(**told, decoded=decoded, trained=trained, draws=rng.listed(), repeats=_same(trained, again))
 
 
 class _Recording(np.random.Generator):
@@ -123,7 +123,7 @@ class _Recording(np.random.Generator):
         found = super().__getattribute__(name)
         if (
             name.startswith("_")
-            or name in ("draws", "n_draws", "told", "bit_generator")
+            or name in ("draws", "n_draws", "listed", "bit_generator")
             or not callable(found)
         ):
             return found
@@ -138,7 +138,7 @@ class _Recording(np.random.Generator):
 
         return drawn
 
-    def told(self) -> tuple[str, ...]:
+    def listed(self) -> tuple[str, ...]:
         """Return the first draws, and how many there are besides."""
         more = self.n_draws - len(self.draws)
         return (*self.draws, f"and {more:,} more") if more else tuple(self.draws)

@@ -13,6 +13,7 @@ from loader.dataset.shards.bitmap import unpack
 from loader.dataset.tables.parquet import TableFile, get_tables
 from loader.errors import InvalidRuntime
 
+from ..units import minute
 from .counting import classes
 from .counting.kinds import KindScan
 from .counting.layout import part_fields
@@ -174,13 +175,9 @@ def _columns(version: Version, scanned: Scan) -> Iterator[Column]:
             yield Column(name=name, type=body["type"], counts=counts)
         elif name in scanned.spans:
             first, last = scanned.spans[name]
-            yield Column(name=name, type=body["type"], note=f"{_time(first)} to {_time(last)}")
+            yield Column(name=name, type=body["type"], note=f"{minute(first)} to {minute(last)}")
         else:
             yield Column(name=name, type=body["type"], note="")
-
-
-def _time(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _warnings(n: int, licences: Counts, made: History) -> Iterator[str]:

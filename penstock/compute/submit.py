@@ -1,6 +1,6 @@
 """Submission of a job, or of what another process submitted before: only where it is the same work.
 
-Whoever may write `jobs/` may have forged a folder. A submitter computes the description itself, and takes a stored one
+Any writer of `jobs/` may have forged a folder. A submitter computes the description itself, and takes a stored one
 only if both agree. Runners get the SHA-256 of that description from their submitter, by the engine.
 """
 

@@ -22,6 +22,7 @@ from loader.dataset.leases.heartbeat import read_heartbeat
 from loader.dataset.leases.lease import FOLDER as LEASES
 from loader.dataset.leases.lease import LeaseRecord, Leases
 from loader.dataset.log.entries import DAMAGED, canonical, checksum_of
+from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.state import State
 from loader.errors import FormatTooNew, InvalidName, ObjectNotFound
 from loader.json_text import parse_json_object
@@ -37,24 +38,8 @@ JOBS = "jobs/"
 JOB_SILENCE_US = 14 * 24 * 3_600_000_000
 """Microseconds; nobody works on a job in whose folder nothing has changed for so long, or waits for it."""
 FOLDER = "collect/"
-FOLDERS = (
-    TEMPORARY,  # files at the top
-    *("cards/", "checkpoints/", "collect/", "exclusions/", "follows/", "foreign/", "gates/", "heartbeats/"),
-    *(
-        "jobs/",
-        "leases/",
-        "ledgers/",
-        "lists/",
-        "log/",
-        "migrations/",
-        "packs/",
-        "places/",
-        "plans/",
-        "reports/",
-    ),
-    *("seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/", "views/"),
-)
-"""Prefixes of all that a root has beside `data/`, ascending."""
+FOLDERS = (TEMPORARY, *(folder for folder in ROOT_FOLDERS if folder != "data/"))
+"""Prefixes of all that a root has beside `data/`, files at the top first, ascending."""
 _UNFINISHED = re.compile(rf"(.+/)?{UNFINISHED}", re.DOTALL)
 _JOB = re.compile(r"jobs/[0-9a-f]{32}/")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

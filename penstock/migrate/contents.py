@@ -64,7 +64,7 @@ def new_items(
     the mirror's log or a collector's notes may lie there.
 
     Each version's manifest comes after all else of it; at the end comes what lies in `SMALL_FOLDERS` and not in those
-    of the target. What a takedown had to have deleted is passed over. Costs the records of takedowns, the listings of
+    of the target. Objects that a takedown deletes are passed over. Costs the records of takedowns, the listings of
     the small folders, two requests per new version, and one per shards table that is new or was merged since. Memory:
     the shards tables that one version adds.
     """

@@ -63,7 +63,7 @@ COMPANIONS = {
 }
 """Format whose objects are read with others of the place -> names of these others, which hold no samples."""
 
-PARTITIONED = frozenset({"arrow", "csv", "hf", "jsonl", "parquet", "tfrecord"})
+PARTITIONED = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet", "tfrecord"})
 """Formats of tables whose folders may name columns: `lang=de/part-0.parquet`."""
 
 ISOLATED = frozenset({"robomimic"})

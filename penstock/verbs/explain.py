@@ -11,9 +11,7 @@ from .verb import Answer, Verb, add_world
 def arguments(parser: ArgumentParser) -> None:
     """Add the verb's arguments."""
     parser.add_argument("where", help="run@step, run, hash of a saved plan (penstock plans ls) or state file")
-    parser.add_argument(
-        "--step", type=int, default=None, help="global step, where it does not stand behind @"
-    )
+    parser.add_argument("--step", type=int, default=None, help="global step; needed unless WHERE is run@step")
     parser.add_argument("--slot", type=int, default=None, help="one slot, counted from 0")
     parser.add_argument("--ui", default="", metavar="URL", help="Dagster's webserver, to print links to runs")
     add_world(parser)

@@ -3,7 +3,6 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import loader
 from loader.errors import PenstockError
 
 from ..console.table import Table
-from ..units import size
+from ..units import minute, size
 from .verb import Answer, Verb
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _cells(content: Mapping[str, int | None]) -> tuple[str, str, str]:
     created_us, samples, nbytes = content["created_us"], content["samples"], content["nbytes"]
     if created_us is None or samples is None or nbytes is None:
         return "-", "-", "-"
-    return f"{datetime.fromtimestamp(created_us / 1e6, UTC):%Y-%m-%d %H:%M}", f"{samples:,}", size(nbytes)
+    return minute(created_us), f"{samples:,}", size(nbytes)
 
 
 VERB = Verb(text="datasets and versions: when, how many samples, bytes, names", run=run, arguments=arguments)

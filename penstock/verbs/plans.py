@@ -2,12 +2,12 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import loader
 
 from ..console.table import Table
+from ..units import minute
 from .verb import Answer, Verb
 
 HEADER = ("plan", "saved (UTC)", "batch", "seed", "sources")
@@ -48,9 +48,7 @@ def ls(arguments: Namespace) -> Answer:
     rows = [
         (
             row["plan"],
-            "-"
-            if (us := row["saved_us"]) is None
-            else f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M}",
+            "-" if (us := row["saved_us"]) is None else minute(us),
             row["global_batch"],
             row["seed"],
             ", ".join(_words(name, one) for name, one in row["sources"].items()),

@@ -92,9 +92,9 @@ def _registered(arguments: Namespace) -> "Registered":
 
     root, format, selection = loader.Root(arguments.root), arguments.format, selection_of(arguments)
     if arguments.episodes and format != LEROBOT:
-        raise InvalidRuntime(
-            f"--episodes is for {LEROBOT}, which numbers its episodes; choose objects with --include"
-        )
+        from ..sources.importing.importer import EPISODES_OF
+
+        raise InvalidRuntime(EPISODES_OF)
     if format == LEROBOT:
         from ..registered.lerobot_videos import register_lerobot
 

@@ -201,7 +201,7 @@ def window(arguments: Namespace) -> Answer:
 def show_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `show`."""
     parser.add_argument("run", help="name of the run")
-    parser.add_argument("--all", action="store_true", help="list all unusual steps, not the worst 20 alone")
+    parser.add_argument("--all", action="store_true", help="list all unusual steps (default: the worst 20)")
 
 
 def show(arguments: Namespace) -> Answer:

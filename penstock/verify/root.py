@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loader import Root
 from loader.dataset.leases.lease import list_leases
 from loader.dataset.log.entries import entry_key, entry_number
+from loader.dataset.log.marker import FOLDERS as ROOT_FOLDERS
 from loader.dataset.log.marker import check_root
 from loader.dataset.log.repair_records import REPAIRS
 from loader.dataset.log.snapshots import hint_key
@@ -28,27 +29,7 @@ from .version import check_version
 if TYPE_CHECKING:
     from ..compute.cluster import Cluster
 
-DERIVED = (
-    "plans",
-    "views",
-    "packs",
-    "lists",
-    "ledgers",
-    "tables",
-    "stages",
-    "cards",
-    "gates",
-    "exclusions",
-    "checkpoints",
-    "reports",
-    "follows",
-    "trails",
-    "places",
-    "seals",
-    "foreign",
-)
-LIVES = ("leases", "heartbeats", "collect", "swept", "takedowns", "migrations", "jobs")
-FOLDERS = frozenset(("data", *DERIVED, *LIVES))
+FOLDERS = frozenset(folder.rstrip("/") for folder in ROOT_FOLDERS if folder != "log/")
 """Folders under a root beside its marker and its log; anything else is foreign."""
 _HINT = re.compile(r"log/state-([0-9]{12})\.json")
 SHOWN = 100

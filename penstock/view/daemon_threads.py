@@ -1,4 +1,4 @@
-"""Threads that nobody waits for at the end: a viewer that is told to end ends, whatever a thread decodes."""
+"""Daemon threads: the viewer exits at once, even if a thread still decodes."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -213,7 +213,7 @@ def test_no_root_in_a_bucket_names_a_file_or_a_server(three, url):
     put_place(root.store, place_of(version), url)
     with pytest.raises(Forbidden):
         seal(root.open("photos"))
-    with pytest.raises(Forbidden, match="which is not read because a root says so"):
+    with pytest.raises(Forbidden, match="which is not read: any writer of the root"):
         texts(root.open("photos"))
     root.store.delete_many([info.key for info in root.store.list("")])
 

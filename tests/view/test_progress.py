@@ -69,7 +69,7 @@ def test_a_page_shows_that_the_recipe_starts_and_then_itself(trained, tmp_path, 
         served.close()
 
 
-def test_those_who_ask_again_wait_for_the_same_page(trained, tmp_path, recipe, monkeypatch):
+def test_a_second_request_waits_for_the_same_page(trained, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(pending, "PATIENCE_S", 0.1)
     served = Served(trained, recipe=recipe)
     made = []

@@ -44,7 +44,7 @@ def field_name(column: str, word: str) -> str:
 
 
 def metadata_name(column: str, prefix: str = "table") -> str:
-    """Return the metadata column of a column: letters, digits and "_", and prefix and "_" in front of a reserved name.
+    """Return the metadata column of a column: letters, digits and "_". A reserved name gets the prefix and "_".
 
     Characters outside of ASCII are escaped, as `escape_name` does; others that a column cannot have become "_".
     """

@@ -21,6 +21,12 @@ MIRROR_OF = "mirror_of"
 """In the marker of a mirror: the URL of its primary."""
 PRIMARY = "primary"
 """In the marker of a root that was moved here: the token of the log entry that did it."""
+FOLDERS = (
+    *("cards/", "checkpoints/", "collect/", "data/", "exclusions/", "follows/", "foreign/", "gates/"),
+    *("heartbeats/", "jobs/", "leases/", "ledgers/", "lists/", "log/", "migrations/", "packs/", "places/"),
+    *("plans/", "reports/", "seals/", "stages/", "swept/", "tables/", "takedowns/", "trails/", "views/"),
+)
+"""Prefixes of all objects of a root but its marker, ascending."""
 PROBES = "heartbeats/probe-"
 """Prefix of keys of probes: a place that holds nothing else is empty."""
 

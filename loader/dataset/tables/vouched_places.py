@@ -71,8 +71,8 @@ def _is_of_primary(mirror: Store, url: str, key: str) -> bool:
 def refusal(store: Store, key: str, url: str, what: str) -> str:
     """Return why a place is not opened. what: what it would be opened for."""
     return (
-        f"{store.url}/{key} names {url}, which is not {what} because a root says so: any writer of the root may have "
-        f"written that. If you know the place, name it and run the same again: {VARIABLE}={url}"
+        f"{store.url}/{key} names {url}, which is not {what}: any writer of the root may have written that record. If "
+        f"you trust the place, run the same again with {VARIABLE}={url}"
     )
 
 

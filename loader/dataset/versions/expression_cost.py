@@ -8,7 +8,7 @@ bounds both from above, in O(tokens). The parsed expression cannot be measured: 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...limits import MAX_EXPRESSION_COPIES, MAX_MADE_LETTERS, beyond
+from ...limits import MAX_EXPRESSION_COPIES, MAX_MADE_CHARACTERS, beyond
 
 _COPIES = {
     "ARRAY_GET": 7, "CORR": 3, "DAYOFWEEK": 2, "LEFT": 5, "LISTAGG": 4, "LPAD": 2, "NULLIF": 2, "RIGHT": 5, "RPAD": 2,
@@ -38,21 +38,21 @@ class _Argument:
 
     copies: int = 0
     """Words and operators after copying, of complete comparisons."""
-    letters: int = 0
+    characters: int = 0
     """Characters of its longest text, at most, for each character of a row."""
     tokens: list[tuple[str, str]] = field(default_factory=list)
     segment: int = 0
     """`copies` of the comparison that is being read, all of which a BETWEEN behind it may copy."""
     operands: list[int] = field(default_factory=list)
-    """`letters` of each operand of that comparison."""
+    """`characters` of each operand of that comparison."""
     joined: str = ""
     """Operators between them that join texts: "|" or "+"."""
     open_betweens: int = 0
     """BETWEEN whose AND is still to come."""
 
-    def add(self, copies: int, letters: int) -> None:
+    def add(self, copies: int, characters: int) -> None:
         self.segment += copies
-        self.operands.append(letters)
+        self.operands.append(characters)
 
 
 @dataclass(slots=True)
@@ -125,25 +125,25 @@ class _Cost:
         argument.segment += kind in ("word", "operator")
 
     def _end_segment(self, argument: _Argument) -> None:
-        letters = (sum if argument.joined else max)(argument.operands or [0])
+        characters = (sum if argument.joined else max)(argument.operands or [0])
         if argument.joined:
-            self._check_letters("|| or +", letters)
-            self._made += letters if "|" in argument.joined else 0  # numbers are added by + too
-        argument.letters = max(argument.letters, letters)
+            self._check_characters("|| or +", characters)
+            self._made += characters if "|" in argument.joined else 0  # numbers are added by + too
+        argument.characters = max(argument.characters, characters)
         argument.copies += argument.segment
         argument.segment, argument.operands, argument.joined, argument.open_betweens = 0, [], "", 0
-        self._check_letters("all functions together", self._made)
+        self._check_characters("all functions together", self._made)
 
     def _close(self) -> None:
         """Take the end of the innermost bracket or CASE: a value of the expression around it."""
         frame = self._frames.pop()
         copies = self._copies_of(frame)
-        letters, is_made = _letters_of(frame)
+        characters, is_made = _characters_of(frame)
         if frame.name and frame.name not in _OF_ALL_ROWS:
-            self._check_letters(f"{frame.name.lower()}(...)", letters)
-        self._made += letters if is_made else 0
-        self._check_letters("all functions together", self._made)
-        self._frames[-1].arguments[-1].add(copies, letters)
+            self._check_characters(f"{frame.name.lower()}(...)", characters)
+        self._made += characters if is_made else 0
+        self._check_characters("all functions together", self._made)
+        self._frames[-1].arguments[-1].add(copies, characters)
 
     def _copies_of(self, frame: _Frame) -> int:
         for argument in frame.arguments:
@@ -162,14 +162,14 @@ class _Cost:
             )
         return copies
 
-    def _check_letters(self, what: str, letters: int) -> None:
-        if letters > MAX_MADE_LETTERS:
+    def _check_characters(self, what: str, characters: int) -> None:
+        if characters > MAX_MADE_CHARACTERS:
             raise TooCostly(
                 beyond(
                     f"{what} may make, of one character of a row",
-                    letters,
+                    characters,
                     "characters",
-                    MAX_MADE_LETTERS,
+                    MAX_MADE_CHARACTERS,
                     "Write shorter texts, or fewer functions inside one another",
                 )
             )
@@ -187,26 +187,26 @@ def check_cost(tokens: Sequence[tuple[str, str]]) -> None:
     cost.finish()
 
 
-def _letters_of(frame: _Frame) -> tuple[int, bool]:
+def _characters_of(frame: _Frame) -> tuple[int, bool]:
     """Return the characters of a value for each of a row, and whether its function makes text.
 
     Raises: TooCostly for an argument whose size is not known before.
     """
-    name, letters = frame.name, [one.letters for one in frame.arguments]
+    name, characters = frame.name, [one.characters for one in frame.arguments]
     if name == "CONCAT" or frame.bracket == "[":
-        return sum(letters), True
+        return sum(characters), True
     if name == "CONCAT_WS":
-        return sum(letters[1:]) + letters[0] * max(0, len(letters) - 2), True
+        return sum(characters[1:]) + characters[0] * max(0, len(characters) - 2), True
     if name in ("LPAD", "RPAD"):
-        return max(letters[0], int(_literal(frame, 1, "number"))), True
+        return max(characters[0], int(_literal(frame, 1, "number"))), True
     if name in ("REPLACE", "REGEXP_REPLACE"):
         width = len(_literal(frame, 2, "text")) - 2
-        return letters[0] * max(1, width), width > 1
+        return characters[0] * max(1, width), width > 1
     if name == "ARRAY_TO_STRING":
-        return letters[0] * (len(_literal(frame, 1, "text")) - 1), True
+        return characters[0] * (len(_literal(frame, 1, "text")) - 1), True
     if name in _OF_ALL_ROWS:
         return _ALL_ROWS, False
-    return 0 if name in _SHORT else max(letters), False
+    return 0 if name in _SHORT else max(characters), False
 
 
 def _literal(frame: _Frame, at: int, kind: str) -> str:
@@ -219,6 +219,6 @@ def _literal(frame: _Frame, at: int, kind: str) -> str:
         accepted = "a whole number" if kind == "number" else "a text in single quotes"
         raise TooCostly(
             f"argument {at + 1} of {frame.name.lower()}(...) is {found!r}; accepted is {accepted} of up to "
-            f"{MAX_MADE_LETTERS} characters"
+            f"{MAX_MADE_CHARACTERS} characters"
         )
     return tokens[0][1]

@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 
 from ...errors import Corrupt, InvalidStore
 from ...json_text import DamagedJson, parse_json_object
+from ...limits import MAX_LOG_LINE_BYTES, beyond
 from ...storage import ObjectInfo, Store
 from .object_file import opened
 
 LOG = "_delta_log/"
-LINE_BYTES = 64 * 2**20
-"""An action has at most so many bytes."""
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _COLUMNS = ("add", "protocol", "metaData")
@@ -124,8 +123,8 @@ class _Log:
             while data := file.read(2**20):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
-                if len(rest) > LINE_BYTES:
-                    raise Corrupt(f"{file.path} has a line of more than {LINE_BYTES:,} bytes")
+                if len(rest) > MAX_LOG_LINE_BYTES:
+                    raise Corrupt(beyond(f"{file.path}: a line", len(rest), "bytes", MAX_LOG_LINE_BYTES))
         yield rest
 
     def _take(self, action: Mapping[str, Any]) -> None:

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...dataset.names import escape_name
-from ...dataset.tables.columns import RESERVED_COLUMNS
 from ...errors import Corrupt, InvalidSample, InvalidStore
 from ...storage import ObjectInfo, Store
 from .sample import ForeignRun, ForeignSample, ForeignTable, Found
@@ -18,7 +16,6 @@ Int64s = np.ndarray[Any, np.dtype[np.int64]]
 INDEX = "index.json"
 Reader = Callable[[ObjectInfo], Iterator[ForeignSample | ForeignTable | ForeignRun]]
 Of = TypeVar("Of")
-_NO_COLUMN = re.compile(r"[^A-Za-z0-9_]|^(?=\d)")
 
 
 class Folder(NamedTuple):
@@ -136,17 +133,6 @@ def offsets_in(window: Window, n_samples: int, noun: str) -> Int64s:
             window, head - 4, f"the last sample ends at {offsets[-1]}, and the object at {window.nbytes}"
         )
     return offsets
-
-
-def field_name(name: str, word: str) -> str:
-    """Return the field of a value: its name, and behind it the last word that says how its bytes are read."""
-    return name if not word or name.rpartition(".")[2].lower() == word else f"{name}.{word}"
-
-
-def column_name(name: str, prefix: str) -> str:
-    """Return the metadata column of a value; a reserved name gets the prefix."""
-    mine = _NO_COLUMN.sub("_", escape_name(name))
-    return f"{prefix}_{mine}" if mine in RESERVED_COLUMNS else mine
 
 
 def check_apart(columns: Mapping[str, str], where: str) -> None:

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from ...errors import InvalidStore
 from ...json_text import DamagedJson, parse_json_object
+from ...limits import MAX_STATE_BYTES
 from ...storage import ObjectInfo, Store
 from .delta_log import LOG, live_keys
 
 TABULAR = frozenset({"arrow", "csv", "hf", "json", "jsonl", "parquet"})
 """Formats whose objects are files of tables."""
-STATE_BYTES = 64 * 2**20
 _HIDDEN = re.compile(r"(?:^|/)[_.](?![^/]*=)")
 _DERIVED = re.compile(r"(?:^|/)(?:cache-[0-9a-f]{16}(?:_\d{5}_of_\d{5})?\.arrow$|[^/]*\.incomplete/)")
 _HUDI = re.compile(r"(?P<folder>(?:.*/)?)\.hoodie/")
@@ -85,7 +85,7 @@ def _not_of_state(store: Store, format: str, infos: Sequence[ObjectInfo]) -> set
     gone = set[str]()
     for info in infos:
         folder, _, name = info.key.rpartition("/")
-        if name != "state.json" or info.nbytes > STATE_BYTES:
+        if name != "state.json" or info.nbytes > MAX_STATE_BYTES:
             continue
         try:
             told = parse_json_object(store.get(info.key).data)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...dataset.columnar.column_names import field_name, metadata_name
 from ...errors import InvalidSample
 from ...storage import ObjectInfo, Span, Store
 from .exported import KEY, METADATA, Exported, exported_at
@@ -21,9 +22,7 @@ from .indexed import (
     check_apart,
     check_indexed,
     check_size,
-    column_name,
     corrupt,
-    field_name,
     folders_in,
     found_in,
     lacking_of,
@@ -121,7 +120,7 @@ def _names(shard: MdsShard, name: str, exported: Exported | None) -> dict[str, s
         if exported and (column.name in exported.fields or column.name in (KEY, METADATA)):
             out[column.name] = column.name
         elif array or column.encoding in (*SCALARS, *NUMBERS_AS_TEXT):
-            columns[column.name] = column_name(f"{column.name}_shape" if array else column.name, "mds")
+            columns[column.name] = metadata_name(f"{column.name}_shape" if array else column.name, "mds")
         elif column.encoding == "bytes":
             out[column.name] = column.name
         else:

@@ -13,7 +13,7 @@ from ...json_text import is_text
 from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
 from .errors import disk_error
 from .store import LocalStore
-from .walk import unlisted_kind
+from .walk import NOT_UTF8, unlisted_kind
 
 
 def is_unfinished(path: str) -> bool:
@@ -81,7 +81,7 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
 def _why(entry: os.DirEntry[str], path: str) -> str:
     """Return the reason why nothing of an entry is listed; "" where it is, or is an unfinished write."""
     if not is_text(entry.name):
-        return "its name is not UTF-8, as every key is: rename it"
+        return NOT_UTF8
     if entry.name.startswith(TEMPORARY):
         if re.fullmatch(UNFINISHED, entry.name) and entry.is_file(follow_symlinks=False):
             return ""

@@ -48,7 +48,10 @@ def walk(
         refuse(folder.rstrip("/"), _OUTSIDE)
 
 
-_OUTSIDE = "a link out of the place: copy in what it leads to (cp -rL), or give the folder that it leads to as a place"
+NOT_UTF8 = "its name is not UTF-8, as every key is: rename it"
+_OUTSIDE = (
+    "a link out of the place: replace it by a copy of its target (cp -rL), or name the target as a place"
+)
 
 
 def _extent_of(base: str) -> tuple[str, ...]:
@@ -135,7 +138,7 @@ class _Tree:
                         continue
                     if not is_text(entry.name):
                         named = os.fsencode(path).decode(errors="backslashreplace")
-                        self.refuse(named, "its name is not UTF-8, as every key is: rename it")
+                        self.refuse(named, NOT_UTF8)
                     elif not is_unfinished and (fault := key_fault(path)):
                         self.refuse(path, fault)
                     elif entry.is_dir(follow_symlinks=follows):

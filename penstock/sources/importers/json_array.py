@@ -12,6 +12,7 @@ from typing import Any
 
 from loader.errors import Corrupt, InvalidSample
 from loader.foreign.formats.object_file import ObjectFile, opened
+from loader.limits import MAX_JSON_CHARACTERS, beyond
 from loader.storage import ObjectInfo, Store
 
 from ..importing.importer import Options, Readable, ReadSample, Run
@@ -20,8 +21,6 @@ from .packed_lines import COMPRESSED, chunks
 from .python_values import sample_of
 
 OPTIONS = frozenset({"key", "fields"})
-MAX_CHARACTERS = 64 * 2**20
-"""An object has at most so many characters."""
 _ENDINGS = tuple(f".json{more}" for more in ("", *COMPRESSED))
 _SPACE = " \t\r\n"
 _NEAR = 16
@@ -113,14 +112,11 @@ class _Text:
                     raise self._damaged(row, error.msg) from error
             except (ValueError, RecursionError) as error:
                 raise self._damaged(row, str(error)) from error
-            if len(self._text) - self._at > MAX_CHARACTERS:
-                raise InvalidSample(
-                    f"{self._name}, row {row} has more than {MAX_CHARACTERS:,} characters; keep what is large in other "
-                    "files"
-                )
-            for _ in range(
-                more
-            ):  # twice as much each time: a large value is not parsed again for every piece
+            if (n := len(self._text) - self._at) > MAX_JSON_CHARACTERS:
+                what, advice = f"{self._name}, row {row}", "Keep what is large in other files"
+                raise InvalidSample(beyond(what, n, "characters", MAX_JSON_CHARACTERS, advice))
+            # Twice as much each time: a large value is not parsed again for every piece.
+            for _ in range(more):
                 self._read()
             more *= 2
 

@@ -12,6 +12,7 @@ from loader.dataset.columnar.column_agreement import ColumnAgreement
 from loader.dataset.columnar.features import Features
 from loader.errors import Corrupt, InvalidStore, MissingDependency, NotSupported, PenstockError
 from loader.foreign.formats.object_file import opened
+from loader.modalities.error_origin import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 from loader.storage.cloud.s3 import s3_config
 
@@ -188,7 +189,7 @@ def _told(name: str) -> Iterator[None]:
     except NotImplementedError as error:
         raise NotSupported(f"{name}: Lance does not read a feature that it uses: {error}") from error
     except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if is_of_the_machine(error):
             raise
         raise Corrupt(f"{name}: Lance cannot read it: {error}") from error
     except BaseException as error:  # a panic of Rust is no Exception

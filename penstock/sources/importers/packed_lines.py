@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from loader.errors import InvalidSample
 from loader.foreign.formats.object_file import ObjectFile
+from loader.limits import MAX_LINE_BYTES
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """Ending of a name -> Arrow's name of its compression."""
-MAX_LINE_BYTES = 64 * 2**20
 _READ_BYTES = 2**20
 
 

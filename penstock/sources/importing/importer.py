@@ -106,7 +106,8 @@ class JoiningImporter(Importer, Protocol):
         """Return as `look`, without the objects of which a file is not there. Raises: InvalidStore; StoreError."""
 
 
-_EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
+EPISODES_OF = "--episodes is for lerobot, which numbers its episodes; choose objects with --include"
+"""Message about an option that another format was given."""
 
 
 def check_options(format: str, importer: Importer | None, options: Options) -> None:
@@ -116,7 +117,7 @@ def check_options(format: str, importer: Importer | None, options: Options) -> N
     for name, said in (
         ("key", f"--key is {why}"),
         ("fields", f"--field is {why}"),
-        ("episodes", _EPISODES_OF),
+        ("episodes", EPISODES_OF),
     ):
         if getattr(options, name) and name not in taken:
             raise InvalidRuntime(said)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from loader.errors import Corrupt, MissingDependency, PenstockError
+from loader.modalities.error_origin import is_of_the_machine
 
 MAX_FIELD_BYTES = 2**30
 """Largest field."""
@@ -56,9 +57,7 @@ def damage_named(where: str) -> Iterator[None]:
         raise MissingDependency(
             f"logs of robots are read by mcap, rosbags and protobuf: pip install 'penstock-data[mcap]' ({error})"
         ) from error
-    except MemoryError:
-        raise
     except Exception as error:  # of three libraries, and of definitions that the file itself has
-        if isinstance(error, OSError) and error.errno is not None:
+        if is_of_the_machine(error):
             raise
         raise Corrupt(f"{where}: {type(error).__name__}: {error}; repair it, or move it elsewhere") from error

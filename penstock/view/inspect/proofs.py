@@ -109,7 +109,7 @@ def _planned(training: Training, batch: ShownBatch) -> Proof:
     text = f"plan {plan.hash[:14]} {verb} these samples into step {batch.step}"
     if untrained:
         text += f"; {untrained}"
-    # Of a run with a trail the batch that was trained on is asked for, and there is none.
+    # The question for a run with a trail is the batch that was trained on, and there is none.
     return Proof(name="planned", proved=None if untrained and training.trail else True, text=text)
 
 

@@ -174,7 +174,7 @@ def _found(
         kept = kept[ranked.sort(name, descending=descending, nulls_last=True, maintain_order=True)["at"]]
     page = kept[first : first + PAGE]
     told = [frame[str(i + 1)][page].to_list() for i in range(len(columns))]
-    # Of a version without any of these columns each sample has none of them.
+    # A version without any of these columns has an empty row for each sample.
     rows = zip(*told, strict=True) if told else (() for _ in page)
     return page.to_list(), len(kept), [dict(zip(columns, row, strict=True)) for row in rows]
 

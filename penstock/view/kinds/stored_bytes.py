@@ -36,7 +36,7 @@ MAX_PACKETS = 240
 """Packets that are decoded for them; where it would take more, frames are those that a decoder can begin with."""
 
 _FILM_BYTES, _SOUND_BYTES = 320 * 2**20, 3 * MAX_SOUND_BYTES
-"""Bytes that decoding a film's frames, or a sound, takes at most: the frames that a codec refers to, and copies."""
+"""Bytes that decoding the frames of a video, or audio, takes at most: the frames that a codec refers to, and copies."""
 _PIXEL_BYTES, _JPEG_PIXEL_BYTES = 24, 8
 """Bytes per pixel that decoding takes, measured: Pillow's canvases and copies; a JPEG's coefficients and pixels."""
 
@@ -93,8 +93,8 @@ def read_bounded(data: bytes, facts: Facts) -> Read:
         return _read(data, facts, None)
 
 
-def decoded_bytes(data: bytes, facts: Facts, edge: int | None = None) -> int:
-    """Return the bytes that decoding a field takes at most, of its header. edge: pixels that are enough a side."""
+def decoded_bytes(data: bytes, facts: Facts) -> int:
+    """Return the bytes that decoding a field takes at most, by its header."""
     if facts.word in WITH_TABLES:
         return _FILM_BYTES
     modality = DECODERS[facts.word].partition(".")[0] if facts.word in DECODERS else ""
@@ -157,7 +157,7 @@ def _bytes(value: object) -> bytes:
 @contextmanager
 def _decoding(data: bytes, facts: Facts, edge: int | None = None) -> Iterator[Read | str]:
     """Yield as `_tried` returns, inside of the budget of all threads."""
-    with BUDGET.reserve(decoded_bytes(data, facts, edge)):
+    with BUDGET.reserve(decoded_bytes(data, facts)):
         yield _tried(data, facts, edge)
 
 

@@ -23,7 +23,7 @@ HEADERS = {
 }
 MOST_BODY_BYTES = 1 << 20
 MOST_HEAD_BYTES = 32 * 1024
-"""Bytes of an address and of all headers. Whoever reaches the port can send them, before any token is compared."""
+"""Bytes of an address and of all headers. Anybody who reaches the port can send them: no token is compared yet."""
 _READS = ("GET", "HEAD")
 
 

@@ -240,7 +240,7 @@ def test_ffmpeg_without_memory_is_asked_why(
         audit(path, "audio/wav")
 
 
-def test_what_ffmpeg_has_not_implemented_is_not_supported(
+def test_codec_that_ffmpeg_has_not_implemented_is_not_supported(
     sound_file: SoundFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sound_file(np.zeros(8000), 8000)

@@ -1,5 +1,6 @@
 """Ctrl-C in verbs that take long: one line, in the words of the command line."""
 
+import glob
 import io
 import json
 import os
@@ -63,3 +64,18 @@ def test_import_stopped_by_ctrl_c_says_so_in_one_line_and_goes_on(tmp_path, make
     assert run(command, until=lambda _: any(root.glob("log/*"))) == STOPPED
     assert run(command) == (0, "")
     assert len(loader.Root(root).open("d")) == (1000 if form == "webdataset" else 80_000)
+
+
+def test_verify_stopped_by_ctrl_c_says_so_in_one_line_and_runs_again(tmp_path):
+    root = loader.Root(tmp_path / "root")
+    with root.write("d") as writer:
+        for number in range(20_000):
+            writer.add(str(number), {"txt": b"x" * 100})
+    command = ["verify", "d@1", "--full", "--root", str(tmp_path / "root")]
+
+    def reads_a_shard(work):
+        opened = (os.path.realpath(fd) for fd in glob.glob(f"/proc/{work.pid}/fd/*"))
+        return any(path.endswith(".tar") for path in opened)
+
+    assert run(command, until=reads_a_shard) == STOPPED
+    assert run(command) == (0, "")

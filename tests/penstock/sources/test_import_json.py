@@ -106,7 +106,7 @@ def test_values_are_the_same_however_the_file_is_read(place, monkeypatch, size):
         ('{"images": [{"id": 1}], "annotations": [{"id": 2}]}', "whose 'images' is a list of objects"),
     ],
 )
-def test_what_is_no_array_of_objects_is_named(root, place, text, match):
+def test_text_that_is_no_array_of_objects_is_named(root, place, text, match):
     (place / "a.json").write_text(text)
     (failure,) = _imported(root, place).failures
     assert re.search(match, failure), failure

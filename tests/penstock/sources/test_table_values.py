@@ -406,10 +406,11 @@ def test_folders_with_names_and_values_are_columns(tmp_path, format, write):
     assert "lang" not in bare.manifest["columns"]
 
 
-def test_lines_in_folders_have_their_columns_too(tmp_path):
-    put(tmp_path / "place/lang=de/a.jsonl", b'{"id": 1, "x": [1]}\n')
-    put(tmp_path / "place/lang=en/a.jsonl", b'{"id": 2, "x": [1]}\n')
-    root = imported(tmp_path / "place", tmp_path / "root", "jsonl")[1]
+@pytest.mark.parametrize("format", ["json", "jsonl"])
+def test_lines_in_folders_have_their_columns_too(tmp_path, format):
+    put(tmp_path / f"place/lang=de/a.{format}", b'{"id": 1, "x": [1]}\n')
+    put(tmp_path / f"place/lang=en/a.{format}", b'{"id": 2, "x": [1]}\n')
+    root = imported(tmp_path / "place", tmp_path / "root", format)[1]
     assert languages(root.open("d")) == {("de", None), ("en", None)}
 
 

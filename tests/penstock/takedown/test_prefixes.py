@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loader
+from loader.dataset.log.marker import FOLDERS, MARKER
 from penstock.takedown import scan
 
 FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
@@ -32,6 +33,7 @@ def test_every_prefix_of_the_format_is_known_to_a_proof():
     known = [*scan.SCANNED, *scan.ELSEWHERE, *scan.WITHOUT]
     assert len(known) == len(set(known))
     assert set(found) <= set(known), sorted(set(found) - set(known))
+    assert sorted(known) == sorted([*FOLDERS, MARKER])
 
 
 def table(**columns):
@@ -86,7 +88,7 @@ def taken(kit, tmp_path_factory):
     return root, n, had
 
 
-def test_what_is_planted_under_each_prefix_that_holds_names_or_bytes_is_found(kit, taken):
+def test_proof_finds_names_planted_under_each_prefix(kit, taken):
     root, n, had = taken
     assert set(PLANTED) == {*scan.SCANNED, *scan.ELSEWHERE}
     for prefix, plant in PLANTED.items():

@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from ....dataset.columnar.arrow_errors import arrow_errors
+from ....dataset.columnar.column_names import field_name, metadata_name
 from ....dataset.columnar.plain_values import OutOfRange, reader_of
 from ....dataset.columnar.record_batches import first_head, record_batches
 from ....errors import InvalidSample, InvalidStore, NotSupported
 from ....storage import Span
-from ..indexed import check_apart, column_name, corrupt, field_name
+from ..indexed import check_apart, corrupt
 from ..window import Window
 from .leaves import Values
 
@@ -66,7 +67,7 @@ def _rows(window: Window, start: int, source: pa.Buffer, batch: pa.RecordBatch) 
             fields[field_name(name, word.strip("-"))] = _places(window, start, source, name, array)
             continue
         columns[name] = array.to_pylist() if _is_plain(kind) else _documents(window, name, array)
-        names[name] = column_name(name, "litdata")
+        names[name] = metadata_name(name, "litdata")
     check_apart(names, window.name)
     for number in range(batch.num_rows):
         spans = {name: at for name, places in fields.items() if (at := places[number]) is not None}

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ....dataset.columnar.column_names import field_name
 from ....json_text import MAX_DEPTH, DamagedJson, parse_json
 from ....storage import Span
 from ..exported import TOLD_BYTES
-from ..indexed import corrupt, field_name
+from ..indexed import corrupt
 from ..window import Window
 from .litdata_index import DTYPES, JSON, NUMBERS, Leaf
 

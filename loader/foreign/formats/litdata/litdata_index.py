@@ -6,10 +6,11 @@ The leaves' names come from a tree of torch, which the index holds as JSON. It n
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ....dataset.columnar.column_names import field_name, metadata_name
 from ....errors import Corrupt, InvalidStore, PenstockError
 from ....json_text import DamagedJson, parse_json, parse_json_object
 from ..exported import KEY, METADATA, Exported
-from ..indexed import check_apart, column_name, field_name
+from ..indexed import check_apart
 
 ABSENT = "absent"
 """Leaf of an export of ours: the fields that a sample does not have, a JSON list."""
@@ -192,9 +193,9 @@ def _leaf(name: str, encoding: str, where: str, exported: Exported | None) -> Le
         word = _FLAT[kind][int(detail)]
         field = name if mine else field_name(name, word)
     elif kind in DTYPES:
-        field, column = name, column_name(f"{name}_shape", "litdata")
+        field, column = name, metadata_name(f"{name}_shape", "litdata")
     elif kind in NUMBERS or (kind == JSON and not mine):
-        word, column = NUMBERS.get(kind, ""), column_name(name, "litdata")
+        word, column = NUMBERS.get(kind, ""), metadata_name(name, "litdata")
     elif mine:
         field = name
     elif kind in EXTENSIONS:

@@ -144,7 +144,7 @@ class Dataset:
             return info
         numbers = json.dumps([one.number for one in self.of[info.key]]).encode()
         etag = hashlib.sha256(info.etag.encode() + numbers).hexdigest()
-        # Of a folder's object size and time are the change token: the time moves by less than a second.
+        # Size and time are the change token of a file: the time moves by less than a second.
         return replace(info, etag=etag, modified_us=(info.modified_us or 0) + zlib.crc32(numbers) % 10**6)
 
     def facts_of(self, feature: str) -> dict[str, Any]:

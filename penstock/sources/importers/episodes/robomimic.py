@@ -18,7 +18,8 @@ import numpy as np
 
 from loader.errors import Changed, Corrupt, InvalidSample, MissingDependency, NotSupported, StoreError
 from loader.foreign.formats.object_file import ObjectFile
-from loader.limits import beyond
+from loader.limits import MAX_MASK_BYTES, beyond
+from loader.modalities.error_origin import is_of_the_machine
 from loader.storage import ObjectInfo, Store
 
 from ...importing.importer import Options, Readable, ReadSample, Run
@@ -30,8 +31,6 @@ MAX_DEMO_BYTES = 2**32 - 2 * RUN_BYTES
 """Largest demonstration that is read: a few bytes of HDF5 can declare any shape, and a worker's answer has 4 GiB."""
 MAX_DEPTH = 8
 """Groups within groups below a demonstration."""
-MAX_MASK_BYTES = 64 * 2**20
-"""Bytes of a filter's names: some million demonstrations."""
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _ENDINGS = (".hdf5", ".h5")
 
@@ -123,7 +122,7 @@ def _opened(store: Store, info: ObjectInfo) -> Iterator[tuple[Any, str]]:
                 raise
             raise NotSupported(f"{where} has values that NumPy does not have: {error}") from error
         except (OSError, KeyError, RuntimeError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if is_of_the_machine(error):
                 raise
             raise Corrupt(
                 f"{where} is no sound HDF5 file: {error}; repair it, or move it elsewhere"

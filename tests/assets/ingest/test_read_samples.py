@@ -22,6 +22,7 @@ from assets.ingest import recuts
 from assets.source_formats import read_formats
 from assets.sources import Source
 from assets.spec import DatasetSpec, Feature
+from assets.tables import read_table
 from loader.dataset.log.denies import Target
 from loader.dataset.reading.read_fields import read_fields
 from penstock.exclusions.publish import exclude
@@ -273,7 +274,12 @@ def test_an_object_that_grows_brings_new_rows_and_changed_ones_take_their_place(
     land("one", "TWO", "three", "four")
     assert sorted(live()) == ["TWO", "four", "one"]
     record = land("one")
-    assert (record.counts["units"], record.counts["published_before"], record.counts["dropped"]) == (0, 1, 1)
+    assert (record.counts["units"], record.counts["published_before"]) == (0, 1)
+    refused = read_table(root.store, record.files["refusals"])
+    assert [(row["key"], row["outcome"], row["code"]) for row in refused] == [
+        ("a.jsonl", "dropped", "nothing_new"),
+        ("copy.jsonl", "dropped", "nothing_new"),  # the verdict of what it copies
+    ]
     assert len(live()) == 3
 
 

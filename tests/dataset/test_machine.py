@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import loader
-from loader.errors import Conflict, DuplicateKey, EmptyVersion, VersionNotFound, VersionRetired
+from loader.errors import Conflict, DuplicateKey, EmptyVersion, SampleNotFound, VersionRetired
 from penstock.verify.version import verify
 
 KEYS = [f"k{i}" for i in range(12)]
@@ -97,9 +97,7 @@ def machine(properties):
             part = loader.write_part(self.root, txn, [row], groups={"x": "extra"})
             n_versions = len(self.root.state.versions("d"))
             for wrong in ({"nobody": "better"}, {key: "itself"}):
-                properties.raised(
-                    VersionNotFound, lambda w=wrong: self.root.publish("d", [part], supersede=w)
-                )
+                properties.raised(SampleNotFound, lambda w=wrong: self.root.publish("d", [part], supersede=w))
             stale = [record.id for record in self.root.state.versions("d")][:-1]
             for other in ["", *stale]:
                 if self.newest() != len(self.versions) or other in stale[self.newest() - 1 :]:
@@ -144,7 +142,7 @@ def machine(properties):
         @precondition(lambda self: self.newest())
         @rule()
         def exclude_a_stranger(self):
-            properties.raised(VersionNotFound, lambda: self.root.exclude("d", ["nobody"], reason="x"))
+            properties.raised(SampleNotFound, lambda: self.root.exclude("d", ["nobody"], reason="x"))
 
         @precondition(lambda self: len(self.versions) > 2)
         @rule(data=st.data())

@@ -102,8 +102,9 @@ def test_a_unit_that_kills_its_runner_begins_its_block_five_times_in_one_attempt
     assert folder_of(job).given()[0] == 1
     assert "ended with -9" in jobs(tmp_path, "logs", job.id, "--element", "1", "--cluster", FILE)
     job.store.delete_many([folder_of(job).key("done/0.jsonl.zst")])
-    assert (
-        jobs(tmp_path, "attach", job.id, "--cluster", FILE, code=1) == "3 units done, 1 failed: crashed 1\n"
+    vouched = "--sha256", folder_of(job).description().sha256
+    assert jobs(tmp_path, "attach", job.id, "--cluster", FILE, *vouched, code=1) == (
+        "3 units done, 1 failed: crashed 1\n"
     )
     assert folder_of(job).given()[0] == 2
 

@@ -172,7 +172,7 @@ def put_place(store: Store, place: str, url: str | None) -> None:
     while True:
         n, known = _newest(store, place)
         is_known = known is not None and known["url"] == url
-        if is_known and (url is None or is_own_record(store, _key(place, n)) is not False):
+        if is_known and (url is None or is_own_record(store, _key(place, n), url) is not False):
             return
         number = HERE_FORMAT if url is None else PLACE_FORMAT
         body = {"format": number, "url": url, "at_us": time.time_ns() // 1000}

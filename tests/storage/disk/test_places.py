@@ -71,6 +71,26 @@ def test_links_in_a_circle_end(place):
     assert all("a folder that it lies in" in why for why in refused.values())
 
 
+def test_a_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
+    (place / "a").symlink_to("b")
+    (place / "b").symlink_to("a")
+    (place / "inner/long").symlink_to("x" * 256)
+    (place / "zero").symlink_to("/dev/zero")
+    keys, refused = _listed(place)
+    assert keys == ["a.jpg", "inner/deep/b.jpg"]
+    assert set(refused) == {"a", "b", "inner/long", "zero"}
+    assert "Too many levels of symbolic links" in refused["a"]
+    assert "neither a file nor a folder" in refused["zero"]
+    assert [info.key for info in open_store(str(place)).list()] == keys
+    assert dict(unlisted(str(place))).keys() == refused.keys()
+
+
+def test_a_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
+    (place / "inner/up").symlink_to(place)
+    assert "inner/up/" * 40 + "a.jpg" in {info.key for info in open_store(str(place)).list()}
+    assert len(list(unlisted(str(place)))) == 1  # the last of them
+
+
 def test_a_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):
     cache = tmp_path / "datasets--lab--photos"
     snapshot, secret = cache / "snapshots/0123abcd", tmp_path / "secret"

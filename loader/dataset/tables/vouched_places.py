@@ -105,7 +105,7 @@ def _spelled(url: str) -> str:
 
 
 def _lies_in(place: str, named: str) -> bool:
-    """Return whether a place is the named one, or lies below it; servers read %2e as a dot, or a backslash as a slash."""
+    """Return whether a place is the named one, or lies below it. Servers read %2e as ".", some "\\\\" as "/"."""
     rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
     path = unquote(rest) if "://" in place else rest
     return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

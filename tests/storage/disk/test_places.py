@@ -1,9 +1,11 @@
 """Folders that other people fill: links are followed inside of them only, and what is not listed is named."""
 
 import os
+from threading import Thread
 
 import pytest
 
+from loader.errors import ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.mirror.store import MirroredStore
@@ -89,6 +91,24 @@ def test_a_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
     (place / "inner/up").symlink_to(place)
     assert "inner/up/" * 40 + "a.jpg" in {info.key for info in open_store(str(place)).list()}
     assert len(list(unlisted(str(place)))) == 1  # the last of them
+
+
+def test_a_pipe_and_a_link_to_itself_are_no_objects(place):
+    os.mkfifo(place / "pipe")
+    (place / "self").symlink_to("self")
+    store, raised = open_store(str(place)), []
+
+    def read():
+        for key in ("pipe", "self"):
+            try:
+                store.get(key)
+            except ObjectNotFound as error:
+                raised.append(str(error))
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)  # a pipe that is waited for has no end
+    assert len(raised) == 2
 
 
 def test_a_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):

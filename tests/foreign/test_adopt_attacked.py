@@ -298,6 +298,16 @@ def test_escaped_dots_lead_out_of_a_server_that_is_named(sealed, root, monkeypat
     assert not is_vouched(root.store, "places/x/1.json", f"http://host/a/{dots}/b")
 
 
+def test_a_record_with_the_last_number_is_named(root, three, sealed):
+    """One more could not be read, and whoever registers would write it again and again."""
+    key = f"places/{place_of(sealed)}/999999999999.json"
+    root.store.put(key, b'{"format": 1, "url": "/elsewhere", "at_us": 1}')
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=f"{key} has the last number"):
+            put_place(root.store, place_of(sealed), str(three))
+    assert len(list(root.store.list(f"places/{place_of(sealed)}/"))) == 2
+
+
 def test_a_record_of_another_name_is_no_record(root, sealed):
     root.store.put(f"places/{place_of(sealed)}/zzz.json", b'{"format": 1, "url": "/etc", "at_us": 1}')
     assert len(texts(root.open("photos"))) == 120

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from loader.storage import Store
+from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 from penstock.stages import check_partition, fingerprint
 
 from ..media.known_facts import ClipStaging
@@ -36,7 +37,8 @@ def staging_of(store: Store, dataset: str, partition: str, policy: CutPolicy) ->
 
 def clear_staging(store: Store, dataset: str, partition: str) -> None:
     """Delete the clips that wait for a batch, cut or not. Raises: StoreError."""
-    store.delete_many([info.key for info in store.list(_folder(dataset, partition))])
+    there = list_in_place(store, _folder(dataset, partition))
+    delete_in_place(store, [info.key for info, is_link in there if not is_link])
 
 
 def _folder(dataset: str, partition: str) -> str:

@@ -62,7 +62,7 @@ class Pages:
         A file other than `verified` is read whole and held against its checksum first. Raises: BadPage; OSError.
         """
         try:
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         try:

@@ -153,7 +153,7 @@ def runs(store: Store) -> Iterator[str]:
     """Yield the runs that have anything under this root, sorted. Costs a listing of all checkpoints."""
     last = None
     for one in store.list("checkpoints/"):
-        run = one.key.split("/")[1]
-        if run != last and _NAME.fullmatch(run):
+        run, slash, _ = one.key.removeprefix("checkpoints/").partition("/")
+        if run != last and slash and _NAME.fullmatch(run):
             yield run
-        last = run
+        last = run if slash else last

@@ -7,6 +7,7 @@ outcomes are there: retry, resume and attach are one operation.
 """
 
 import hashlib
+import logging
 import re
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from loader.errors import AlreadyExists, Changed, Corrupt, InvalidRuntime, ObjectNotFound
 from loader.storage import Store, StoreSpec, is_there
+from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 from .plain import from_frame, from_json, to_frame, to_json
 from .pool import Failure, Outcome
@@ -32,6 +34,7 @@ _NUMBER = re.compile(r"/([0-9]{1,18})(?:-([0-9]{1,18}))?\.")
 _ID = re.compile(r"[0-9a-f]{32}")
 _TOKEN = re.compile(r"(?:[0-9a-f]{8})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,11 +398,17 @@ class JobFolder:
         self.store.delete_many([self.key("stop")])
 
     def remove(self) -> int:
-        """Delete the folder, its description last; return the number of objects."""
-        keys = [info.key for info in self.store.list(self._base)]
+        """Delete the folder, its description last; return the number of objects.
+
+        Symbolic links stay, and are logged: a writer of the folder may have laid one to files of somebody else.
+        """
+        found = list(list_in_place(self.store, self._base, FOLDER))
+        for info, is_link in found:
+            if is_link:
+                _log.warning("%s/%s is a symbolic link: it was left alone", self.store.url, info.key)
         last = self.key("job.json")
-        self.store.delete_many([key for key in keys if key != last])
-        self.store.delete_many([last] if last in keys else [])
+        keys = sorted((info.key for info, is_link in found if not is_link), key=lambda key: key == last)
+        delete_in_place(self.store, keys, FOLDER)
         return len(keys)
 
     def _numbers(self, prefix: str) -> Iterator[tuple[int, int]]:

@@ -32,7 +32,11 @@ def from_json(data: bytes | memoryview, kind: type[T], where: str) -> T:
     """Return the value of a type. where: for the message. Raises: Corrupt."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:  # ValueError: of a __post_init__
+    except (
+        msgspec.DecodeError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: of a __post_init__, or UTF-8
         raise Corrupt(f"{where} is no {kind.__name__}: {error}") from error
 
 

@@ -161,8 +161,8 @@ class Scan:
         """
         try:
             return "" if self._looks[path.partition("/")[0]](path) else None
-        except (Corrupt, StoreError, ValueError) as error:
-            return type(error).__name__
+        except (Corrupt, StoreError, ValueError, TypeError, AttributeError, LookupError) as error:
+            return type(error).__name__  # of JSON with other types, too: whoever forged it stops no proof
 
     def _get(self, path: str) -> bytes:
         return self._store.get(path).data
@@ -216,7 +216,7 @@ class Scan:
             return False
         if path.endswith(".parquet"):
             return table_without(self._store, path, self._pipeline(dataset)) is not None
-        return path.split("/")[2] == "manifests" and self._record(path)
+        return path.split("/")[2:3] == ["manifests"] and self._record(path)
 
     def _record(self, path: str) -> bool:
         dataset = path.split("/")[1]

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import loader
-from loader.errors import Corrupt, InvalidRuntime, ObjectNotFound
+from loader.errors import Corrupt, Forbidden, InvalidRuntime, ObjectNotFound
 
 from ..console.table import Table
 from .verb import Answer, Verb, read_by
@@ -36,11 +36,10 @@ def ls(arguments: Namespace) -> Answer:
         folder = JobFolder(store, id_)
         try:
             description = folder.description()
-        except Corrupt as error:
+            if description is not None:
+                body.append(_told(folder, description))
+        except (Corrupt, Forbidden) as error:
             damaged.append(f"{error}; penstock jobs clear {id_} deletes it")
-            continue
-        if description is not None:
-            body.append(_told(folder, description))
     rows = [
         (
             row["id"],
@@ -183,7 +182,7 @@ def clear(arguments: Namespace) -> Answer:
             folder = JobFolder(store, id_)
             try:
                 description = folder.description()
-            except Corrupt as error:
+            except (Corrupt, Forbidden) as error:
                 damaged.append(f"left alone: {error}; penstock jobs clear {id_} deletes it")
                 continue
             if description is None or now_us() - description.at_us > arguments.older * 1e6:

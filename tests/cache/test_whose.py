@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+from threading import Thread
 
 import pytest
 
@@ -130,3 +131,20 @@ def test_users_who_trust_one_another_share_one(folder, another_user):
     assert mode(folder / "pages" / name[:2] / name) == 0o644
     with pytest.raises(InvalidRuntime, match="shared = 'yes'; True or False"):
         NodeCache(path=folder, shared="yes")
+
+
+def test_a_pipe_in_a_pages_place_is_waited_for_by_nobody(tmp_path):
+    pages, name, failed = Pages(str(tmp_path), shared=True), "ab" * 32, []
+    os.makedirs(os.path.dirname(pages.path(name)), exist_ok=True)
+    os.mkfifo(pages.path(name))
+
+    def read():
+        try:
+            pages.read(name, [slice(0, 4)], None)
+        except (BadPage, OSError) as error:
+            failed.append(error)
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    assert len(failed) == 1

@@ -9,6 +9,7 @@ import pytest
 import loader
 from loader.errors import Changed, Corrupt, InvalidRuntime, JobFailed
 from loader.storage import open_store
+from penstock.cli import main
 from penstock.compute import runner_process, submit
 from penstock.compute.attach import attach
 from penstock.compute.cluster import Cluster, Slot
@@ -176,11 +177,12 @@ def test_a_description_that_differs_in_what_may_differ_is_taken(tmp_path, caplog
         b"",
         b'{"work": 1}',
         b"\xff\xfe",
+        b'{"x":' * 10**5 + b"1" + b"}" * 10**5,
         "token",
         "units",
         "spaces",
     ],
-    ids=str,
+    ids=lambda text: str(text)[:20],
 )
 def test_a_description_that_is_none_is_left_alone(tmp_path, text, caplog):
     """Also one whose token or name of units leads out of the folder, and one of other bytes than ours."""
@@ -206,6 +208,38 @@ def test_ids_forged_in_advance_for_many_attempts_end_in_a_job_that_names_them(tm
     with pytest.raises(JobFailed, match=rf"{submit.MAX_OTHERS} folders in .*jobs/ .*penstock jobs clear"):
         done_by(job, numbers(3), INLINE)
     assert len(caplog.records) == submit.MAX_OTHERS
+
+
+def test_a_folder_that_is_begun_again_is_emptied_up_to_its_links(tmp_path, caplog):
+    """Whoever may write `jobs/` may lay a description without units there, and a link to files of somebody else."""
+    job, folder, other = job_in(tmp_path / "root"), folder_of(job_in(tmp_path / "root")), tmp_path / "other"
+    there = submitted(job, numbers(3))
+    other.mkdir()
+    (other / "thesis.tex").write_text("x")
+    Path(job.store.url, folder.key("link")).symlink_to(other)
+    Path(job.store.url, folder.key(f"units-{there.description.units}.jsonl.zst")).unlink()
+    folder.store.put(folder.key("stray"), b"")
+    assert told_of(done_by(job, numbers(3), INLINE)) == [0, 1, 4]
+    assert not list(job.store.list(folder.key("stray")))
+    assert folder.remove() > 0
+    assert (other / "thesis.tex").read_text() == "x"
+    assert "link is a symbolic link" in caplog.text
+
+
+def test_forged_folders_do_not_stop_a_list_of_jobs(node, capsys):
+    _, _, root = node
+    deep, given = b'{"x":' * 10**5 + b"1" + b"}" * 10**5, "1" * 32
+    root.store.put(f"jobs/{'0' * 32}/job.json", deep)
+    there = submitted(replace(job_in(Path(root.url)), fingerprint="g"), numbers(3))
+    root.store.put(there.folder.key("given/1.json"), b"[")
+    folder = Path(root.url, f"jobs/{given}")
+    folder.mkdir()
+    (folder / "job.json").symlink_to("job.json")
+    (folder / "x").write_bytes(b"")
+    assert main(["jobs", "ls", "--root", root.url]) == 1
+    said = capsys.readouterr().out
+    assert "maximum recursion depth" in said
+    assert "given/1.json is no Given" in said
 
 
 @pytest.mark.parametrize("id_", ["..", "../x", "", ".", "a/b", "0" * 31 + "/", "A" * 32])

@@ -280,6 +280,34 @@ def test_a_link_inside_of_a_place_is_followed(root, three, sealed):
     assert adopt(root, "photos").failures == []
 
 
+def test_a_record_that_names_another_place_vouches_for_none(root, three, sealed):
+    """Also where a writer puts the caller's record over one of their own, between its URL and its owner being read."""
+    key = max(info.key for info in root.store.list(f"places/{place_of(sealed)}/"))
+    assert is_vouched(root.store, key, str(three))
+    assert not is_vouched(root.store, key, "/etc")
+    path = Path(root.url, key)
+    path.unlink()
+    os.mkfifo(path)
+    assert not is_vouched(root.store, key, str(three))
+
+
+@pytest.mark.parametrize("dots", ["%2e%2e", "%2E.", "..%2f..", "x\\..\\.."])
+def test_escaped_dots_lead_out_of_a_server_that_is_named(sealed, root, monkeypatch, dots):
+    monkeypatch.setenv("PENSTOCK_PLACES", "http://host/a")
+    assert is_vouched(root.store, "places/x/1.json", "http://host/a/b%20c")
+    assert not is_vouched(root.store, "places/x/1.json", f"http://host/a/{dots}/b")
+
+
+def test_a_record_with_the_last_number_is_named(root, three, sealed):
+    """One more could not be read, and whoever registers would write it again and again."""
+    key = f"places/{place_of(sealed)}/999999999999.json"
+    root.store.put(key, b'{"format": 1, "url": "/elsewhere", "at_us": 1}')
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=f"{key} has the last number"):
+            put_place(root.store, place_of(sealed), str(three))
+    assert len(list(root.store.list(f"places/{place_of(sealed)}/"))) == 2
+
+
 def test_a_record_of_another_name_is_no_record(root, sealed):
     root.store.put(f"places/{place_of(sealed)}/zzz.json", b'{"format": 1, "url": "/etc", "at_us": 1}')
     assert len(texts(root.open("photos"))) == 120

@@ -185,6 +185,23 @@ def test_an_adopted_object_of_no_version_makes_a_proof_incomplete(root, three, s
     assert set(unclean(root, n, tmp_path)[0]) - set(before) == {f"foreign/{'0' * 32}/x.tar"}
 
 
+def test_forged_objects_stop_no_takedown_and_no_proof(root, three, sealed, tmp_path):
+    version, n = sealed, request(root, *SAMPLE)
+    del sealed
+    other = "1" * 32
+    root.store.put(f"foreign/{other}/x.tar", b"x")
+    root.store.put(f"places/{other}/000000000001.json", b"{")
+    root.store.put("tables/stray", b"x")
+    root.store.put("tables/photos.txt", b"x")
+    root.store.put(f"data/{'2' * 32}/x.json", b'{"producer": 5}')
+    run(root, n)
+    sweep(root)
+    assert len(root.open("photos")) == 119
+    assert root.record(version.id, retired=True).retired is not None
+    found, status = unclean(root, n, tmp_path)
+    assert (found, status) == ([f"data/{'2' * 32}/x.json"], 1)
+
+
 def test_a_file_that_was_taken_down_is_left_out_and_the_others_are_adopted(root, tmp_path):
     place = tmp_path / "files"
     place.mkdir()

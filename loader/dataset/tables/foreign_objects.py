@@ -31,6 +31,8 @@ from .vouched_places import is_own_record
 PLACES = "places/"
 _PATH = re.compile(rf"{FOREIGN}([0-9a-f]{{32}})/(.+)", re.DOTALL)
 _RECORD = re.compile(r"[0-9]{12}\.json")
+LAST_RECORD = 10**12 - 1
+"""Number of a place's last record: one behind it would not be read."""
 PLACE_FORMAT, HERE_FORMAT = 1, 2
 """Formats of records: of a place with a URL, and of one in the root, which earlier releases cannot read."""
 CHUNKS_FIELD = pa.field(
@@ -168,12 +170,18 @@ def put_place(store: Store, place: str, url: str | None) -> None:
     """Record where a place is, unless the newest record says so. url: None for in the root. Raises: StoreError.
 
     A record of somebody else is followed by one of the caller's own, which vouches for the place: `is_own_record`.
+    Raises: Corrupt also for a record with the last number.
     """
     while True:
         n, known = _newest(store, place)
         is_known = known is not None and known["url"] == url
-        if is_known and (url is None or is_own_record(store, _key(place, n)) is not False):
+        if is_known and (url is None or is_own_record(store, _key(place, n), url) is not False):
             return
+        if n >= LAST_RECORD:
+            raise Corrupt(
+                f"{store.url}/{_key(place, n)} has the last number that a record of a place may have: it was forged. "
+                "Find out who may write there, delete it, then run this again"
+            )
         number = HERE_FORMAT if url is None else PLACE_FORMAT
         body = {"format": number, "url": url, "at_us": time.time_ns() // 1000}
         try:

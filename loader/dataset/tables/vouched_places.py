@@ -9,15 +9,20 @@ seals, adopts or reads a version open files and buckets of theirs for somebody e
 """
 
 import os
+import stat
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from ...errors import NotARoot, ObjectNotFound
+from ...json_text import DamagedJson, parse_json_object
 from ...storage import Store, open_store
 from ...storage.mirror.store import primary_of
 from ..log.marker import MIRROR_OF, PRIMARY, check_root
 
 VARIABLE = "PENSTOCK_PLACES"
 """Environment variable with the places that a person names."""
+MAX_RECORD_BYTES = 2**20
+"""Bytes of a record that are read."""
 _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 """Schemes of buckets, which answer to credentials alone, and the one spelling of each."""
 
@@ -25,7 +30,7 @@ _BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs"
 def is_vouched(store: Store, key: str, url: str) -> bool:
     """Return whether the caller vouches for a place. key: of its record in the root `store`. Raises: StoreError."""
     wanted = _spelled(url)
-    return any(_lies_in(wanted, named) for named in _named()) or is_own_record(store, key) is True
+    return any(_lies_in(wanted, named) for named in _named()) or is_own_record(store, key, url) is True
 
 
 def is_bucket(url: str) -> bool:
@@ -34,36 +39,46 @@ def is_bucket(url: str) -> bool:
     return bool(rest) and "::" not in url and scheme.lower() in _BUCKETS
 
 
-def is_own_record(store: Store, key: str) -> bool | None:
-    """Return whether the caller wrote a record; None where nothing tells: in a bucket, or a root that was moved.
+def is_own_record(store: Store, key: str, url: str) -> bool | None:
+    """Return whether the caller wrote the record that names `url`; None where nothing tells: in a bucket.
 
-    A link on the way to the record may lead to one of another root, and counts as written by somebody else.
+    A link on the way to the record may lead to one of another root, and counts as written by somebody else. Owner and
+    URL are read from one open file, as another writer may replace the record after it was read.
     """
     primary = primary_of(store)
     if "://" in primary.url:
         return primary.url.startswith("memory://") or None  # of this process alone
     path = f"{primary.url}/{key}"
-    try:
-        owner = os.stat(path, follow_symlinks=False).st_uid
-        is_there = os.path.realpath(path) == f"{os.path.realpath(primary.url)}/{key}"
-    except OSError:
-        return False
-    if not is_there or owner not in (os.geteuid(), 0):
+    if os.path.realpath(path) != f"{os.path.realpath(primary.url)}/{key}" or not _is_own_file(path, url):
         return False
     marker = check_root(primary)
     return (
-        _is_of_primary(primary, str(marker[MIRROR_OF]), key) if MIRROR_OF in marker else PRIMARY not in marker
+        _is_of_primary(primary, str(marker[MIRROR_OF]), key, url)
+        if MIRROR_OF in marker
+        else PRIMARY not in marker
     )
 
 
-def _is_of_primary(mirror: Store, url: str, key: str) -> bool:
-    """Return whether the caller wrote the record of the primary that a mirror has a copy of."""
-    if "://" in url or os.path.realpath(url) == os.path.realpath(mirror.url):
+def _is_own_file(path: str, url: str) -> bool:
+    """Return whether the caller, or the machine's root user, wrote a file whose record names `url`."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), 0):
+                return False
+            return bool(parse_json_object(file.read(MAX_RECORD_BYTES)).get("url") == url)
+    except (OSError, DamagedJson):
         return False
-    source = open_store(url)
+
+
+def _is_of_primary(mirror: Store, primary: str, key: str, url: str) -> bool:
+    """Return whether the caller wrote the record of the primary that a mirror has a copy of."""
+    if "://" in primary or os.path.realpath(primary) == os.path.realpath(mirror.url):
+        return False
+    source = open_store(primary)
     try:
         is_same = bytes(source.get(key).data) == bytes(mirror.get(key).data)
-        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key) is True
+        return is_same and MIRROR_OF not in check_root(source) and is_own_record(source, key, url) is True
     except (ObjectNotFound, NotARoot):
         return False
 
@@ -90,6 +105,7 @@ def _spelled(url: str) -> str:
 
 
 def _lies_in(place: str, named: str) -> bool:
-    """Return whether a place is the named one, or lies below it."""
+    """Return whether a place is the named one, or lies below it. Servers read %2e as ".", some "\\\\" as "/"."""
     rest = f"{place}/".removeprefix(f"{named.rstrip('/')}/")
-    return rest != f"{place}/" and {".", ".."}.isdisjoint(rest.split("/"))
+    path = unquote(rest) if "://" in place else rest
+    return rest != f"{place}/" and {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))

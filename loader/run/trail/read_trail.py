@@ -16,7 +16,7 @@ from ...storage.mirror.store import primary_of
 from ...storage.shared.threads import Together
 from .start_record import Start, parse_start, trail_folder
 from .step_rows import CRC, NOTE, SCHEMA, checked_rows
-from .trail import check_run_name
+from .trail import check_run_name, is_run_name
 
 if TYPE_CHECKING:
     import polars as pl
@@ -152,8 +152,15 @@ def read_starts(store: Store, run: str, names: Iterable[str] | None = None) -> t
 
 
 def trail_runs(store: Store) -> list[str]:
-    """Return the runs with a trail under a root, sorted. Costs a listing of all trails."""
-    return sorted({info.key.split("/")[1] for info in store.list("trails/")})
+    """Return the runs with a trail under a root, sorted; other objects are none. Costs a listing of all trails."""
+    found = (info.key.removeprefix("trails/").partition("/") for info in store.list("trails/"))
+    return sorted(
+        {
+            run
+            for run, _, name in found
+            if is_run_name(run) and (_ROWS.fullmatch(name) or _START.fullmatch(name))
+        }
+    )
 
 
 def _steps(store: Store, folder: str, names: list[str], known: "list[pl.DataFrame]") -> "pl.DataFrame":

@@ -17,7 +17,8 @@ def disk_error(verb: str, path: str, error: OSError) -> StoreError:
         return InvalidStore(
             f"{why}; part of that path is a file, and a disk cannot hold 'a' and 'a/b': choose another key"
         )
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
+    leads_nowhere = number == errno.ELOOP and verb == "read"  # a link to itself, as one to what is not there
+    if isinstance(error, FileNotFoundError | NotADirectoryError) or leads_nowhere:
         if verb == "write" and error.filename not in (None, path):
             return ObjectNotFound(f"cannot write {path}: there is no file {error.filename}")
         return ObjectNotFound(f"{path}: there is no such object")

@@ -254,7 +254,7 @@ class LocalStore(Opened):
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         path = self._base + check_key(key)
         try:
-            descriptor = os.open(path, _OPEN_FLAGS)
+            descriptor = _open_file(path)
         except OSError as error:
             raise disk_error("read", path, error) from error
         status = os.fstat(descriptor)
@@ -354,6 +354,14 @@ def _copy_all(descriptor: int, path: str) -> None:
 
     with open(path, "rb") as source, open(descriptor, "wb", closefd=False) as out:
         shutil.copyfileobj(source, out, 2**20)
+
+
+def _open_file(path: str) -> int:
+    """Return a descriptor of a file. A pipe in its place, which would be waited for without end, is opened too."""
+    try:
+        return os.open(path, _OPEN_FLAGS | os.O_NONBLOCK)
+    except BlockingIOError:  # of a file that a server of other machines holds a lease on
+        return os.open(path, _OPEN_FLAGS)
 
 
 def _pread_rest(descriptor: int, data: bytes, offset: int, nbytes: int) -> bytes:

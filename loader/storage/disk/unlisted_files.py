@@ -5,6 +5,7 @@ which no key names, and files that are no objects. Buckets have uploads that wer
 (`penstock doctor`, `penstock takedown`).
 """
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from ...json_text import is_text
 from ..store import TEMPORARY, UNFINISHED, ObjectInfo, Store, key_fault
 from .errors import disk_error
 from .store import LocalStore
-from .walk import NOT_UTF8, unlisted_kind
+from .walk import FOLDER, NOT_UTF8, kind_of, unlisted_kind
 
 
 def is_unfinished(path: str) -> bool:
@@ -68,11 +69,13 @@ def _below(folder: str, inside: str) -> Iterator[tuple[str, str]]:
                 path = inside + entry.name
                 if why := _why(entry, path):
                     yield os.fsencode(path).decode(errors="backslashreplace"), why
-                elif entry.is_dir():
+                elif kind_of(entry) == FOLDER:
                     folders.append(f"{path}/")
     except FileNotFoundError:
         return  # deleted meanwhile
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return  # forty links on the way, as a listing ends there
         raise disk_error("list", os.path.join(folder, inside), error) from error
     for path in folders:
         yield from _below(folder, path)
@@ -88,4 +91,4 @@ def _why(entry: os.DirEntry[str], path: str) -> str:
         return f"names that begin with {TEMPORARY!r} are those of unfinished files: rename it"
     if fault := key_fault(path):
         return fault
-    return "" if entry.is_dir() or entry.is_file() else unlisted_kind(entry)
+    return "" if kind_of(entry) else unlisted_kind(entry)

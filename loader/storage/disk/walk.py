@@ -1,5 +1,6 @@
 """The files below a directory in key order, read one directory at a time."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from ..refusals import Refuse
 from ..store import TEMPORARY, key_fault
 from .errors import disk_error
 
+FILE, FOLDER = "file", "folder"
 _SNAPSHOT = re.compile(r"(.*/)snapshots/[^/]+/", re.DOTALL)
 """A snapshot of Hugging Face's cache: links to files in the folder "blobs" beside "snapshots"."""
 
@@ -132,7 +134,8 @@ class _Tree:
                         continue
                     if path + "/" <= start_after and not start_after.startswith(path):
                         continue
-                    is_file = entry.is_file(follow_symlinks=follows) or (not follows and entry.is_symlink())
+                    kind = kind_of(entry, follows=follows, judged=bool(self.extent))
+                    is_file = kind == FILE or (not follows and entry.is_symlink())
                     is_unfinished = entry.name.startswith(TEMPORARY)
                     if is_unfinished and not (self.unfinished and is_file):
                         continue
@@ -141,7 +144,7 @@ class _Tree:
                         self.refuse(named, NOT_UTF8)
                     elif not is_unfinished and (fault := key_fault(path)):
                         self.refuse(path, fault)
-                    elif entry.is_dir(follow_symlinks=follows):
+                    elif kind == FOLDER:
                         found.append((path + "/", entry))
                     elif is_file:
                         found.append((path, entry))
@@ -150,13 +153,34 @@ class _Tree:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return []  # forty links on the way: a link to a folder that it lies in
             raise disk_error("list", self.base + folder, error) from error
         found.sort(key=lambda item: item[0])
         return found
 
 
+def kind_of(entry: os.DirEntry[str], *, follows: bool = True, judged: bool = False) -> str:
+    """Return FILE, FOLDER, or "" for anything else, such as a link that leads to itself.
+
+    judged: "" also of a link whose end cannot be looked at. Raises: OSError.
+    """
+    try:
+        if entry.is_dir(follow_symlinks=follows):
+            return FOLDER
+        return FILE if entry.is_file(follow_symlinks=follows) else ""
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG) or (judged and entry.is_symlink()):
+            return ""
+        raise
+
+
 def unlisted_kind(entry: os.DirEntry[str]) -> str:
     """Return why an entry that is neither a file nor a folder is not listed."""
-    if entry.is_symlink():
+    try:
+        entry.stat()
+    except FileNotFoundError:
         return "a link to what is not there: mount or restore that, or remove the link"
+    except OSError as error:
+        return f"a link that cannot be followed ({error.strerror}): remove it, or copy in what it leads to"
     return "neither a file nor a folder: move it elsewhere"

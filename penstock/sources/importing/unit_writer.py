@@ -14,6 +14,7 @@ from loader.dataset.writing.spill import Sample
 from loader.errors import InvalidSample, ObjectNotFound, StoreError
 from loader.json_text import DamagedJson, canonical_json, parse_json_object
 from loader.storage import Store
+from loader.storage.disk.unlisted_files import delete_in_place, list_in_place
 
 FOLDER = "imported"
 BLOCK_BYTES = 2**20
@@ -134,10 +135,11 @@ def delete_units(root: Store, txn: str, names: Collection[str]) -> None:
     A takedown finds what no version names by the keys of the samples, which are others in these parts.
     Raises: StoreError where they cannot be listed.
     """
-    keys = [info.key for info in root.list(f"data/{txn}/{FOLDER}/") if _unit_of(info.key) in names]
+    there = list_in_place(root, f"data/{txn}/{FOLDER}/", f"data/{txn}/")
+    keys = [info.key for info, is_link in there if not is_link and _unit_of(info.key) in names]
     with suppress(StoreError):  # a writer may have no right to delete, or an object lock keeps them
-        root.delete_many(key for key in keys if key.endswith(".json"))  # a note tells of no part that is gone
-        root.delete_many(key for key in keys if not key.endswith(".json"))
+        # a note tells of no part that is gone
+        delete_in_place(root, sorted(keys, key=lambda key: not key.endswith(".json")), f"data/{txn}/")
 
 
 def _unit_of(key: str) -> str:

@@ -20,7 +20,7 @@ from loader.dataset.log.state import Deny
 from loader.dataset.publishing.apply_denies import Rows, denied_rows
 from loader.dataset.tables.foreign_objects import ForeignObject, is_adopted, is_foreign, place_of
 from loader.dataset.writing.redact import shard_index
-from loader.errors import Denied
+from loader.errors import Corrupt, Denied
 from loader.storage import Store
 from loader.storage.placed import FOREIGN
 
@@ -106,9 +106,15 @@ class DeniedBytes:
     def _in_root(self) -> tuple[set[str], set[str]]:
         """Return the paths of objects that lie in the root: of places that were adopted, and of others."""
         there = {info.key for info in self._store.list(FOREIGN)}
-        adopted = {place for place in {place_of(path) for path in there} if is_adopted(self._store, place)}
+        adopted = {place for place in {place_of(path) for path in there} if self._is_adopted(place)}
         mine = {path for path in there if place_of(path) in adopted}
         return mine, there - mine
+
+    def _is_adopted(self, place: str) -> bool:
+        try:
+            return is_adopted(self._store, place)
+        except Corrupt:  # nobody reads it; whoever may write to `places/` stops no takedown
+            return False
 
     def adopted(self, version: Version) -> dict[str, list[str]]:
         """Return path of a registered shard -> paths of its objects that hold such bytes, and are read in the root."""

@@ -14,6 +14,7 @@ from assets.arrivals.make_batches import discover
 from assets.ingest import hash_work, units
 from assets.ingest import media as validation
 from assets.ingest import raw_objects as landing_stage
+from assets.ingest.clip_staging import clear_staging
 from assets.spec import DatasetSpec
 from loader.dataset.shards.part import part_rows
 from loader.errors import Corrupt, StoreError
@@ -188,3 +189,15 @@ def test_a_forged_outcome_names_no_file_of_others(
         root.store.put(key, to_frame(json.dumps(line).encode() for line in lines))
         with pytest.raises(Corrupt, match=r"a node (says|names)"):
             run("second")
+
+
+def test_clips_that_waited_are_cleared_up_to_a_link(tmp_path):
+    """Whoever may write to the root may lay a link beside the clips to files of somebody else."""
+    store, other = open_store(str(tmp_path / "root")), tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("x")
+    store.put("tables/demo/clips_ahead/b000001/clip", b"x")
+    (tmp_path / "root/tables/demo/clips_ahead/b000001/link").symlink_to(other)
+    clear_staging(store, "demo", "b000001")
+    assert list(store.list("tables/demo/clips_ahead/b000001/clip")) == []
+    assert (other / "thesis.tex").read_text() == "x"

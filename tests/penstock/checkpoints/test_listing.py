@@ -69,6 +69,12 @@ def test_ls_says_what_is_there_and_what_it_was_trained_on(place, cli):
     assert "has nothing of a run 'c'; its runs: a, b" in said.err
 
 
+def test_ls_passes_over_a_file_beside_the_runs(place, cli):
+    said = cli("checkpoints", "ls", "--json", root=place)
+    (place / "checkpoints" / "aa").write_bytes(b"x")
+    assert cli("checkpoints", "ls", "--json", root=place).json == said.json != []
+
+
 def test_ls_of_a_root_without_any(tmp_path, cli):
     loader.Root(tmp_path / "root").begin("d")
     assert cli("checkpoints", "ls", "--json", root=tmp_path / "root").json == []

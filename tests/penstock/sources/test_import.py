@@ -17,7 +17,7 @@ from loader.foreign.register import register
 from loader.foreign.shard_rows import shards_of
 from loader.storage import open_store
 from penstock.sources.importing.importer import Options
-from penstock.sources.importing.unit_writer import UnitWriter
+from penstock.sources.importing.unit_writer import UnitWriter, delete_units
 from penstock.sources.importing.walk import UnitsAhead, Walk
 from penstock.sources.run_import import import_place
 from penstock.verify.version import verify
@@ -365,3 +365,16 @@ def test_mistakes_are_told(place, tmp_path, cli):
         import_place(loader.Root(place[1] / "root"), place[0], store, "d")
     run = cli("import", place[0], place[1], "d", "--workers", "0", root=root.url)
     assert (run.code, "a number of threads above 0 is needed" in run.err) == (2, True)
+
+
+def test_units_that_are_deleted_lie_behind_no_link(tmp_path):
+    """Whoever may write to the root may lay a link beside the units to files of somebody else."""
+    store, other = open_store(str(tmp_path / "root")), tmp_path / "other"
+    other.mkdir()
+    for name in ("00000.json", "media-00000.tar"):
+        (other / name).write_bytes(b"x")
+        store.put(f"data/t/imported/{name}", b"x")
+    (tmp_path / "root/data/t/imported/link").symlink_to(other)
+    delete_units(store, "t", ["00000"])
+    assert sorted(path.name for path in other.iterdir()) == ["00000.json", "media-00000.tar"]
+    assert [path.name for path in (tmp_path / "root/data/t/imported").iterdir()] == ["link"]

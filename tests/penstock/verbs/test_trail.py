@@ -76,6 +76,14 @@ def test_runs_are_listed(cli, root, tmp_path):
     assert "no trail of run 'nope'; it has: bad, big-7, other" in done.err
 
 
+def test_objects_of_no_run_do_not_stop_a_list_of_trails(cli, root):
+    train(root, "big-7")
+    for key in ("trails/stray", "trails/ x/rows.json", "trails/x/rows.json", "trails/..x/é"):
+        root.store.put(key, b"{")
+    done = cli("trail", "ls", "--json", root=root.url)
+    assert (done.code, [one["run"] for one in done.json]) == (0, ["big-7"])
+
+
 def test_a_run_is_held_against_the_stored_bytes(cli, root, tmp_path):
     bad = [3, 17, 30]
     train(root, "r", bad=bad, world_size=2)

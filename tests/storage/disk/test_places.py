@@ -1,9 +1,11 @@
 """Folders that other people fill: links are followed inside of them only, and what is not listed is named."""
 
 import os
+from threading import Thread
 
 import pytest
 
+from loader.errors import ObjectNotFound
 from loader.storage import open_store
 from loader.storage.disk.unlisted_files import unlisted
 from loader.storage.mirror.store import MirroredStore
@@ -69,6 +71,44 @@ def test_links_in_a_circle_end(place):
     assert keys == ["a.jpg", "inner/deep/b.jpg", "one/to/c.jpg", "two/c.jpg"]
     assert set(refused) == {"inner/deep/up", "inner/deep/self", "one/to/to", "two/to/to"}
     assert all("a folder that it lies in" in why for why in refused.values())
+
+
+def test_a_link_that_cannot_be_followed_stops_neither_a_place_nor_a_root(place):
+    (place / "a").symlink_to("b")
+    (place / "b").symlink_to("a")
+    (place / "inner/long").symlink_to("x" * 256)
+    (place / "zero").symlink_to("/dev/zero")
+    keys, refused = _listed(place)
+    assert keys == ["a.jpg", "inner/deep/b.jpg"]
+    assert set(refused) == {"a", "b", "inner/long", "zero"}
+    assert "Too many levels of symbolic links" in refused["a"]
+    assert "neither a file nor a folder" in refused["zero"]
+    assert [info.key for info in open_store(str(place)).list()] == keys
+    assert dict(unlisted(str(place))).keys() == refused.keys()
+
+
+def test_a_root_that_holds_a_link_to_itself_is_listed_to_its_end(place):
+    (place / "inner/up").symlink_to(place)
+    assert "inner/up/" * 40 + "a.jpg" in {info.key for info in open_store(str(place)).list()}
+    assert len(list(unlisted(str(place)))) == 1  # the last of them
+
+
+def test_a_pipe_and_a_link_to_itself_are_no_objects(place):
+    os.mkfifo(place / "pipe")
+    (place / "self").symlink_to("self")
+    store, raised = open_store(str(place)), []
+
+    def read():
+        for key in ("pipe", "self"):
+            try:
+                store.get(key)
+            except ObjectNotFound as error:
+                raised.append(str(error))
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)  # a pipe that is waited for has no end
+    assert len(raised) == 2
 
 
 def test_a_snapshot_of_hugging_face_leads_to_the_blobs_beside_it(tmp_path):

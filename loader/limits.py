@@ -12,6 +12,12 @@ MAX_TIFF_PAGES = 100
 MAX_JPEG_SCANS = 100
 """Scans of a JPEG, each a pass over all pixels; encoders write about ten."""
 
+MAX_JPEG_SCAN_PX = 2**31
+"""Pixels that all scans of a JPEG pass over: some 3 s of decoding. `JPEG_SCANS_ANYWAY` are taken of any size."""
+
+JPEG_SCANS_ANYWAY = 20
+"""Scans that a JPEG of any size may have: twice as many as encoders write."""
+
 MAX_FRAME_PX = 2**26
 """Pixels of a video frame: twice 8K."""
 

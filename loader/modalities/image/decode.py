@@ -105,7 +105,7 @@ def _checked_header(data: Buffer) -> JpegHeader:
     header = read_header(data)
     _check_size(header.width_px, header.height_px, "jpg")
     if header.is_multiscan:
-        check_scans(data)
+        check_scans(data, header.width_px * header.height_px)
     return header
 
 

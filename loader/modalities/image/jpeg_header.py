@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import DecodeFailed
-from ...limits import MAX_JPEG_SCANS, beyond
+from ...limits import JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX, MAX_JPEG_SCANS, beyond
 from ..fields import Buffer
 from .orientation import UPRIGHT, Turn, turn_of
 
@@ -98,17 +98,17 @@ def _walked(data: Buffer) -> JpegHeader:
     return JpegHeader(height, width, components, turn, is_multiscan)
 
 
-def check_scans(data: Buffer) -> None:
-    """Raise DecodeFailed for a JPEG of more than MAX_JPEG_SCANS scans: 66 KB of them can take 17 s to decode.
+def check_scans(data: Buffer, n_px: int = 1) -> None:
+    """Raise DecodeFailed for a JPEG of too many scans: 66 KB of them can take 17 s to decode.
 
-    Costs one comparison of the bytes; the segments are walked only if many bytes look like a scan.
+    More than MAX_JPEG_SCANS are too many, and of a large image those that pass over more than MAX_JPEG_SCAN_PX pixels.
+    Costs one comparison of the bytes; the segments are walked only if many bytes look like a scan. n_px: of the image.
     """
+    most = min(MAX_JPEG_SCANS, max(JPEG_SCANS_ANYWAY, MAX_JPEG_SCAN_PX // n_px))
     values = np.frombuffer(data, np.uint8)  # bytes.count takes seven times as long
     n_alike = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == _SCAN))
-    if n_alike > MAX_JPEG_SCANS and (n_scans := _n_scans(bytes(data))) > MAX_JPEG_SCANS:
-        raise DecodeFailed(
-            beyond("jpg", n_scans, "scans", MAX_JPEG_SCANS, "Write it anew as a baseline JPEG")
-        )
+    if n_alike > most and (n_scans := _n_scans(bytes(data))) > most:
+        raise DecodeFailed(beyond("jpg", n_scans, "scans", most, "Write it anew as a baseline JPEG"))
 
 
 def _n_scans(data: bytes) -> int:

@@ -271,6 +271,17 @@ def test_jpeg_of_too_many_scans_is_refused(progressive, kind):
             read(data, None)
 
 
+def test_large_jpeg_has_fewer_scans():
+    """Of 81 million pixels 26 scans are 3 s of decoding, and 100 are 11 s."""
+    data = bytearray(many_scans(True, 60))
+    with pytest.raises(DecodeFailed, match="Inconsistent progression"):  # which is found by decoding
+        decode(bytes(data), None)
+    frame = data.index(b"\xff\xc2")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 9000, 9000)
+    with pytest.raises(DecodeFailed, match=r"jpg: 6\d scans; at most 26 are accepted"):
+        decode(bytes(data), None)
+
+
 def test_jpeg_scans_are_counted_as_libjpeg_finds_them():
     """Bytes of a comment that look like scans are none; a scan behind stray bytes is one."""
     whole = saved(PIXELS, "JPEG", progressive=True)

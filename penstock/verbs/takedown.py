@@ -91,8 +91,7 @@ def _run_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="with --delete-raw: only what lies below this place (default: below the landing places that the dataset's "
-        "batches name); may be given again",
+        help="with --delete-raw: the place below which raw objects may be deleted; may be given again",
     )
     parser.add_argument(
         "--mirror",
@@ -121,6 +120,8 @@ def run(arguments: Namespace) -> Answer:
     raw_below = [check_place(place) for place in arguments.raw_below]
     cluster = cluster_of(arguments)
     root = loader.Root(arguments.root)
+    if arguments.delete_raw and not raw_below:
+        raise InvalidRuntime(_which_place(root))
     ids = [arguments.id] if arguments.id is not None else [one.n for one in root.state.denies]
     body, lines = [], []
     for n in ids:
@@ -141,6 +142,16 @@ def run(arguments: Namespace) -> Answer:
         body.append({**ran.to_json(), "pages": pages, "noncurrent": old, "mirrored": mirrored})
         lines.append(ran.text())
     return body, "\n".join(lines) or "no takedowns", 0
+
+
+def _which_place(root: loader.Root) -> str:
+    """Return the error of --delete-raw alone: whoever writes manifests of batches must not choose what is deleted."""
+    from ..takedown.finding.find import all_datasets
+    from ..takedown.finding.sources import landings
+
+    places = sorted({place for dataset in all_datasets(root) for place in landings(root.store, dataset)})
+    known = f"; the batches under this root name {', '.join(places)}" if places else ""
+    return f"--delete-raw deletes only below places that you name: add --raw-below PLACE{known}"
 
 
 def _prove_arguments(parser: ArgumentParser) -> None:

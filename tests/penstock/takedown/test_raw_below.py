@@ -81,11 +81,14 @@ def test_what_lies_in_a_root_stays(place):
 
 
 def test_the_operator_says_where(place, capsys):
+    """And nobody else: whoever writes `tables/` names landing places too."""
     (own,) = files(place, "elsewhere/d.jpg")
-    _, n = cut(place, own, landing="")
+    _, n = cut(place, own, landing="elsewhere")
     verb = ["takedown", "run", str(n), "--apply", "--delete-raw", "--root", str(place / "root")]
-    assert main(verb) == 0
-    assert "none are known, --raw-below URL names one" in capsys.readouterr().out
+    assert main(verb) == 2
+    asked = capsys.readouterr().err
+    assert "add --raw-below PLACE; the batches under this root name" in asked
+    assert f"{place}/elsewhere" in asked
     assert there(place) == {"elsewhere/d.jpg"}
     assert main([*verb, "--raw-below", str(place / "landing")]) == 0
     assert there(place) == {"elsewhere/d.jpg"}

@@ -144,7 +144,7 @@ def run(arguments: Namespace) -> Answer:
     return body, "\n".join(lines) or "no takedowns", 0
 
 
-def _which_place(root: loader.Root) -> str:
+def _which_place(root: "loader.Root") -> str:
     """Return the error of --delete-raw alone: whoever writes manifests of batches must not choose what is deleted."""
     from ..takedown.finding.find import all_datasets
     from ..takedown.finding.sources import landings

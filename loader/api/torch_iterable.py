@@ -80,6 +80,10 @@ class PlanDataset(IterableDataset[Batch]):
         ) as batches:
             self._end = batches.end
 
+    def __bool__(self) -> bool:
+        """Return True: an endless run, which has no length, is one too."""
+        return True
+
     def __len__(self) -> int:
         """Return the number of steps: see `loader.steps_of_run`."""
         return steps_of_run(self._end)

@@ -229,6 +229,10 @@ class Loader:
         """The global step after the last one, from `steps` and `epochs`; None where it is endless."""
         return self._end
 
+    def __bool__(self) -> bool:
+        """Return True: an endless run, which has no length, is one too."""
+        return True
+
     def __len__(self) -> int:
         """Return `steps_of_run`; with micro_batch, the micro batches of them."""
         end = steps_of_run(self._end)

@@ -272,6 +272,14 @@ def test_the_digest_by_its_formula(versions):
         assert sum(rank.batch_at(3).digest for rank in ranks) % 2**64 == wanted % 2**64
 
 
+@pytest.mark.parametrize("steps", [None, 0, 3])
+def test_a_loader_is_true_whatever_its_length(photos, steps):
+    plan = loader.plan({"s": photos}, seed=4, global_batch=10)
+    with loader.Loader(plan, 0, 1, steps=steps, workers=0) as batches:
+        assert bool(batches)
+    assert bool(loader.torch_dataset(plan, 0, 1, steps=steps))
+
+
 def test_the_length_is_that_of_the_whole_run(photos):
     """43 samples: frameworks ask for it, and read a batch ahead where there is none."""
     plan = plan_of(photos.select("cls"))

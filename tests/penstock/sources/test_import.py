@@ -312,10 +312,10 @@ def test_parts_under_other_names_stay_where_nobody_may_delete(tmp_path, monkeypa
     root = loader.Root(tmp_path / "root")
     root.create()
 
-    def refuse(keys):
-        raise Forbidden(next(iter(keys)))
+    def refuse(keys, top):
+        raise Forbidden(f"{next(iter(keys))} below {top}")
 
-    monkeypatch.setattr(root.store, "delete_many", refuse)
+    monkeypatch.setattr(root.store, "delete_in_place", refuse)
     assert import_place(root, "webdataset", open_store(tmp_path / "place"), "d").samples == 2
     assert len([*(tmp_path / "root").rglob("imported/*.tar")]) == 4
 

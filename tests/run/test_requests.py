@@ -158,15 +158,19 @@ def test_a_billion_samples_need_no_table():
 
 
 def test_memory_of_the_first_batch_does_not_depend_on_the_step_or_the_number_of_samples():
-    """What one step allocates at its peak, on a synthetic version: counted, not timed."""
-    peaks = {}
-    for n in (10**9, 10**11):
-        for step in (0, 10**7):
-            tracemalloc.start()
-            made = loader.plan({"web": loader.synthetic(n)}, seed=1, global_batch=1024)
-            made.slots(step)
-            peaks[n, step] = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
+    """What one step allocates at its peak, on a synthetic version: counted, not timed. The least of three looks counts:
+    threads that earlier tests left in this process allocate too."""
+
+    def peak(n, step):
+        tracemalloc.start()
+        made = loader.plan({"web": loader.synthetic(n)}, seed=1, global_batch=1024)
+        made.slots(step)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    cases = [(n, step) for n in (10**9, 10**11) for step in (0, 10**7)]
+    peaks = {case: min(peak(*case) for _ in range(3)) for case in cases}
     assert max(peaks.values()) < 2**20
     assert max(peaks.values()) < 1.5 * min(peaks.values())
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 
 from .keyed_permutation import key
 
@@ -32,20 +30,7 @@ def field_rng_key(
     return _philox(key(seed, source, "decode", epoch, int(version_ordinal), field, word) for word in (0, 1))
 
 
-class _Key(ISeedSequence):
-    """The key of a Philox generator as the seed sequence that numpy asks for it.
-
-    `Philox(key=...)` also draws entropy from the operating system and throws it away, which takes twice as long.
-    """
-
-    def __init__(self, words: Iterable[int]) -> None:
-        self._words = np.array(list(words), np.uint64)
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> np.ndarray[Any, Any]:
-        """Return the two words of the key, uint64 [2], which is all that Philox asks for."""
-        assert (n_words, np.dtype(dtype)) == (2, np.uint64)
-        return self._words
-
-
 def _philox(words: Iterable[int]) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(_Key(words)))  # type: ignore[arg-type]  # any ISeedSequence
+    from .philox_key import PhiloxKey  # numpy.random, 10 ms that a run without draws does not pay
+
+    return np.random.Generator(np.random.Philox(PhiloxKey(words)))  # type: ignore[arg-type]  # any ISeedSequence

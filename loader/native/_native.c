@@ -289,6 +289,14 @@ static void check(Items *items, Py_ssize_t first, Py_ssize_t last, uint32_t begu
 #define PROBED 4
 /* Items that are asked for before maps are used: a page of a map that is not in memory holds the thread up. */
 
+/* Whether item i is copied out of its file's map. Some file systems (tmpfs, overlayfs, all before Linux 4.14) cannot say
+   what the page cache holds: a file of theirs that is mapped is copied at once. */
+static int may_copy(const Items *items, Py_ssize_t i, int maps, int able)
+{
+    const File *file = &items->files[items->which[i]];
+    return file->data != NULL && (file->descriptor < 0 || (maps && (i >= PROBED || !able)));
+}
+
 /* Reads and checks all items: first those that lie in the page cache, then those that a disk is asked for, at once. */
 static void fill(Items *items, uint8_t *head, int maps)
 {
@@ -299,15 +307,16 @@ static void fill(Items *items, uint8_t *head, int maps)
         size_t read = 0;
         long waited = maps && !cold ? waits() : 0;
         for (i = first; i < items->n && (i == first || read + size_of(items, i) <= BLOCK_BYTES); i++) {
-            const File *file = &items->files[items->which[i]];
-            int in_memory = file->descriptor < 0, may_copy = in_memory || (maps && !cold && i >= PROBED);
-            if (file->data != NULL && may_copy)
+            int use_maps = maps && !cold, copy = may_copy(items, i, use_maps, able), cached = 0;
+            if (!copy && able && !(cached = read_cached(items, i, head, &able)))
+                copy = may_copy(items, i, use_maps, able); /* it cannot be asked */
+            if (copy)
                 items->status[i] = (uint8_t)copied(items, i, begun);
-            else if (!able || !read_cached(items, i, head, &able))
+            else if (!cached)
                 items->status[i] = COLD;
             else
                 items->status[i] = same_head(items, head) ? UNCHECKED : WRONG;
-            cold |= items->status[i] == COLD;
+            cold |= items->status[i] == COLD || (copy && use_maps && i < PROBED && waits() > waited);
             read += size_of(items, i);
         }
         last = i;

@@ -15,10 +15,9 @@ from ..store import Disk
 KEPT_FILES = 1024
 """Files held open at most; fewer where they would take more than a quarter of the descriptors there may be."""
 _NO_DESCRIPTOR: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-LOCAL_TYPES = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
-)
-"""File systems of one machine, as /proc/self/mountinfo names them."""
+LOCAL_TYPES = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
+"""File systems of one machine whose pages come in bounded time, as /proc/self/mountinfo names them. zfs keeps a second
+copy of what is mapped, and is read instead."""
 
 
 class FileHandle:

@@ -113,6 +113,9 @@ enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
 #define BLOCK_BYTES (128 * 1024)
 /* Read and then checked at once: they are in the processor's cache, and the clock is asked seldom. */
 
+#define CACHED_BYTES (4 * 1024 * 1024)
+/* More bytes of a call are copied past the cache: the first would be gone when the last are there. */
+
 /* n items; item i is nbytes[i] bytes of files[which[i]] from begin[i] on: the head, and what comes to memory + at[i]. */
 typedef struct {
     File *files;
@@ -121,6 +124,7 @@ typedef struct {
     int64_t *crcs;
     const uint8_t *head;
     uint8_t *memory, *status;
+    int past_cache; /* whether copies go past the processor's cache */
     double checked_s;
 } Items;
 
@@ -266,7 +270,7 @@ static int copied(const Items *items, Py_ssize_t i, uint32_t begun)
     copying.back = &back;
     int same = same_head(items, file->data + begin);
     uint32_t crc = copied_crc(begun, place_of(items, i), file->data + begin + items->n_head, (size_t)n,
-                              next_in_map(items, i));
+                              next_in_map(items, i), items->past_cache);
     copying.back = NULL;
     return same && has_crc(items, i, crc) ? RIGHT : WRONG;
 }
@@ -302,7 +306,11 @@ static void fill(Items *items, uint8_t *head, int maps)
 {
     uint32_t begun = extended(0, items->head, (size_t)items->n_head);
     int able = 1, cold = 0;
+    size_t all = 0;
     Py_ssize_t first, last, i;
+    for (i = 0; i < items->n; i++)
+        all += size_of(items, i);
+    items->past_cache = all > CACHED_BYTES;
     for (first = 0; first < items->n; first = last) {
         size_t read = 0;
         long waited = maps && !cold ? waits() : 0;
@@ -323,6 +331,7 @@ static void fill(Items *items, uint8_t *head, int maps)
         cold |= maps && !cold && waits() > waited;
         check(items, first, last, begun);
     }
+    copies_done();
     if (!cold)
         return;
     for (i = 0; i < items->n; i++)
@@ -500,7 +509,7 @@ static PyObject *tar_contents(PyObject *self, PyObject *args)
 static PyObject *instructions(PyObject *self, PyObject *args)
 {
     (void)self, (void)args;
-    return PyUnicode_FromString(crc_name);
+    return PyUnicode_FromString(crc_run.name);
 }
 
 /* --- PagedSha256: a type, where the processor has the instructions */

@@ -11,7 +11,7 @@ from sanitized import ROOT, said
 
 FLAGS = ["-O2", "-static", "-Wall", "-Wextra", "-Werror"]
 PROCESSORS = {"SSE4.2": ("gcc", []), "ARMv8": ("aarch64-linux-gnu-gcc", ["qemu-aarch64"])}
-"""Instructions that must be chosen -> (compiler, what runs its programs)."""
+"""Instructions that must be among those that run -> (compiler, what runs its programs)."""
 
 
 def tested():
@@ -22,8 +22,8 @@ def tested():
             program = Path(folder) / "cases"
             include = f"-I{ROOT / 'loader' / 'native'}"
             said([compiler, *FLAGS, include, ROOT / "tests" / "native" / "crc32c_cases.c", "-o", program])
-            chosen, cases = said([*runner, program]).split()
-            assert chosen == name
+            *means, cases = said([*runner, program]).split()
+            assert name in means
             counted[f"checksums by {name}"] += int(cases)
     return counted
 

@@ -448,6 +448,28 @@ def test_items_that_are_not_in_the_page_cache(verbs, mapped, tmp_path):
     assert all(memory[n - 1 - i].tobytes() == content[at : at + 1000] for i, at in enumerate(begin.tolist()))
 
 
+@each
+@mapped
+@pytest.mark.parametrize("shift", [0, 1, 32], ids=lambda shift: f"{shift} behind a page")
+def test_more_items_than_the_cache_of_a_processor_holds(verbs, mapped, shift, tmp_path):
+    """Such copies go past the cache, to whole vectors of memory."""
+    content, n, nbytes = np.random.default_rng(5).bytes(1 << 20), 700, 8000
+    begin = np.random.default_rng(6).integers(0, (1 << 20) - nbytes, n)
+    memory = np.frombuffer(mmap.mmap(-1, shift + n * nbytes), np.uint8)
+    crcs = crcs_of(*(content[at : at + nbytes] for at in begin.tolist()))
+    crcs[17] ^= 1
+    status, zeros = np.full(n, 9, np.uint8), np.zeros(n, np.int64)
+    with opened(tmp_path, [content], mapped) as files:
+        verbs.gather(
+            files, zeros, begin, zeros + nbytes, b"", memory, shift + np.arange(n) * nbytes, crcs, status
+        )
+    assert np.flatnonzero(status).tolist() == [17]
+    rows = memory[shift:].reshape(n, nbytes)
+    assert all(
+        row.tobytes() == content[at : at + nbytes] for row, at in zip(rows, begin.tolist(), strict=True)
+    )
+
+
 CUT_SHORT = """
 import mmap, os, sys
 import numpy as np

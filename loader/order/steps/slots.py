@@ -47,6 +47,8 @@ def canonical_order(source: I64, position_in_epoch: I64, lanes: I64, batch: I64 
     The fractions are compared exactly, on the common scale max(D).
     """
     widest = int(lanes.max())
+    if widest == 1:
+        return np.arange(len(source))  # it is so by now
     scaled = np.zeros(len(source), dtype=np.int64)
     for count in set(lanes.tolist()):
         mine = lanes[source] == count
@@ -173,9 +175,10 @@ def stacked_slots(plan: PlanContent, steps: Sequence[int], rank: int = 0, world_
     lanes = np.array([one.shape.lanes for one in planned], dtype=np.int64)
     several = np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
     order = canonical_order(k, in_epoch, lanes, several)
-    parts = [rank_slice(size, rank, world_size) for size in sizes]
-    starts = [0, *accumulate(part.stop - part.start for part in parts)]
-    number = np.concatenate([np.arange(part.start, part.stop) for part in parts])
+    part_of = {size: rank_slice(size, rank, world_size) for size in dict.fromkeys(sizes)}
+    numbers = {size: np.arange(part.start, part.stop) for size, part in part_of.items()}
+    starts = [0, *accumulate(len(numbers[size]) for size in sizes)]
+    number = np.concatenate([numbers[size] for size in sizes])
     if world_size > 1:
         order = order[number + np.repeat([0, *accumulate(sizes[:-1])], np.diff(starts))]
     k, position, epoch, in_epoch = k[order], position[order], epoch[order], in_epoch[order]
@@ -235,6 +238,9 @@ def _stretches(plan: PlanContent, steps: Sequence[int]) -> list[tuple[Stream, Se
         plan.checked_step(step)
     if plan.buckets is None:
         only = plan.turn(steps[0]).stream
+        segment = only.segment_at(steps[0])
+        if segment is only.segment_at(steps[-1]) and steps[-1] - steps[0] + 1 == len(steps):
+            return [(only, segment, steps[0], len(steps))]
         own = [(only, step) for step in steps]
     else:
         own = [(turn.stream, turn.step) for turn in map(plan.turn, steps)]
@@ -253,8 +259,8 @@ def ordinals_at(
     seed: int, planned: Sequence[PlannedSource], k: I64, epoch: I64, position_in_epoch: I64
 ) -> I64:
     """Return view ordinals (int64) of positions: source (index into `planned`), epoch, position in it, all int64."""
-    epochs, number = np.unique(epoch, return_inverse=True)
-    pairs, which = np.unique(k * len(epochs) + number, return_inverse=True)
+    epochs, number = _distinct(epoch)
+    pairs, which = _distinct(k * len(epochs) + number)
     sources, numbers = np.divmod(pairs, len(epochs))
     of = [
         (planned[source].shape, planned[source].name, one)
@@ -267,8 +273,18 @@ def ordinals_at(
     return found
 
 
+def _distinct(values: I64) -> tuple[I64, I64]:
+    """Return the distinct values (int64 [m], m > 0), ascending, and the number of each one's, as `numpy.unique`."""
+    if (values == values[0]).all():  # mostly, at a tenth of the cost
+        return values[:1], np.zeros(len(values), np.int64)
+    found, number = np.unique(values, return_inverse=True)
+    return found, number
+
+
 def _of_versions(planned: Sequence[PlannedSource], k: I64, view_ordinals: I64) -> I64:
     """Return version ordinals (int64) of view ordinals (int64 [m], m > 0) of sources k, indices into `planned`."""
+    if (k == k[0]).all():
+        return planned[int(k[0])].view.version_ordinals(view_ordinals)
     order = np.argsort(k, kind="stable")
     sources, starts = np.unique(k[order], return_index=True)
     parts = np.split(view_ordinals[order], starts[1:])

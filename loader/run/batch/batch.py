@@ -34,9 +34,9 @@ class Keys:
         return self._listed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)  # frozen, one takes twice as long to make
 class SlotIds:
-    """Sources and keys of slots; immutable."""
+    """Sources and keys of slots. Nobody changes them."""
 
     names: Sequence[str]
     """Names of the plan's sources."""
@@ -242,7 +242,10 @@ class Batch:
 
 def fields_nbytes(fields: Mapping[str, Any]) -> int:
     """Return the bytes held by arrays, tensors, bytes and str in a collated batch, which the prefetch bound counts."""
-    return sum(_nbytes(value) for value in fields.values())
+    total = 0
+    for value in fields.values():
+        total += _nbytes(value)
+    return total
 
 
 def _nbytes(value: Any) -> int:

@@ -1,6 +1,6 @@
 """Batches out of a rank's slots: fields, identities, digest and counts of each step, and the unreadable slots."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ class Finish:
         else:
             out = self._samples(mine, columns, made, seen)
         for name in out[0].stats:
-            seen.count(name, sum(int(batch.stats[name]) for batch in out))
+            seen.count(name, int(sum([batch.stats[name] for batch in out])))
         return out
 
     def _samples(self, mine: RankSlots, columns: Columns, made: Delivered, seen: StepMetrics) -> list[Batch]:
@@ -118,8 +118,9 @@ class Finish:
         framework, parts = self._recipe.framework, [rows for _, rows in mine.parts()]
         if len(parts) > 1 and framework != "jax" and columns.is_even:
             fields, mask = self._collate(columns, framework)
-            for rows in parts:
-                yield {name: values[rows] for name, values in fields.items()}, mask[rows]
+            cut = [_cut(values, parts) for values in (mask, *fields.values())]
+            for one, *values in zip(*cut, strict=True):
+                yield dict(zip(fields, values, strict=True)), one
             return
         for part in columns.parts(parts):
             yield self._collate(part, framework)
@@ -158,17 +159,27 @@ class Finish:
         )
 
 
+def _cut(values: Any, parts: list[slice]) -> Iterable[Any]:
+    """Return a column, or a mask, in parts."""
+    if hasattr(values, "unsafe_split_with_sizes"):  # torch's: half the time of slices, and as free as they are
+        return values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
+    return [values[rows] for rows in parts]
+
+
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:
     """Return batches that were made together, each with its cost in `stats`.
 
     The cost is its own counts, and an even share of the common seconds and counts. The first batches have the remainder
     of a count that does not divide.
     """
-    shares = {MAKING[stage]: spent / len(batches) for stage, spent in seen.seconds.items()}
-    common = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
     n = len(batches)
-    for i, batch in enumerate(batches):
-        counts = {name: amount // n + (i < amount % n) for name, amount in common.items()}
-        batch.stats = {**shares, **counts, **batch.stats}
+    counts = {name: amount for name, amount in seen.totals().items() if name not in batches[0].stats}
+    common = {MAKING[stage]: spent / n for stage, spent in seen.seconds.items()}
+    common |= {name: amount // n for name, amount in counts.items()}
+    for batch in batches:
+        batch.stats = common | batch.stats
         batch.slowest = seen.slowest.get(batch.step)
+    for name, amount in counts.items():
+        for batch in batches[: amount % n]:
+            batch.stats[name] += 1
     return batches

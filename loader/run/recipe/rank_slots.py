@@ -134,9 +134,9 @@ def _valid(recipe: Recipe, slots: Slots) -> NDArray[np.bool_]:
     return slots.valid if limit is None else slots.valid & (slots.position < limit)
 
 
-AHEAD = 64
-"""Steps that are planned together at most. Those of 64 slots take 0.28 ms each by itself, and 0.03 ms so."""
-AHEAD_SLOTS = 4096
+AHEAD = 256
+"""Steps that are planned together at most. Those of 64 slots take 0.28 ms each by itself, and 0.01 ms so."""
+AHEAD_SLOTS = 8192
 """Slots that are planned together at most, unless more are asked for: of more the cost is their own."""
 
 

@@ -1,9 +1,10 @@
 """Counts what batches of small samples cost, for tests that start this as a process of its own: prints them as JSON.
 
-    python small_samples.py FOLDER tokens|latents WORKERS       a warm version, per batch
-    python small_samples.py FOLDER cold                         the first batch of a version outside the page cache
+python small_samples.py FOLDER tokens|latents|raw EXECUTOR WORKERS  a warm version, per batch
+python small_samples.py FOLDER cold                                 the first batch of a version outside the page cache
 """
 
+import ctypes
 import json
 import os
 import resource
@@ -15,9 +16,10 @@ import numpy as np
 import loader
 
 BATCH = 32
-SHAPES = {"tokens": (4096, 2048), "latents": (512, 8192), "cold": (2048, 8192)}
+SHAPES = {"tokens": (4096, 2048), "latents": (512, 8192), "raw": (512, 8192), "cold": (2048, 8192)}
 """Kind -> samples, and int32 per sample."""
-WARM, COUNTED = 300, 128
+WARM, COUNTED = 640, 256
+PR_SET_THP_DISABLE = 41
 
 
 def write(folder, kind):
@@ -33,20 +35,37 @@ def io(name):
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def warm(folder, kind, workers):
+def faults():
+    """Page faults of this process and its children so far."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in children]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt + sum(int(stat[7]) for stat in stats)
+
+
+def calls(batches):
+    """Calls of functions, Python's and C's, in the thread that takes batches."""
+    events = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    for _ in range(COUNTED):
+        next(batches)
+    sys.setprofile(None)
+    return events.count("call") + events.count("c_call")
+
+
+def warm(folder, kind, executor, workers):
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # each page is a fault, as on many machines
     with loader.Root(folder) as root:
         plan = loader.plan({"d": root.open("d@latest")}, seed=3, global_batch=BATCH, allow_repeats=True)
-        with loader.Loader(plan, 0, 1, framework="numpy", workers=workers, executor="threads") as batches:
+        runtime = {"decode": kind != "raw", "framework": "numpy", "executor": executor, "workers": workers}
+        with loader.Loader(plan, 0, 1, **runtime) as batches:
             for _ in range(WARM):
                 next(batches)
-            reads, used = io("syscr"), resource.getrusage(resource.RUSAGE_SELF)
+            before = io("syscr"), faults()
             for _ in range(COUNTED):
                 next(batches)
-            now = resource.getrusage(resource.RUSAGE_SELF)
-            return {
-                "reads": (io("syscr") - reads) / COUNTED,
-                "faults": (now.ru_minflt - used.ru_minflt) / COUNTED,
-            }
+            reads, pages = io("syscr") - before[0], faults() - before[1]
+            counts = {"reads": reads, "faults": pages, "calls": calls(batches)}
+            return {name: count / COUNTED for name, count in counts.items()}
 
 
 def cold(folder):
@@ -69,4 +88,4 @@ def cold(folder):
 if __name__ == "__main__":
     place, kind = Path(sys.argv[1]) / sys.argv[2], sys.argv[2]
     write(place, kind)
-    print(json.dumps(cold(place) if kind == "cold" else warm(place, kind, int(sys.argv[3]))))
+    print(json.dumps(cold(place) if kind == "cold" else warm(place, kind, sys.argv[3], int(sys.argv[4]))))

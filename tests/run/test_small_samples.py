@@ -1,4 +1,4 @@
-"""Counts per batch of small samples: system calls and page faults, on the file systems that trainings have."""
+"""Counts per batch of small samples: system calls, page faults and calls of functions, each in a process of its own."""
 
 import json
 import os
@@ -57,10 +57,26 @@ def output(command, folder):
 
 def test_samples_are_copied_out_of_maps_without_reads(counts):
     """On tmpfs and overlayfs too, which cannot say what the page cache holds."""
-    reads = counts("tokens", 0)["reads"]
+    reads = counts("tokens", "threads", 0)["reads"]
     assert reads < 1 if native.KIND != "Python" else reads > 30
 
 
 def test_a_cold_first_batch_reads_little_more_than_its_samples(counts):
     """Neither what the kernel would read ahead nor around them: all is 64 MiB, a batch one of them."""
     assert counts("cold")["read_of_wanted"] < 2
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("threads", 0), ("threads", 2), ("processes", 1)])
+def test_batches_lie_in_memory_that_is_used_again(executor, workers, tmp_path):
+    """A batch of tokens is 64 pages. Threads take a few, until the heap of each has all that it needs."""
+    command = [sys.executable, str(CHILD), ".", "tokens", executor, str(workers)]
+    assert output(command, tmp_path)["faults"] < 16
+
+
+@pytest.mark.parametrize(("kind", "most"), [("tokens", 90), ("latents", 150), ("raw", 160)])
+def test_a_batch_in_process_costs_few_calls(kind, most, tmp_path):
+    assert output([sys.executable, str(CHILD), ".", kind, "threads", "0"], tmp_path)["calls"] < most
+
+
+def test_a_batch_of_a_thread_costs_the_training_few_calls(tmp_path):
+    assert output([sys.executable, str(CHILD), ".", "tokens", "threads", "1"], tmp_path)["calls"] < 50

@@ -161,7 +161,9 @@ class Finish:
 
 def _cut(values: Any, parts: list[slice]) -> Iterable[Any]:
     """Return a column, or a mask, in parts."""
-    if hasattr(values, "unsafe_split_with_sizes"):  # torch's: half the time of slices, and as free as they are
+    if hasattr(
+        values, "unsafe_split_with_sizes"
+    ):  # torch's: half the time of slices, and as free as they are
         return values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
     return [values[rows] for rows in parts]
 

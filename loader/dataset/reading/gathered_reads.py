@@ -85,8 +85,12 @@ def gather_rows(found: Gatherable, one: RowsOfField) -> list[FieldRead]:
     Raises: Changed; ObjectNotFound; Transient.
     """
     sources, left = found.sources(one.field, one.numbers)
-    at = one.rows[np.searchsorted(one.numbers, sources.numbers)] * one.memory.shape[1]
+    every = len(one.numbers) == len(found.places)
+    row = one.rows[sources.numbers if every else np.searchsorted(one.numbers, sources.numbers)]
+    at = row * one.memory.shape[1]
     right = _gathered(sources, found.places, one.field, one.head, one.memory, at)
+    if not len(left) and right.all():
+        return []
     return _read_again(found, one.field, np.concatenate([sources.numbers[~right], left]))
 
 

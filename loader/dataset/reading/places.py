@@ -39,7 +39,7 @@ class FieldPlaces:
     """Places of one field of n samples."""
 
     shards: Sequence[Shard]
-    """Shards that occur, each once."""
+    """Shards of the samples, each once, and perhaps others."""
     shard: Int64s
     """int64 [n]: index into `shards`."""
     offset: Int64s
@@ -72,7 +72,9 @@ class FieldPlaces:
         if len(self.shards) == 1:
             ordered = np.arange(len(shard)) if numbers is None else numbers
             return ordered, [Share(self.shards[0], 0, len(ordered))] if len(ordered) else []
-        order = np.argsort(shard, kind="stable")
+        # Numbers of 16 bits are sorted by radix, in a tenth of the time.
+        small = shard.astype(np.uint16) if len(self.shards) < 2**16 else shard
+        order = np.argsort(small, kind="stable")
         sorted_shards = shard[order]
         starts = run_starts(sorted_shards)
         stops = [*starts[1:].tolist(), len(order)]
@@ -81,6 +83,16 @@ class FieldPlaces:
             Share(self.shards[at], *ends) for at, *ends in zip(which, starts.tolist(), stops, strict=False)
         ]
         return order if numbers is None else numbers[order], shares
+
+    def part(self, some: slice) -> "FieldPlaces":
+        """Return some of the samples, in the same memory. `shards` may have some that do not occur."""
+        return FieldPlaces(
+            shards=self.shards,
+            shard=self.shard[some],
+            offset=self.offset[some],
+            nbytes=self.nbytes[some],
+            crc32c=self.crc32c[some],
+        )
 
     def by_shard(self, numbers: Int64s | None = None) -> Iterator[tuple[Shard, Int64s]]:
         """Yield (shard, the numbers of its samples, ascending), of all samples or of `numbers`, ascending too."""
@@ -164,6 +176,19 @@ class SamplePlaces:
             row=int(self.row[number]),
             ordinal=int(self.ordinal[number]),
             fields={field: places.address(field, number) for field, places in self.fields.items()},
+        )
+
+    def span(self, some: slice) -> "SamplePlaces":
+        """Return some of the samples, in the same memory."""
+        return SamplePlaces(
+            versions=self.versions,
+            of=self.of[some],
+            part=self.part[some],
+            row=self.row[some],
+            ordinal=self.ordinal[some],
+            index=self.index,
+            stretch=self.stretch[some],
+            fields={field: places.part(some) for field, places in self.fields.items()},
         )
 
     def at(self, number: int) -> "SampleAt":
@@ -250,7 +275,18 @@ class Lookup:
         Raises: Corrupt; ObjectNotFound; FieldNotFound for a sample without such a field; InvalidRuntime for an
         ordinal out of range.
         """
+        found = self._places(of, ordinals, run)
+        assert found is not None  # all was read that was missing
+        return found
+
+    def held_places(self, of: Int64s, ordinals: Int64s) -> SamplePlaces | None:
+        """Return the places as `places`; None where something must be read for them."""
+        return self._places(of, ordinals, None)
+
+    def _places(self, of: Int64s, ordinals: Int64s, run: Map | None) -> SamplePlaces | None:
         parts = self._with_parts_of(of, run)
+        if parts is None:
+            return None
         part, row = parts.locate(of, ordinals)
         name = (parts.first_name[of] + part) * 2**32 + row // ROW_GROUP_ROWS
         order = np.argsort(name, kind="stable")
@@ -266,6 +302,8 @@ class Lookup:
         index: list[IndexRows] = []
         for group, (asked, fields) in enumerate(self._layout):
             stretches = self._stretches(group, wanted, run)
+            if stretches is None:
+                return None
             local = row[order] - np.array([one.rows.first_row for one in stretches], np.int64)[number]
             in_order = np.empty((len(row), len(fields), 3), np.int64)
             for one, start, size in zip(stretches, starts.tolist(), sizes.tolist(), strict=True):
@@ -296,15 +334,24 @@ class Lookup:
             fields={field: places[field] for field in self._fields},
         )
 
-    def _stretches(self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map) -> list[Stretch]:
-        """Return index rows by (version, part, number of the stretch in it).
+    def _stretches(
+        self, group: int, wanted: Sequence[tuple[int, int, int]], run: Map | None
+    ) -> list[Stretch] | None:
+        """Return index rows by (version, part, number of the stretch in it); None where some are missing, without run.
 
         A pool costs more than it brings for those that need not be read.
         """
         versions, groups = self._versions, self._groups
-        found = [versions[of].held(groups[of][group], part, number) for of, part, number in wanted]
-        missing = [at for at, one in enumerate(found) if one is None]
+        found, missing = list[Stretch | None](), list[int]()
+        for at, (of, part, number) in enumerate(wanted):
+            one = versions[of].held(groups[of][group], part, number)
+            found.append(one)
+            if one is None:
+                if run is None:
+                    return None
+                missing.append(at)
         if missing:
+            assert run is not None
 
             def load(name: tuple[int, int, int]) -> Stretch:
                 of, part, number = name
@@ -314,11 +361,16 @@ class Lookup:
                 found[at] = one
         return [one for one in found if one is not None]
 
-    def _with_parts_of(self, of: Int64s, run: Map) -> "_Parts":
-        """Return the parts of these versions, and of all that were asked for before. Raises: as `Version.parts`."""
+    def _with_parts_of(self, of: Int64s, run: Map | None) -> "_Parts | None":
+        """Return the parts of these versions, and of all that were asked for before; None without run, for others.
+
+        Raises: as `Version.parts`.
+        """
         parts = self._parts
         new = sorted(set(of[~parts.known[of]].tolist()))
-        if new:
+        if new and run is None:
+            return None
+        if new and run is not None:
             tables = dict(zip(new, run(lambda number: self._versions[number].parts, new), strict=True))
             with self._lock:
                 before = enumerate(self._parts.tables)

@@ -66,7 +66,7 @@ class Assembler:
         self._one_sample = one_sample
         self._packed = None if recipe.plan.pack is None else _packed(recipe, by_field, self._fetch, run)
         self._substitute = Substitute(recipe, self._fetch, one_sample, run)
-        self._planned = Planned(recipe, end)
+        self._planned = Planned(recipe, end, self._fetch.locate)
         self._finish = Finish(recipe, collate if allocate is None else gathered)
         self._framework = recipe.framework if allocate is None else "numpy"
 
@@ -186,7 +186,7 @@ class Assembler:
         For a corrupt one a substitute is decoded, and takes its place in the slots.
         """
         with seen.timed("address"):
-            wanted = self._fetch.locate(mine.slots, mine.wanted, self._run)
+            wanted = mine.located or self._fetch.locate(mine.slots, mine.wanted, self._run)
         # Nothing may be put into the columns ahead of a transform.
         early = columns if self.recipe.transform is None else None
         fetched = [self._fetch(mine.slots, one, early, seen) for one in wanted]

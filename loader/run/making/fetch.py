@@ -104,8 +104,9 @@ class Bulk:
             left.append(np.flatnonzero(~fits))
         out = []
         for one, rest in zip(wanted, left, strict=True):
-            others = gather_rows(found, one)
-            filled = np.setdiff1d(one.numbers, [number for number, _, _ in others], assume_unique=True)
+            others, filled = gather_rows(found, one), one.numbers
+            if others:
+                filled = np.setdiff1d(filled, [number for number, _, _ in others], assume_unique=True)
             out.append(InRows(one.field, filled, others, rest))
         return out
 
@@ -222,11 +223,10 @@ class Fetch:
                 columns.put_rows(rows.field, wanted.rows[rows.filled])
                 for other in rows.others:
                     _take(fetched, *other)
-        at = wanted.rows.tolist()
         for field, numbers in rest.items():
             for number, _, data in self._rest(found, wanted, field, numbers, columns, fetched):
                 if columns is not None and field in bulk.plain and not isinstance(data, Corrupt):
-                    columns.put(at[number], field, data)
+                    columns.put(int(wanted.rows[number]), field, data)
                 else:
                     _take(fetched, number, field, data)
         if columns is not None:
@@ -275,6 +275,8 @@ class Fetch:
 
         Return the samples that had to be read once more, or cannot be.
         """
+        if not len(numbers):
+            return []
         known = {*fetched.bad, *(number for number, one in fetched.payloads.items() if field in one)}
         if known:
             numbers = np.setdiff1d(numbers, list(known), assume_unique=True)

@@ -5,7 +5,7 @@ The slots of steps that are made one by one are planned several steps at once: m
 
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Lock
 from typing import NamedTuple
@@ -16,10 +16,43 @@ from numpy.typing import NDArray
 from ...dataset.reading.places import Lookup, SamplePlaces, layout_of
 from ...dataset.reading.read_fields import Map
 from ...dataset.versions.view import View
-from ...errors import InvalidRuntime
+from ...errors import InvalidRuntime, PenstockError
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from .recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """Sources that are read alike."""
+
+    number: int
+    """Number among the kinds."""
+    fields: tuple[str, ...]
+    """Fields of all its sources."""
+    sources: Sequence[int]
+    """Numbers of the sources in the plan, by their numbers in `lookup`."""
+    lookup: Lookup
+    """Index lookup of the sources' versions."""
+
+
+class Located(NamedTuple):
+    """Samples of sources of one kind, numbered from 0."""
+
+    kind: Kind
+    """Kind of the sources."""
+    source: I64
+    """int64 [n]: number of the source in the plan."""
+    rows: I64
+    """int64 [n]: slot of the sample, which is its row in the batches made."""
+    places: SamplePlaces
+    """Places of the samples; its `of` is the source's number among those of the kind."""
+
+    def of_rows(self, rows: slice) -> "Located":
+        """Return the samples of some rows, numbered from the first of these, in the same memory."""
+        first, stop = np.searchsorted(self.rows, [rows.start, rows.stop]).tolist()
+        some = slice(first, stop)
+        return Located(self.kind, self.source[some], self.rows[some] - rows.start, self.places.span(some))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +74,8 @@ class RankSlots:
     n_padded: int = 0
     """Slots of a step where all of the rank's are padding; else 0. `slots` is then a slot of another rank, whose
     sample has the shapes of the batch."""
+    located: Sequence[Located] | None = None
+    """Samples of all rows, where they were looked up with those of other steps."""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -69,11 +104,16 @@ class RankSlots:
             starts=[start - rows.start for start in starts],
             batches=self.batches[first : first + len(steps)],
             valid=self.valid[rows],
+            located=None if self.located is None else _of_rows(self.located, rows),
         )
 
     def step_of(self, row: int) -> int:
         """Return the step of a row."""
         return self.steps[bisect_right(self.starts, row) - 1]
+
+
+def _of_rows(located: Sequence[Located], rows: slice) -> list[Located]:
+    return [some for one in located if len((some := one.of_rows(rows)).rows)]
 
 
 def rank_slots(recipe: Recipe, steps: Sequence[int]) -> list[RankSlots]:
@@ -141,10 +181,14 @@ AHEAD_SLOTS = 8192
 
 
 class Planned:
-    """`rank_slots` of a recipe; thread-safe. end: the first step that nobody will ask for."""
+    """`rank_slots` of a recipe; thread-safe.
 
-    def __init__(self, recipe: Recipe, end: int | None = None) -> None:
-        self._recipe, self._end = recipe, end
+    end: the first step that nobody will ask for. locate: looks up the samples of steps that are planned together, as
+    far as no index must be read for it.
+    """
+
+    def __init__(self, recipe: Recipe, end: int | None = None, locate: "Locate | None" = None) -> None:
+        self._recipe, self._end, self._locate = recipe, end, locate
         self._kept: dict[int, RankSlots] = {}
         """Step -> the slots that hold it, of steps that nobody has got."""
         self._asked: int | None = None
@@ -176,36 +220,11 @@ class Planned:
             found = rank_slots(self._recipe, range(first, stop))
         except Exception:  # noqa: BLE001 - a later step's error comes when that step is asked for
             return
+        if self._locate is not None and len(found) == 1 and found[0].valid.all() and not found[0].n_padded:
+            found = [replace(found[0], located=self._locate.held(found[0].slots))]
         # Another thread may still be about to ask for some of those before.
         kept = {step: one for step, one in self._kept.items() if first - AHEAD < step < first}
         self._kept = kept | {step: one for one in found for step in one.steps}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
-    """Sources that are read alike."""
-
-    number: int
-    """Number among the kinds."""
-    fields: tuple[str, ...]
-    """Fields of all its sources."""
-    sources: Sequence[int]
-    """Numbers of the sources in the plan, by their numbers in `lookup`."""
-    lookup: Lookup
-    """Index lookup of the sources' versions."""
-
-
-class Located(NamedTuple):
-    """Samples of sources of one kind, numbered from 0."""
-
-    kind: Kind
-    """Kind of the sources."""
-    source: I64
-    """int64 [n]: number of the source in the plan."""
-    rows: I64
-    """int64 [n]: slot of the sample, which is its row in the batches made."""
-    places: SamplePlaces
-    """Places of the samples; its `of` is the source's number among those of the kind."""
 
 
 class Locate:
@@ -241,15 +260,33 @@ class Locate:
         `run` may be a thread pool's map. Raises: errors of `Lookup.places`.
         """
         out = []
+        for kind, of, numbers, rows in self._by_kind(slots, wanted):
+            places = kind.lookup.places(numbers, slots.ordinal[rows], run)
+            out.append(Located(kind, of, rows, places))
+        return out
+
+    def held(self, slots: Slots) -> list[Located] | None:
+        """Return the samples of all slots; None where an index must be read for it, or one of them cannot be found."""
+        out = []
+        try:
+            for kind, of, numbers, rows in self._by_kind(slots, np.arange(len(slots))):
+                places = kind.lookup.held_places(numbers, slots.ordinal[rows])
+                if places is None:
+                    return None
+                out.append(Located(kind, of, rows, places))
+        except PenstockError:  # it comes again, at its own step
+            return None
+        return out
+
+    def _by_kind(self, slots: Slots, wanted: I64) -> Iterator[tuple[Kind, I64, I64, I64]]:
+        """Yield each kind that occurs; of its slots the sources, in the plan and in the kind, and the slots."""
         source = slots.source[wanted].astype(np.int64)
         for kind in self.kinds:
             all_of_them = len(kind.sources) == len(self._kind)
             mine = slice(None) if all_of_them else np.flatnonzero(self._kind[source] == kind.number)
-            of, rows = source[mine], wanted[mine]
-            if len(rows):
-                places = kind.lookup.places(self._number[of], slots.ordinal[rows], run)
-                out.append(Located(kind, of, rows, places))
-        return out
+            if len(rows := wanted[mine]):
+                of = source[mine]
+                yield kind, of, self._number[of], rows
 
     def again(self, slots: Slots, row: int, run: Map = map) -> Located:
         """Return one sample by itself: the one that a slot holds now."""

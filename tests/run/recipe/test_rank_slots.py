@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import loader
 from loader.run.recipe import rank_slots as planned
-from loader.run.recipe.rank_slots import AHEAD, Planned, rank_slots
+from loader.run.recipe.rank_slots import AHEAD, Locate, Planned, rank_slots
 from loader.run.recipe.recipe import Recipe
 from loader.run.recipe.world import World
 
-N_STEPS = 200
+N_STEPS = 3 * AHEAD
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +113,39 @@ def test_an_error_comes_at_its_own_step(plans, monkeypatch):
         get([step])
     with pytest.raises(ValueError, match="of step 20"):
         get([20])
+
+
+def locate_of(mine):
+    return Locate(mine.views, [view.fields for view in mine.views], [()] * len(mine.views))
+
+
+def addresses(located):
+    return [
+        (one.kind.number, one.source.tolist(), one.rows.tolist(), one.places.addresses()) for one in located
+    ]
+
+
+def test_samples_of_steps_planned_together_are_looked_up_together(plans, monkeypatch):
+    """Each step has its own, as if they were looked up alone."""
+    mine, asked = recipe(plans["fill"], 1), []
+    locate = locate_of(mine)
+    locate(plans["fill"].slots(0), np.arange(6))  # reads the indexes, which have a row group each
+    monkeypatch.setattr(
+        Locate, "held", lambda self, slots, held=Locate.held: asked.append(1) or held(self, slots)
+    )
+    get = Planned(mine, None, locate)
+    assert get([0])[0].located is None
+    for first in range(1, AHEAD - 2, 3):
+        (found,) = get(range(first, first + 3))
+        assert addresses(found.located) == addresses(locate(found.slots, found.wanted))
+    assert len(asked) == 1
+
+
+def test_no_index_is_read_for_steps_to_come(tmp_path, samples):
+    root = loader.Root(str(tmp_path / "root"))
+    plan = loader.plan(
+        {"a": samples.write(root, "a", range(9), fields=("cls",))}, seed=4, global_batch=2, allow_repeats=True
+    )
+    mine = recipe(plan, 0)
+    get = Planned(mine, None, locate_of(mine))
+    assert [get([step])[0].located for step in range(3)] == [None] * 3

@@ -113,6 +113,9 @@ enum { RIGHT, WRONG, UNREAD, COLD, UNCHECKED };
 #define BLOCK_BYTES (128 * 1024)
 /* Read and then checked at once: they are in the processor's cache, and the clock is asked seldom. */
 
+#define MOST_BYTES (1024 * 1024)
+/* Copied out of maps before the kernel is asked whether a page was waited for, once the first blocks were there. */
+
 #define CACHED_BYTES (4 * 1024 * 1024)
 /* More bytes of a call are copied past the cache: the first would be gone when the last are there. */
 
@@ -281,13 +284,19 @@ static long waits(void)
     return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_majflt : 0;
 }
 
-static void check(Items *items, Py_ssize_t first, Py_ssize_t last, uint32_t begun)
+/* Whether some of these items were read, and not checked while they were copied. */
+static int check(Items *items, Py_ssize_t first, Py_ssize_t last, uint32_t begun)
 {
+    while (first < last && items->status[first] != UNCHECKED)
+        first++;
+    if (first == last)
+        return 0;
     double start = seconds();
     for (Py_ssize_t i = first; i < last; i++)
         if (items->status[i] == UNCHECKED)
             items->status[i] = !has_crc(items, i, extended(begun, place_of(items, i), size_of(items, i)));
     items->checked_s += seconds() - start;
+    return 1;
 }
 
 #define PROBED 4
@@ -306,7 +315,7 @@ static void fill(Items *items, uint8_t *head, int maps)
 {
     uint32_t begun = extended(0, items->head, (size_t)items->n_head);
     int able = 1, cold = 0;
-    size_t all = 0;
+    size_t all = 0, block = BLOCK_BYTES;
     Py_ssize_t first, last, i;
     for (i = 0; i < items->n; i++)
         all += size_of(items, i);
@@ -314,7 +323,7 @@ static void fill(Items *items, uint8_t *head, int maps)
     for (first = 0; first < items->n; first = last) {
         size_t read = 0;
         long waited = maps && !cold ? waits() : 0;
-        for (i = first; i < items->n && (i == first || read + size_of(items, i) <= BLOCK_BYTES); i++) {
+        for (i = first; i < items->n && (i == first || read + size_of(items, i) <= block); i++) {
             int use_maps = maps && !cold, copy = may_copy(items, i, use_maps, able), cached = 0;
             if (!copy && able && !(cached = read_cached(items, i, head, &able)))
                 copy = may_copy(items, i, use_maps, able); /* it cannot be asked */
@@ -329,7 +338,10 @@ static void fill(Items *items, uint8_t *head, int maps)
         }
         last = i;
         cold |= maps && !cold && waits() > waited;
-        check(items, first, last, begun);
+        if (check(items, first, last, begun) || cold)
+            block = BLOCK_BYTES;
+        else if (block < MOST_BYTES)
+            block *= 2;
     }
     copies_done();
     if (!cold)

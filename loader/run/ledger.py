@@ -80,7 +80,10 @@ class Ledger:
 
     def write(self, substitutions: Sequence[Substitution]) -> None:
         """Put the substitutions of one batch on record, soon. Raises: StoreError for an earlier one that failed."""
-        self._raise_failed([future for future in self._pending if future.done()])
+        if self._pending:
+            self._raise_failed([future for future in self._pending if future.done()])
+        if not substitutions:
+            return
         for attempts in [list(some) for _, some in groupby(substitutions, lambda one: one.slot)]:
             logger.warning(
                 "step %d slot %d: a corrupt sample was %s (%s)",

@@ -170,7 +170,10 @@ class Columns:
 
     def names(self) -> list[str]:
         """Return every field, in the order in which the slots bring them up."""
-        orders, here = list(self._orders), dict.fromkeys(self._order[self.mask()].tolist())
+        orders, real = list(self._orders), self.mask()
+        if len(orders) == 1:
+            return list(orders[0]) if real.any() else []
+        here = dict.fromkeys(self._order[real].tolist())
         return list(dict.fromkeys(name for number in here for name in orders[number]))
 
     def mask(self) -> NDArray[np.bool_]:

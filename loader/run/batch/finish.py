@@ -1,6 +1,6 @@
 """Batches out of a rank's slots: fields, identities, digest and counts of each step, and the unreadable slots."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -159,13 +159,13 @@ class Finish:
         )
 
 
-def _cut(values: Any, parts: list[slice]) -> Iterable[Any]:
+def _cut(values: Any, parts: list[slice]) -> Sequence[Any]:
     """Return a column, or a mask, in parts."""
-    if hasattr(
-        values, "unsafe_split_with_sizes"
-    ):  # torch's: half the time of slices, and as free as they are
-        return values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
-    return [values[rows] for rows in parts]
+    if not hasattr(values, "unsafe_split_with_sizes"):
+        return [values[rows] for rows in parts]
+    # A tensor's, at half the cost of slices; as of slices, each may be written into where gradients are wanted.
+    cut: Sequence[Any] = values.unsafe_split_with_sizes([rows.stop - rows.start for rows in parts])
+    return cut
 
 
 def told(batches: list[Batch], seen: StepMetrics) -> list[Batch]:

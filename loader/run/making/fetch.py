@@ -231,9 +231,9 @@ class Fetch:
                     _take(fetched, number, field, data)
         if columns is not None:
             bulk.learn(fetched.payloads.values())
-        nbytes = np.sum([at.nbytes for at in places.fields.values()], axis=0)
-        nbytes[list(fetched.bad)] = 0
-        seen.count("fetched_bytes", int(nbytes.sum()))
+        bad = list(fetched.bad)
+        nbytes = sum(int(at.nbytes.sum() - at.nbytes[bad].sum()) for at in places.fields.values())
+        seen.count("fetched_bytes", nbytes)
         _count_unverified(places, unknown, seen)
         return fetched
 
@@ -362,7 +362,9 @@ def _crc_of(data: bytes | BareClip) -> int:
 
 def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: StepMetrics) -> None:
     """Count the bytes that could be held against no checksum. unknown: field -> numbers of the samples, before."""
-    nbytes = sum(int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items())
+    nbytes = sum(
+        int(places.fields[field].nbytes[numbers].sum()) for field, numbers in unknown.items() if len(numbers)
+    )
     if nbytes:
         seen.count("unverified_bytes", nbytes)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,22 @@ def test_shapes_that_differ_between_steps_alone(tmp_path):
         (np.ndarray, (1, 4)),
     }
     assert [told(batch) for batch in found] == one_by_one(made, range(20))
+
+
+def test_tensors_of_steps_made_together_may_be_written_into(tmp_path):
+    """Also by what wants gradients, as a tensor of its own may be; another step's do not change."""
+    with loader.Root(tmp_path / "root") as root, root.write("d") as writer:
+        for i in range(12):
+            writer.add(f"k{i}", {"x.npy": np.full(3, i, np.float32)})
+    made = loader.plan({"d": writer.version}, seed=2, global_batch=3)
+    with loader.Loader(made, workers=0) as batches:
+        next(batches)  # its arrays' layout is known from now on
+        first, second = (batch["x.npy"] for batch in batches._assembler.batches(range(1, 3)))
+    assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr(), "in one piece of memory"
+    before = second.clone()
+    first *= torch.full((1,), 2.0, requires_grad=True)
+    assert first.requires_grad
+    assert torch.equal(second, before)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])

@@ -22,6 +22,7 @@ import loader.native
 from loader.errors import PenstockError
 from loader.foreign.formats import tar_headers
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, UNREAD, WRONG, python
+from loader.order.random.keyed_permutation import framed
 
 VERBS = [python]
 if loader.native.KIND != "Python":
@@ -205,6 +206,27 @@ def test_members_of_an_archive_are_those_that_its_headers_have(verbs, members, d
     )
     if verbs is not python and plain:
         assert window.found == len(members)
+
+
+@each
+@given(
+    head=st.binary(max_size=200),
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5),
+    tail=st.binary(max_size=200),
+)
+@example(head=bytes(119), numbers=[0, -(2**63), 2**63 - 1], tail=b"")
+def test_hashes_of_numbers_are_the_keys_of_the_order(verbs, head, numbers, tail):
+    into = np.full(len(numbers), -1, np.int64).view(np.uint64)
+    verbs.hash_numbers(head, int64(*numbers), tail, into)
+    texts = [head + framed(number) + tail for number in numbers]
+    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in texts]
+    assert into.tolist() == [int.from_bytes(digest, "little") for digest in digests]
+
+
+@each
+def test_hashes_of_numbers_need_room(verbs):
+    with pytest.raises(ValueError, match="into: 8 bytes, not 16"):
+        verbs.hash_numbers(b"", int64(1, 2), b"", np.zeros(1, np.uint64))
 
 
 @each

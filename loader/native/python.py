@@ -120,7 +120,8 @@ class PagedSha256:
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
     """Put 64 bits of each number's BLAKE2b, digest size 8, little endian, into uint64 [n].
 
-    Hashed are the head, the number as `order.random.keyed_permutation.framed` writes it, and the tail. numbers: int64 [n].
+    The text is the head, the number as `order.random.keyed_permutation.framed` writes it, and the tail.
+    numbers: int64 [n].
 
     Raises: ValueError for another length of `into`.
     """

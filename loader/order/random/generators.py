@@ -16,8 +16,8 @@ Words = Sequence[tuple[int, int]]
 def sample_words(seed: int, source: str, epoch: int, ordinals: np.ndarray) -> Words:
     """Return the keys of the generators that a transform draws from. ordinals: int64 [n], of the version.
 
-    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). With the version's ordinal a
-    predicate does not change what happens to a sample.
+    The words are key("augment", version_ordinal, 0) and key("augment", version_ordinal, 1). With the version's ordinal
+    a predicate does not change what happens to a sample.
     """
     return _words((seed, source, "augment", epoch), ordinals, ())
 

@@ -95,7 +95,10 @@ def _has_known_layout() -> bool:
         bits.state = {
             "bit_generator": "Philox",
             "state": {"counter": np.arange(1, 5, dtype=np.uint64), "key": np.array([15, 16], np.uint64)},
-            **{"buffer": np.arange(7, 11, dtype=np.uint64), "buffer_pos": 2, "has_uint32": 1, "uinteger": 11},
+            "buffer": np.arange(7, 11, dtype=np.uint64),
+            "buffer_pos": 2,
+            "has_uint32": 1,
+            "uinteger": 11,
         }
         found.append((*_POINTERS.unpack_from(memory), *_REST.unpack_from(memory, _POINTERS.size)))
     if found == [begun, drawn]:

@@ -34,12 +34,12 @@ def for_transform(place: Place) -> np.random.Generator:
 def of_slots(
     plan: Plan, slots: Slots, rows: I64, field: str | None = None
 ) -> Callable[[int], np.random.Generator]:
-    """Return a function that returns the generator of the sample in `rows[number]`: `for_decoder` of a field, or
-    `for_transform`.
+    """Return a function from a sample's number to its generator: for the decoder of a field, or for the transform.
 
-    All keys are computed now, by C and without the interpreter's lock.
+    rows: int64 [n], the slot of each sample. All keys are computed now, by C and without the interpreter's lock.
     """
-    from ...order.random.philox_key import generator_of  # numpy.random, which a run without draws does not import
+    # numpy.random, which a run without draws does not import
+    from ...order.random.philox_key import generator_of
 
     source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
     words = dict[int, tuple[int, int]]()

@@ -41,7 +41,7 @@ def test_generator_draws_as_philox_with_its_key(keys):
 @given(WORDS, WORDS)
 def test_generator_is_copied_with_its_state(first, second):
     ours, expected = generator_of(first, second), numpys(first, second)
-    assert type(ours) is np.random.Generator and type(ours.bit_generator) is np.random.Philox
+    assert (type(ours), type(ours.bit_generator)) == (np.random.Generator, np.random.Philox)
     assert ours.random() == expected.random()
     copies = [copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), ours]  # noqa: S301 - our own
     assert [draws(one) for one in copies] == [draws(expected)] * 3
@@ -129,19 +129,24 @@ def test_another_memory_layout_of_numpy_gives_the_same_draws(monkeypatch, caplog
     assert philox_key._has_known_layout()
 
 
-@given(WORDS, st.text(max_size=90), st.integers(0, 2**40), st.lists(st.integers(0, 2**53), max_size=4), st.text())
+@given(
+    WORDS, st.text(max_size=90), st.integers(0, 2**40), st.lists(st.integers(0, 2**53), max_size=4), st.text()
+)
 def test_words_are_the_keys_of_the_order(seed, source, epoch, ordinals, field):
     at = seed, source, epoch, np.array(ordinals, np.int64)
     assert sample_words(*at) == [
         tuple(key(seed, source, "augment", epoch, ordinal, word) for word in (0, 1)) for ordinal in ordinals
     ]
     assert field_words(*at, field) == [
-        tuple(key(seed, source, "decode", epoch, ordinal, field, word) for word in (0, 1)) for ordinal in ordinals
+        tuple(key(seed, source, "decode", epoch, ordinal, field, word) for word in (0, 1))
+        for ordinal in ordinals
     ]
     for ordinal in ordinals:
         one = seed, source, epoch, ordinal
         assert draws(sample_rng_key(*one)) == draws(numpys(*sample_words(*at)[ordinals.index(ordinal)]))
-        assert draws(field_rng_key(*one, field)) == draws(numpys(*field_words(*at, field)[ordinals.index(ordinal)]))
+        assert draws(field_rng_key(*one, field)) == draws(
+            numpys(*field_words(*at, field)[ordinals.index(ordinal)])
+        )
 
 
 def test_generator_refuses_children_that_do_not_follow_from_its_key():

@@ -180,15 +180,17 @@ def _decoded(
     for field, data in payload.items():
         decoder, rng_of, rows = calls[field]
         try:
-            if rows is not None:
-                rows.row = row  # decoders that place their result keep nothing of the bytes
-                sample[field] = decoder(data, None, rows)  # type: ignore[call-arg, arg-type, misc]
+            if rows is not None:  # decoders that place their result keep nothing of the bytes
+                rows.row = row
+                # A generator that has a name here is not used again for the next field.
+                sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
                 continue
             if type(data) is memoryview:
                 data = bytes(data)  # which a decoder may keep
-            if decoder is not None:
-                data = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
-            sample[field] = data
+            if decoder is None:
+                sample[field] = data
+            else:
+                sample[field] = decoder(data, None if rng_of is None else rng_of(number))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - of a decoder of the user's
             said = failure(error, decoder, places.at(number), field)
             try:

@@ -52,19 +52,20 @@ class _Reused:
     def __init__(self) -> None:
         self._key = PhiloxKey(0, 0)
         self._bits = _philox(self._key)
-        self._generator = np.random.Generator(self._bits)
+        self._generator = generator = np.random.Generator(self._bits)
         self._memory = _memory_of(self._bits)
         # A caller may keep the generator, its bit generator or its seed sequence.
-        self._references = getrefcount(self._generator) + getrefcount(self._bits) + getrefcount(self._key)
+        self._references = getrefcount(generator) + getrefcount(self._bits) + getrefcount(self._key)
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
         """Return the generator as new, with this key; None while somebody else holds it."""
-        held = getrefcount(self._generator) + getrefcount(self._bits) + getrefcount(self._key)
+        generator = self._generator  # from here on held, should a signal's handler draw in this thread
+        held = getrefcount(generator) + getrefcount(self._bits) + getrefcount(self._key)
         if held != self._references:
             return None
         self._key.words = first, second
         _REST.pack_into(self._memory, _POINTERS.size, *_BEGUN, first, second, *_COUNTER)
-        return self._generator
+        return generator
 
 
 class _OfThread(threading.local):

@@ -3,6 +3,7 @@
 import copy
 import logging
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -99,6 +100,31 @@ def test_generator_that_was_changed_does_not_change_the_next(change):
     for number in range(4):
         change(generator_of(7, number))
         assert draws(generator_of(8, number)) == draws(numpys(8, number))
+
+
+@pytest.mark.parametrize("line", range(8))
+def test_generator_is_whole_if_another_is_made_between_two_lines(line):
+    """As a handler of a signal may do, in the same thread."""
+    lines, kept = [], []
+
+    def interrupt(frame, event, argument):
+        if frame.f_globals["__name__"] != philox_key.__name__:
+            return None
+        if event == "line":
+            if len(lines) == line:
+                kept.append(generator_of(9, 9))
+            lines.append(frame.f_lineno)
+        return interrupt
+
+    generator_of(7, 0)
+    sys.settrace(interrupt)
+    try:
+        ours = generator_of(7, 1)
+    finally:
+        sys.settrace(None)
+    assert len(kept) == 1
+    assert draws(ours) == draws(numpys(7, 1))
+    assert draws(kept[0]) == draws(numpys(9, 9))
 
 
 def test_generators_of_threads_are_apart():

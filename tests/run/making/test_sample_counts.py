@@ -8,7 +8,7 @@ import pytest
 import loader
 import loader.native
 
-FEW, MANY = 16, 144
+FEW, MANY = 8, 56
 """Samples of a batch. What two batches differ in is the work of the samples in between."""
 PIXELS = np.zeros((40, 40, 3), np.uint8)
 

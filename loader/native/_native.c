@@ -39,6 +39,7 @@ static int buffer_of(PyObject *from, Py_buffer *into, const char *name, Py_ssize
     return 0;
 }
 
+#include "copies.h"
 #include "keys.h"
 
 static void release(Py_buffer *buffers, Py_ssize_t n)
@@ -596,6 +597,7 @@ static int add_sha256(PyObject *made)
 #endif
 
 static PyMethodDef methods[] = {
+    {"copy_bytes", copy_bytes, METH_O, "copy_bytes(data)"},
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
     {"hash_numbers", hash_numbers, METH_VARARGS, "hash_numbers(head, numbers, tail, into)"},

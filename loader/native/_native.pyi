@@ -1,4 +1,5 @@
 from .python import PagedSha256 as PagedSha256
+from .python import copy_bytes as copy_bytes
 from .python import crc32c as crc32c
 from .python import gather as gather
 from .python import hash_numbers as hash_numbers

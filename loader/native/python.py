@@ -117,6 +117,11 @@ class PagedSha256:
         return self._all.digest()
 
 
+def copy_bytes(data: Buffer) -> bytes:
+    """Return a copy of contiguous bytes. C lets go of the interpreter's lock for large ones."""
+    return bytes(data)
+
+
 def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
     """Put 64 bits of each number's BLAKE2b, digest size 8, little endian, into uint64 [n].
 

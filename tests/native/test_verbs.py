@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from contextlib import contextmanager
 from itertools import pairwise
 from unittest.mock import patch
@@ -206,6 +207,39 @@ def test_members_of_an_archive_are_those_that_its_headers_have(verbs, members, d
     )
     if verbs is not python and plain:
         assert window.found == len(members)
+
+
+@each
+@pytest.mark.parametrize("n", [0, 1, 2**16 - 1, 2**16, 3 * 10**6])
+def test_copies_are_their_own(verbs, n):
+    data = bytearray(np.arange(n, dtype=np.uint8).tobytes())
+    before, made = bytes(data), verbs.copy_bytes(memoryview(data))
+    data[:] = bytes(n)
+    assert type(made) is bytes
+    assert made == before
+
+
+@each
+def test_the_interpreter_is_free_while_large_bytes_are_copied(verbs):
+    """This thread gets the lock if the other one gives it away: Python does not take it from it here."""
+    data, done, before = memoryview(bytes(2**24)), threading.Event(), sys.getswitchinterval()
+
+    def copy_many():
+        for _ in range(40):
+            verbs.copy_bytes(data)
+        done.set()
+
+    counted, thread = 0, threading.Thread(target=copy_many)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        while not done.is_set():
+            counted += 1
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(before)
+    thread.join()
+    assert (counted > 5) == (verbs is not python)
 
 
 @each

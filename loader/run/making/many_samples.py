@@ -8,6 +8,7 @@ from ...dataset.reading.places import SamplePlaces
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, placing
 from ...modalities.video.request import VideoDecoder
+from ...native import copy_bytes
 from ...order.steps.slots import Slots
 from ..batch.columns import BatchRow, Columns, FieldRows
 from ..batch.step_metrics import StepMetrics
@@ -186,7 +187,7 @@ def _decoded(
                 sample[field] = decoder(data, None if rng_of is None else rng_of(number), rows)  # type: ignore[call-arg, arg-type, misc]
                 continue
             if type(data) is memoryview:
-                data = bytes(data)  # which a decoder may keep
+                data = copy_bytes(data)  # which a decoder may keep
             if decoder is None:
                 sample[field] = data
             else:

@@ -32,5 +32,7 @@ crc32c, gather = _verbs.crc32c, _verbs.gather
 PagedSha256: type[python.PagedSha256] = getattr(
     _verbs, "PagedSha256", python.PagedSha256
 )  # hashlib where the processor has no instructions
+copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
+hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)

@@ -39,6 +39,9 @@ static int buffer_of(PyObject *from, Py_buffer *into, const char *name, Py_ssize
     return 0;
 }
 
+#include "copies.h"
+#include "keys.h"
+
 static void release(Py_buffer *buffers, Py_ssize_t n)
 {
     while (n--)
@@ -467,7 +470,7 @@ static PyObject *hash_texts(PyObject *self, PyObject *args)
         const int32_t *end = ends.buf;
         for (Py_ssize_t i = 0; i < n; i++)
             ((int64_t *)into.buf)[i] =
-                (int64_t)(blake2b_128((const uint8_t *)data.buf + end[i], (size_t)(end[i + 1] - end[i])) >> 1);
+                (int64_t)(blake2b((const uint8_t *)data.buf + end[i], (size_t)(end[i + 1] - end[i]), 16) >> 1);
     }
     Py_END_ALLOW_THREADS
     if (!right)
@@ -624,8 +627,10 @@ static int add_sha256(PyObject *made)
 #endif
 
 static PyMethodDef methods[] = {
+    {"copy_bytes", copy_bytes, METH_O, "copy_bytes(data)"},
     {"crc32c", crc32c, METH_VARARGS, "crc32c(data, crc=0)"},
     {"gather", gather, METH_VARARGS, "gather(files, which, begin, nbytes, head, memory, at, crcs, status)"},
+    {"hash_numbers", hash_numbers, METH_VARARGS, "hash_numbers(head, numbers, tail, into)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
     {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},

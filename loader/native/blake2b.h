@@ -1,5 +1,5 @@
-/* The first 8 bytes of BLAKE2b-128 (RFC 7693), without a key, as a number: what `loader.dataset.names.key_hash` begins
-   with, little endian. */
+/* The first 8 bytes of BLAKE2b (RFC 7693), without a key, as a number, little endian. Of 16 bytes it is what
+   `loader.dataset.names.key_hash` begins with, of 8 bytes `keyed_permutation.hash_fields`. */
 
 #include <stdint.h>
 #include <string.h>
@@ -66,12 +66,12 @@ static void compress(uint64_t *state, const uint8_t *block, uint64_t done, int l
         state[i] ^= v[i] ^ v[i + 8];
 }
 
-static uint64_t blake2b_128(const uint8_t *data, size_t nbytes)
+static uint64_t blake2b(const uint8_t *data, size_t nbytes, unsigned digest_bytes)
 {
     uint64_t state[8], done = 0;
     uint8_t block[HASH_BLOCK_BYTES] = {0};
     memcpy(state, blake_begin, sizeof(state));
-    state[0] ^= 0x01010010; /* 16 bytes, no key, one block after another */
+    state[0] ^= 0x01010000 ^ digest_bytes; /* no key, one block after another */
     for (; nbytes - done > HASH_BLOCK_BYTES; done += HASH_BLOCK_BYTES)
         compress(state, data + done, done + HASH_BLOCK_BYTES, 0);
     if (nbytes > done)

@@ -6,6 +6,7 @@ both equal, byte for byte and error for error.
 
 import hashlib
 import os
+import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from mmap import mmap
@@ -114,6 +115,29 @@ class PagedSha256:
     def digest(self) -> bytes:
         """Return the digest of all bytes."""
         return self._all.digest()
+
+
+def copy_bytes(data: Buffer) -> bytes:
+    """Return a copy of contiguous bytes. C lets go of the interpreter's lock for large ones."""
+    return bytes(data)
+
+
+def hash_numbers(head: bytes, numbers: Int64s, tail: bytes, into: NDArray[np.uint64]) -> None:
+    """Put 64 bits of each number's BLAKE2b, digest size 8, little endian, into uint64 [n].
+
+    The text is the head, the number as `order.random.keyed_permutation.framed` writes it, and the tail.
+    numbers: int64 [n].
+
+    Raises: ValueError for another length of `into`.
+    """
+    if into.nbytes != numbers.nbytes:
+        raise ValueError(f"into: {into.nbytes} bytes, not {numbers.nbytes}")
+    texts = [b"i%d" % number for number in numbers.tolist()]
+    digests = [
+        hashlib.blake2b(head + struct.pack("<I", len(text)) + text + tail, digest_size=8).digest()
+        for text in texts
+    ]
+    into[:] = np.frombuffer(b"".join(digests), "<u8")
 
 
 def hash_texts(ends: Buffer, data: Buffer, into: Int64s) -> None:

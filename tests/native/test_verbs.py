@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from contextlib import contextmanager
 from itertools import pairwise
 from unittest.mock import patch
@@ -22,6 +23,7 @@ import loader.native
 from loader.errors import PenstockError
 from loader.foreign.formats import tar_headers
 from loader.native import IN_MEMORY, RIGHT, UNKNOWN_CRC, UNREAD, WRONG, python
+from loader.order.random.keyed_permutation import framed
 
 VERBS = [python]
 if loader.native.KIND != "Python":
@@ -205,6 +207,60 @@ def test_members_of_an_archive_are_those_that_its_headers_have(verbs, members, d
     )
     if verbs is not python and plain:
         assert window.found == len(members)
+
+
+@each
+@pytest.mark.parametrize("n", [0, 1, 2**16 - 1, 2**16, 3 * 10**6])
+def test_copies_are_their_own(verbs, n):
+    data = bytearray(np.arange(n, dtype=np.uint8).tobytes())
+    before, made = bytes(data), verbs.copy_bytes(memoryview(data))
+    data[:] = bytes(n)
+    assert type(made) is bytes
+    assert made == before
+
+
+@each
+def test_the_interpreter_is_free_while_large_bytes_are_copied(verbs):
+    """This thread gets the lock if the other one gives it away: Python does not take it from it here."""
+    data, done, before = memoryview(bytes(2**24)), threading.Event(), sys.getswitchinterval()
+
+    def copy_many():
+        for _ in range(40):
+            verbs.copy_bytes(data)
+        done.set()
+
+    counted, thread = 0, threading.Thread(target=copy_many)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        while not done.is_set():
+            counted += 1
+            time.sleep(0)
+    finally:
+        sys.setswitchinterval(before)
+    thread.join()
+    assert (counted > 5) == (verbs is not python)
+
+
+@each
+@given(
+    head=st.binary(max_size=200),
+    numbers=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5),
+    tail=st.binary(max_size=200),
+)
+@example(head=bytes(119), numbers=[0, -(2**63), 2**63 - 1], tail=b"")
+def test_hashes_of_numbers_are_the_keys_of_the_order(verbs, head, numbers, tail):
+    into = np.full(len(numbers), -1, np.int64).view(np.uint64)
+    verbs.hash_numbers(head, int64(*numbers), tail, into)
+    texts = [head + framed(number) + tail for number in numbers]
+    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in texts]
+    assert into.tolist() == [int.from_bytes(digest, "little") for digest in digests]
+
+
+@each
+def test_hashes_of_numbers_need_room(verbs):
+    with pytest.raises(ValueError, match="into: 8 bytes, not 16"):
+        verbs.hash_numbers(b"", int64(1, 2), b"", np.zeros(1, np.uint64))
 
 
 @each

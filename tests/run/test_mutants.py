@@ -20,8 +20,8 @@ from loader.run.making import assemble, fetch, prefetch, substitute
 from loader.run.recipe import generators as draws
 
 real_slice = slots.rank_slice
-real_place = draws.place_of
-real_rng = draws.sample_rng_key
+real_generators = draws.of_slots
+real_words = draws.sample_words
 real_read = fetch.read_places
 real_collate = assemble.collate
 real_hashes = finish.delivered_hashes
@@ -133,10 +133,10 @@ def digest_by_the_ranks_own_slots(patch):
 def draws_keyed(patch, ordinals):
     """ordinals(slots): what stands in the key instead of the version's ordinal."""
 
-    def place_of(plan, slots, slot):
-        return real_place(plan, dataclasses.replace(slots, ordinal=ordinals(slots)), slot)
+    def of_slots(plan, slots, *rest):
+        return real_generators(plan, dataclasses.replace(slots, ordinal=ordinals(slots)), *rest)
 
-    patch.setattr(draws, "place_of", place_of)
+    patch.setattr(draws, "of_slots", of_slots)
 
 
 def draws_keyed_by_slot(patch):
@@ -149,18 +149,18 @@ def draws_keyed_by_view_ordinal(patch):
 
 def draws_of_one_generator(patch):
     shared = np.random.default_rng(1)
-    patch.setattr(draws, "sample_rng_key", lambda *key: shared)
+    patch.setattr(draws, "of_slots", lambda *which: lambda number: shared)
 
 
 def draws_without_the_source(patch):
     patch.setattr(
-        draws, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, "", epoch, ordinal)
+        draws, "sample_words", lambda seed, source, epoch, ordinals: real_words(seed, "", epoch, ordinals)
     )
 
 
 def draws_without_the_epoch(patch):
     patch.setattr(
-        draws, "sample_rng_key", lambda seed, source, epoch, ordinal: real_rng(seed, source, 0, ordinal)
+        draws, "sample_words", lambda seed, source, epoch, ordinals: real_words(seed, source, 0, ordinals)
     )
 
 

@@ -305,3 +305,53 @@ class BatchRow:
             there = field in self._given and value is self._given[field]  # (the value may be None)
             self._columns.put(self._row, field, value, in_row=there)
         self._columns.put_names([self._row], names)
+
+
+class FieldRows:
+    """Puts values of one field, whose samples come one behind the other, with little work for each.
+
+    As a `Place` it offers the memory of the row that is next. A row is put once.
+    """
+
+    __slots__ = ("_columns", "_dtype", "_field", "_filled", "_given", "_rows", "_shape", "_values", "row")
+
+    def __init__(self, columns: Columns, field: str) -> None:
+        self._columns, self._field = columns, field
+        self.row, self._filled = 0, list[int]()
+        self._values: list[Any] | None = None
+        self._given: np.ndarray | None = None
+        self._rows: np.ndarray | None = None
+        self._shape: tuple[int, ...] | None = None
+        self._dtype: np.dtype[Any] | None = None
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray | None:
+        if shape != self._shape or dtype != self._dtype:
+            self._fit(shape, dtype)
+        rows = self._rows
+        self._given = None if rows is None else rows[self.row, ...]  # also of rank 0 an array, not a number
+        return self._given
+
+    def put(self, row: int, value: Any) -> None:
+        """Put the value of a row; one that is the memory offered lies there already."""
+        if type(value) is np.ndarray:
+            if value is self._given:
+                self._filled.append(row)
+                return
+            if value.nbytes >= _WORTH_MOVING_BYTES:
+                if value.shape != self._shape or value.dtype != self._dtype:
+                    self._fit(value.shape, value.dtype)
+                if self._rows is not None:
+                    self._rows[row] = value
+                    self._filled.append(row)
+                    return
+        if self._values is None:
+            self._values = self._columns._of(self._field)
+        self._values[row] = value
+
+    def finish(self) -> None:
+        """Say which rows hold their values."""
+        if self._filled:
+            self._columns.put_rows(self._field, self._filled)
+
+    def _fit(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._rows, self._shape, self._dtype = self._columns.rows(self._field, shape, dtype), shape, dtype

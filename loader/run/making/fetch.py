@@ -28,6 +28,7 @@ from ...dataset.shards.address import SampleAddress
 from ...dataset.shards.shard import crc32c
 from ...errors import Corrupt, DecodeFailed
 from ...modalities import Decoder, array, decode_bytes
+from ...native import copy_bytes
 from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 from ...storage.disk.file_handles import FileHandles
@@ -117,7 +118,7 @@ Payload = dict[str, bytes | memoryview | BareClip]
 
 def whole(data: bytes | memoryview | BareClip) -> bytes | BareClip:
     """Return one field of a payload for a decoder that may keep what it gets."""
-    return bytes(data) if isinstance(data, memoryview) else data
+    return copy_bytes(data) if isinstance(data, memoryview) else data
 
 
 class Fetched(NamedTuple):

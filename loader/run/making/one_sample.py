@@ -21,7 +21,8 @@ class OneSample:
 
     def __init__(self, recipe: Recipe, decoders: Sequence[Mapping[str, Decoder]], fetch: Fetch) -> None:
         self._plan = recipe.plan
-        self._transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        self.transforms = [recipe.transform_of(source) for source in range(len(recipe.views))]
+        """Transform of each source; None for none."""
         self._decoders, self._fetch = decoders, fetch
 
     def __call__(
@@ -40,14 +41,20 @@ class OneSample:
         errors of a store that does not answer.
         """
         found = self._made(slots, wanted, number, payload, batch_row, seen)
-        if isinstance(found, DecodeFailed):
-            seen.count("refetched")
-            alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
-            again = self._fetch(slots, alone, None, seen)
-            for field, places in wanted.places.fields.items():  # the digest is of what is delivered
-                places.crc32c[number] = alone.places.fields[field].crc32c[0]
-            return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], batch_row, seen)
-        return found
+        return (
+            self.again(slots, wanted, number, batch_row, seen) if isinstance(found, DecodeFailed) else found
+        )
+
+    def again(
+        self, slots: Slots, wanted: Located, number: int, batch_row: BatchRow | None, seen: StepMetrics
+    ) -> dict[str, Any] | Corrupt:
+        """Return a sample that did not decode, read once more, or why it is corrupt. Raises: as a call."""
+        seen.count("refetched")
+        alone = self._fetch.locate.again(slots, int(wanted.rows[number]))
+        again = self._fetch(slots, alone, None, seen)
+        for field, places in wanted.places.fields.items():  # the digest is of what is delivered
+            places.crc32c[number] = alone.places.fields[field].crc32c[0]
+        return again.bad.get(0) or self._made(slots, alone, 0, again.payloads[0], batch_row, seen)
 
     def _made(
         self,
@@ -59,7 +66,7 @@ class OneSample:
         seen: StepMetrics,
     ) -> dict[str, Any] | Corrupt:
         at, row, of = wanted.places.at(number), int(wanted.rows[number]), int(wanted.source[number])
-        source, transform = self._plan.source_names[of], self._transforms[of]
+        source, transform = self._plan.source_names[of], self.transforms[of]
 
         def key() -> generators.Place:
             return generators.place_of(self._plan, slots, row)

@@ -75,7 +75,7 @@ def decode_sample(
     rng_of: field -> the generator of its decoder, asked for those that draw.
     place_of: field -> memory for its value, asked for those that take memory (`modalities.placing`).
 
-    Raises: DecodeFailed with the sample's full address; errors that say nothing about the bytes (`_of_the_machine`).
+    Raises: DecodeFailed with the sample's full address; errors that say nothing about the bytes (`failure`).
     """
     out: dict[str, Any] = {}
     for field, value in data.items():
@@ -94,22 +94,32 @@ def decode_sample(
                 out[field] = decoder(value, None, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
-        except DecodeFailed as error:
-            raise DecodeFailed(f"{address.describe(field)}: {error}") from error
-        except PenstockError as error:
-            error.add_note(f"while decoding {address.describe(field)}")
-            raise
-        except Exception as error:  # a decoder of the user's
-            if is_of_the_machine(error):
-                error.add_note(f"while decoding {address.describe(field)}")
-                raise
-            raise DecodeFailed(
-                f"{address.describe(field)}: decoder {decoder!r} raised {type(error).__name__}: {error}"
-            ) from error
+        except Exception as error:  # noqa: BLE001 - of a decoder of the user's
+            said = failure(error, decoder, address, field)
+            try:
+                if said is error:
+                    raise
+                raise said from error
+            finally:
+                del said  # else error and frame hold each other, and the sample
     if out.keys() == data.keys():
         return out if len(out) == 1 else {name: out[name] for name in data}
     names = (name for field in data for name in (field, times_field(field)))
     return {name: out[name] for name in names if name in out}
+
+
+def failure(error: Exception, decoder: Decoder | None, address: Described, field: str) -> Exception:
+    """Return the error to raise for one of a field's decoder: DecodeFailed with the sample's address.
+
+    The error itself, with the address in a note, if it says nothing about the bytes (`is_of_the_machine`).
+    """
+    at = address.describe(field)
+    if isinstance(error, DecodeFailed):
+        return DecodeFailed(f"{at}: {error}")
+    if isinstance(error, PenstockError) or is_of_the_machine(error):
+        error.add_note(f"while decoding {at}")
+        return error
+    return DecodeFailed(f"{at}: decoder {decoder!r} raised {type(error).__name__}: {error}")
 
 
 def _decode_videos(
@@ -145,7 +155,7 @@ def apply_transform(
         raise TransformFailed(
             f"transform {_name(transform)} raised {type(error).__name__} on {address.describe()}: {error}"
         ) from error
-    if not isinstance(result, Mapping) or not result:
+    if not (type(result) is dict or isinstance(result, Mapping)) or not result:
         raise TransformFailed(
             f"transform {_name(transform)} returned {result!r} for {address.describe()}; it must return a dict of "
             "field -> value. To leave samples out, use a predicate: version.where(...)"

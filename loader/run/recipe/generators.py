@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...order.plan import Plan
-from ...order.random.generators import field_rng_key, sample_rng_key
+from ...order.random.generators import field_rng_key, field_words, sample_rng_key, sample_words
+from ...order.random.keyed_permutation import I64
 from ...order.steps.slots import Slots
 
 Place = tuple[int, str, int, int]
@@ -26,3 +29,27 @@ def for_decoder(place: Place, field: str) -> np.random.Generator:
 def for_transform(place: Place) -> np.random.Generator:
     """Return a fresh generator for the transform."""
     return sample_rng_key(*place)
+
+
+def of_slots(
+    plan: Plan, slots: Slots, rows: I64, field: str | None = None
+) -> Callable[[int], np.random.Generator]:
+    """Return a function from a sample's number to its generator: for the decoder of a field, or for the transform.
+
+    rows: int64 [n], the slot of each sample. All keys are computed now, by C and without the interpreter's lock.
+    """
+    # numpy.random, which a run without draws does not import
+    from ...order.random.philox_key import generator_of
+
+    source, epoch, ordinal = slots.source[rows], slots.epoch[rows], slots.ordinal[rows]
+    words = dict[int, tuple[int, int]]()
+    for which, turn in {*zip(source.tolist(), epoch.tolist(), strict=True)}:
+        mine = np.flatnonzero((source == which) & (epoch == turn))
+        of = plan.seed, plan.source_names[which], turn, ordinal[mine]
+        found = sample_words(*of) if field is None else field_words(*of, field)
+        words.update(zip(mine.tolist(), found, strict=True))
+
+    def generator(number: int) -> np.random.Generator:
+        return generator_of(*words[number])
+
+    return generator

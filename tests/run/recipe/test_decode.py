@@ -7,6 +7,7 @@ import pytest
 
 import loader
 from loader.errors import DecodeFailed, InvalidRuntime, TransformFailed
+from loader.order.random.generators import field_rng_key
 
 N = 6
 
@@ -123,6 +124,39 @@ def test_a_decoder_of_the_callers_gets_the_samples_generator(version):
     assert len(set(plain["blob"].tolist())) == N
 
 
+def test_a_generator_that_a_decoder_keeps_goes_on_drawing(version):
+    """Its draws after the batch are those that a generator of its sample has there."""
+    kept = {}
+
+    def decoder(data, rng):
+        kept[data] = rng, rng.random(), rng.integers(0, 9, dtype=np.uint32)
+        return 0
+
+    batch, numbers = one_batch(version, ["blob"], decode={"blob": decoder}, workers=2, steps=1)
+    for ordinal, number in zip(batch.ordinals.tolist(), numbers, strict=True):
+        rng, first, second = kept[bytes([number])]
+        fresh = field_rng_key(1, "m", 0, ordinal, "blob")
+        assert (first, second) == (fresh.random(), fresh.integers(0, 9, dtype=np.uint32))
+        assert rng.random(5).tolist() == fresh.random(5).tolist()
+
+
+def test_a_decoder_that_loads_with_a_loader_of_its_own_draws_the_same(version):
+    """Both draw in one thread, one inside of the other."""
+
+    def plain(data, rng):
+        return rng.integers(2**60, size=2).tolist()
+
+    def nested(data, rng):
+        first = int(rng.integers(2**60))
+        inner, _ = one_batch(version, ["blob"], decode={"blob": plain})
+        assert inner["blob"] == expected["blob"]
+        return [first, int(rng.integers(2**60))]
+
+    expected, _ = one_batch(version, ["blob"], decode={"blob": plain})
+    batch, _ = one_batch(version, ["blob"], decode={"blob": nested})
+    assert batch["blob"] == expected["blob"]
+
+
 @pytest.mark.parametrize("decode", [1, "jpg", {"jpg": "fast"}, None, ["jpg"]])
 def test_what_decode_takes(version, decode):
     with pytest.raises(InvalidRuntime, match=r"decode = .*accepted: True, False"):
@@ -163,6 +197,31 @@ def test_a_decoder_of_the_callers_that_fails(version):
         DecodeFailed, match=r"media@1/.*sample 'clip/\d' field 'blob'.*RuntimeError: no licence"
     ):
         one_batch(version, ["blob"], decode={"blob": decoder}, workers=2)
+
+
+@pytest.mark.parametrize("transform", [None, lambda sample, rng: sample])
+def test_a_decoder_that_fails_once_is_called_once_more(version, transform):
+    """With the sample read anew, and nothing else of the batch is different."""
+    called = []
+
+    def decoder(data, rng):
+        called.append(data)
+        if data == bytes([3]) and called.count(data) == 1:
+            raise RuntimeError("a slip")
+        return len(data) + data[0], rng.random()
+
+    def right(data, rng):
+        return len(data) + data[0], rng.random()
+
+    plan = loader.plan({"m": version.select("blob", "cls")}, seed=1, global_batch=N)
+    options = {"workers": 0, "framework": "numpy", "transform": transform}
+    with loader.Loader(plan, 0, 1, decode={"blob": right}, **options) as batches:
+        expected = next(batches)
+    with loader.Loader(plan, 0, 1, steps=1, decode={"blob": decoder}, **options) as batches:
+        batch = next(batches)
+        assert batches.metrics()["refetched_total"] == 1
+    assert (batch["blob"], batch["cls"].tolist()) == (expected["blob"], expected["cls"].tolist())
+    assert sorted(called) == sorted([*(bytes([i]) for i in range(N)), bytes([3])])
 
 
 def test_a_field_more_does_not_change_what_a_transform_draws(version):

@@ -34,3 +34,4 @@ PagedSha256: type[python.PagedSha256] = getattr(
 )  # hashlib where the processor has no instructions
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
+resample = getattr(_verbs, "resample", python.resample)

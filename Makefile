@@ -22,7 +22,7 @@ help: ## this list
 
 setup: $(READY) ## the environment .venv, from constraints.txt
 
-$(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/blake2b.h loader/native/copies.h loader/native/crc32c.h loader/native/keys.h loader/native/sha256.h loader/native/tar.h
+$(READY): pyproject.toml constraints.txt loader/native/_native.c loader/native/blake2b.h loader/native/copies.h loader/native/crc32c.h loader/native/keys.h loader/native/resample.h loader/native/sha256.h loader/native/tar.h
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"penstock needs Python 3.11 or newer, {sys.executable} is {v[0]}.{v[1]}; run: make PYTHON=/path/to/python3.11")'
 	@echo "Setting up $(VENV) (about two minutes the first time) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

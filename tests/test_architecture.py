@@ -204,6 +204,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "pack",
         "plan",
         "plan_of",
+        "random_resized_crop",
         "read_ledger",
         "read_trail",
         "report",

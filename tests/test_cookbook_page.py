@@ -56,6 +56,10 @@ def test_annotated_folds_add_up_and_run_twice(place: Path) -> None:
     assert sum(map(int, re.findall(r"\d+", first))) == 50
 
 
+def test_random_crops_repeat_and_run_twice(place: Path) -> None:
+    assert [run(BLOCKS["crop"], place) for _ in range(2)] == ["(16, 32, 32, 3) True\n"] * 2
+
+
 def test_seeded_transform_gives_the_same_batches_for_any_number_of_threads(place: Path) -> None:
     one, four = run(BLOCKS["seeded"] + AUGMENT, place).splitlines()
     assert one == four

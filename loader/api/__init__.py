@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..dataset.writer import Writer
     from ..foreign.open_foreign import open_foreign
     from ..modalities.audio.request import audio
+    from ..modalities.image.random_crop import random_resized_crop
     from ..modalities.image.request import image
     from ..modalities.video.request import video
     from ..run.replay import Replay
@@ -70,6 +71,7 @@ __all__ = [
     "pack",
     "plan",
     "plan_of",
+    "random_resized_crop",
     "read_ledger",
     "read_trail",
     "report",
@@ -94,6 +96,7 @@ _LATER = {
     "image": "..modalities.image.request",
     "listed": "..dataset.versions.stored_list",
     "open_foreign": "..foreign.open_foreign",
+    "random_resized_crop": "..modalities.image.random_crop",
     "read_trail": "..run.trail.read_trail",
     "plan_of": ".plan_of",
     "report": ".report",

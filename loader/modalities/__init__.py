@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import InvalidField
+from .destination import PlacingDecoder
 from .fields import Buffer, as_buffer, check_field, last_word, load
 
 __all__ = ["Buffer", "Decoder", "check_field", "decoder_for", "encode", "known_extensions", "placing"]
@@ -91,10 +92,13 @@ def decoder_for(field: str) -> Decoder:
 
 
 def placing(decoder: Decoder) -> bool:
-    """Return whether a decoder takes a `destination.Place` as its third argument: a function of ours that has three."""
-    return (
-        isfunction(decoder) and decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
-    )
+    """Return whether a decoder takes a `destination.Place` as its third argument.
+
+    A function of ours that has three does, and an object of a class that is a `PlacingDecoder`.
+    """
+    if isfunction(decoder):
+        return decoder.__code__.co_argcount == 3 and decoder.__module__.startswith(__name__)
+    return isinstance(decoder, PlacingDecoder)
 
 
 def encode(field: str, value: object) -> Buffer:

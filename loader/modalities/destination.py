@@ -10,3 +10,9 @@ Place = Callable[[tuple[int, ...], np.dtype], np.ndarray | None]
 
 def nowhere(shape: tuple[int, ...], dtype: np.dtype) -> None:
     """Return None: the `Place` that offers no memory."""
+
+
+class PlacingDecoder:
+    """Base of decoders that are called with (data, rng, place)."""
+
+    __slots__ = ()

@@ -36,3 +36,4 @@ copy_bytes = getattr(_verbs, "copy_bytes", python.copy_bytes)
 hash_numbers = getattr(_verbs, "hash_numbers", python.hash_numbers)
 hash_texts = getattr(_verbs, "hash_texts", python.hash_texts)  # an extension that was built earlier lacks it
 tar_contents = getattr(_verbs, "tar_contents", python.tar_contents)
+resample = getattr(_verbs, "resample", python.resample)

@@ -21,6 +21,7 @@
 
 #include "blake2b.h"
 #include "crc32c.h"
+#include "resample.h"
 #include "sha256.h"
 #include "tar.h"
 
@@ -521,6 +522,50 @@ static PyObject *tar_contents(PyObject *self, PyObject *args)
     return answer;
 }
 
+/* Whether a box and a size are there. Else ValueError. */
+static int check_axis(const char *name, const Axis *axis, int64_t px)
+{
+    if (px < 1 || px > MAX_SIDE || axis->n < 1 || axis->n > MAX_SIDE || axis->shrunk < 1 || axis->shrunk > MAX_SHRUNK)
+        PyErr_Format(PyExc_ValueError, "%s: %lld px shrunk by %lld to %lld px; 1 to %d px are accepted, and 1 to %d", name,
+                     (long long)px, (long long)axis->shrunk, (long long)axis->n, MAX_SIDE, MAX_SHRUNK);
+    else if (axis->begin < 0 || axis->length < 1 || axis->length > px * axis->shrunk ||
+             axis->begin > px * axis->shrunk - axis->length)
+        PyErr_Format(PyExc_ValueError, "%s: %lld px from %lld on, of %lld", name, (long long)axis->length,
+                     (long long)axis->begin, (long long)(px * axis->shrunk));
+    else
+        return 1;
+    return 0;
+}
+
+static PyObject *resample(PyObject *self, PyObject *args)
+{
+    PyObject *given[2], *answer = NULL;
+    Py_buffer buffers[2];
+    long long px[3], shrunk, box[4], size[2];
+    int flip, held = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O(LLL)L(LLLL)O(LL)p:resample", &given[0], &px[0], &px[1], &px[2], &shrunk, &box[0], &box[1],
+                          &box[2], &box[3], &given[1], &size[0], &size[1], &flip))
+        return NULL;
+    Axis rows = {.begin = box[0], .length = box[2], .shrunk = shrunk, .n = size[0]};
+    Axis columns = {.begin = box[1], .length = box[3], .shrunk = shrunk, .n = size[1]};
+    if (!check_axis("rows", &rows, px[0]) || !check_axis("columns", &columns, px[1]))
+        return NULL;
+    if (px[2] != 1 && px[2] != 3 && px[2] != 4)
+        return PyErr_Format(PyExc_ValueError, "%lld channels; 1, 3 and 4 are accepted", px[2]);
+    if (buffer_of(given[0], &buffers[held], "source", (Py_ssize_t)(px[0] * px[1] * px[2]), 0) == 0 && ++held &&
+        buffer_of(given[1], &buffers[held], "into", (Py_ssize_t)(size[0] * size[1] * px[2]), 1) == 0 && ++held) {
+        Source source = {buffers[0].buf, px[0], px[1], px[2]};
+        int done;
+        Py_BEGIN_ALLOW_THREADS
+        done = resample_box(&source, &rows, &columns, flip, buffers[1].buf);
+        Py_END_ALLOW_THREADS
+        answer = done == 0 ? Py_NewRef(Py_None) : PyErr_NoMemory();
+    }
+    release(buffers, held);
+    return answer;
+}
+
 static PyObject *instructions(PyObject *self, PyObject *args)
 {
     (void)self, (void)args;
@@ -633,6 +678,7 @@ static PyMethodDef methods[] = {
     {"hash_numbers", hash_numbers, METH_VARARGS, "hash_numbers(head, numbers, tail, into)"},
     {"hash_texts", hash_texts, METH_VARARGS, "hash_texts(ends, data, into)"},
     {"tar_contents", tar_contents, METH_VARARGS, "tar_contents(file, at, nbytes, sums)"},
+    {"resample", resample, METH_VARARGS, "resample(source, shape, shrunk, box, into, size, flip)"},
     {"instructions", instructions, METH_NOARGS, "By what checksums are computed: SSE4.2, ARMv8 or tables."},
     {NULL, NULL, 0, NULL},
 };

@@ -24,6 +24,10 @@ UNKNOWN_CRC = -1
 
 SHA_BLOCK_BYTES = 64
 
+MAX_SIDE = 2**20
+"""Pixels of a side that `resample` takes."""
+MAX_SHRUNK = 8
+
 Buffer = bytes | bytearray | memoryview | np.ndarray
 """Contiguous bytes."""
 IN_MEMORY = -1
@@ -170,6 +174,76 @@ def tar_contents(file: OpenFile, at: int, nbytes: int, sums: bool) -> tuple[byte
     file: its descriptor is read, or its memory, never both. nbytes: size of the archive.
     """
     return b"", b"", at
+
+
+def resample(
+    source: Buffer,
+    shape: tuple[int, int, int],
+    shrunk: int,
+    box: tuple[int, int, int, int],
+    into: np.ndarray,
+    size: tuple[int, int],
+    flip: bool,
+) -> None:
+    """Filter a box of pixels to a size, by whole numbers: rows first, then columns.
+
+    A pixel of the result weighs the box's pixels by a triangle around its centre. The triangle reaches over one pixel
+    of the result, or of the source where that is larger. Sums of rows are rounded to 1/128, sums of columns to 1.
+
+    source: uint8 of `shape` (height, width, channels), a picture whose sides were divided by `shrunk`, rounded up.
+    box: (top, left, height, width) in px before that. A pixel of the source counts where it lies in the box in part.
+    into: uint8 (height, width, channels) of `size` (height, width); flip: mirrors its rows.
+
+    Raises: ValueError for other numbers of bytes, a box outside, sides beyond MAX_SIDE, or a number of channels that is
+    none of 1, 3 and 4; then nothing was written.
+    """
+    height, width, channels = shape
+    for name, px, length, begin, n in (
+        ("rows", height, box[2], box[0], size[0]),
+        ("columns", width, box[3], box[1], size[1]),
+    ):
+        if not (1 <= px <= MAX_SIDE and 1 <= n <= MAX_SIDE and 1 <= shrunk <= MAX_SHRUNK):
+            accepted = f"1 to {MAX_SIDE} px are accepted, and 1 to {MAX_SHRUNK}"
+            raise ValueError(f"{name}: {px} px shrunk by {shrunk} to {n} px; {accepted}")
+        if begin < 0 or not 1 <= length <= px * shrunk - begin:
+            raise ValueError(f"{name}: {length} px from {begin} on, of {px * shrunk}")
+    if channels not in (1, 3, 4):
+        raise ValueError(f"{channels} channels; 1, 3 and 4 are accepted")
+    pixels, out = np.frombuffer(source, np.uint8), np.frombuffer(into, np.uint8)
+    for name, array, nbytes in (
+        ("source", pixels, height * width * channels),
+        ("into", out, size[0] * size[1] * channels),
+    ):
+        if array.nbytes != nbytes:
+            raise ValueError(f"{name}: {array.nbytes} bytes, not {nbytes}")
+    by_row, by_column = _taps(box[0], box[2], shrunk, size[0]), _taps(box[1], box[3], shrunk, size[1])
+    rows = pixels.reshape(shape)[:, box[1] // shrunk : -(-(box[1] + box[3]) // shrunk)]
+    sums = np.full((size[0], *rows.shape[1:]), 64, np.int32)
+    for places, weights in zip(*by_row, strict=True):
+        sums += weights[:, None, None] * rows[places]
+    sums >>= 7
+    filtered = np.full((*size, channels), 2**20, np.int32)
+    for places, weights in zip(*by_column, strict=True):
+        filtered += weights[:, None] * sums[:, places - box[1] // shrunk]
+    filtered >>= 21
+    out.reshape(filtered.shape)[:] = filtered[:, ::-1] if flip else filtered
+
+
+def _taps(begin: int, length: int, shrunk: int, n: int) -> tuple[Int64s, NDArray[np.int32]]:
+    """Return the pixels of a source that make each of `n` pixels, and their weights: [taps, n], 2**14 in all.
+
+    Places are in units of 1 / (2 n) px before the source was shrunk. Sums of weights are rounded, not weights.
+    """
+    pixel, centres = 2 * n * shrunk, 2 * begin * n + (2 * np.arange(n) + 1) * length
+    reach = max(2 * length, pixel)
+    first, end = begin // shrunk, -(-(begin + length) // shrunk)
+    most = min(2 * reach // pixel + 2, end - first)
+    places = np.maximum((centres - reach) // pixel, first) + np.arange(most)[:, None]
+    raw = np.maximum(reach - np.abs(centres - (2 * places + 1) * (pixel // 2)), 0)
+    raw[(places < first) | (places >= end)] = 0
+    sums = raw.cumsum(axis=0)
+    rounded = (sums * 2**15 + sums[-1]) // (2 * sums[-1])
+    return places.clip(first, end - 1), np.diff(rounded, axis=0, prepend=0).astype(np.int32)
 
 
 def instructions() -> str:

@@ -1,4 +1,4 @@
-"""The checksums in C, compiled for x86-64 and for ARM, which is emulated: a part of `make prove`.
+"""Checksums and the filter in C, compiled for x86-64 and for ARM, which is emulated: a part of `make prove`.
 
 scripts/install-arm.sh brings the compiler and the emulator.
 """
@@ -14,18 +14,29 @@ PROCESSORS = {"SSE4.2": ("gcc", []), "ARMv8": ("aarch64-linux-gnu-gcc", ["qemu-a
 """Instructions that must be among those that run -> (compiler, what runs its programs)."""
 
 
+FILTERED = "86a32ce21f8a3763"
+"""Checksum of all bits of the filter's cases."""
+
+
 def tested():
     """Counter of the cases. Raises: AssertionError with what a compiler or the program said."""
     counted = Counter()
     for name, (compiler, runner) in PROCESSORS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder) / "cases"
-            include = f"-I{ROOT / 'loader' / 'native'}"
-            said([compiler, *FLAGS, include, ROOT / "tests" / "native" / "crc32c_cases.c", "-o", program])
-            *means, cases = said([*runner, program]).split()
-            assert name in means
-            counted[f"checksums by {name}"] += int(cases)
+        *means, cases = output("crc32c_cases.c", compiler, runner)
+        assert name in means
+        counted[f"checksums by {name}"] += int(cases)
+        bits, cases = output("resample_cases.c", compiler, runner)
+        assert bits == FILTERED
+        counted[f"filters beside {name}"] += int(cases)
     return counted
+
+
+def output(source, compiler, runner):
+    """The words that a program prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, tests = Path(folder) / "cases", ROOT / "tests" / "native"
+        said([compiler, *FLAGS, f"-I{ROOT / 'loader' / 'native'}", tests / source, "-o", program])
+        return said([*runner, program]).split()
 
 
 def jobs():

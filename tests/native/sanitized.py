@@ -40,8 +40,10 @@ def tested():
         where = "from loader.native import _native; print(_native.__file__)"
         runs = said([sys.executable, "-P", "-c", where], env=environment)
         assert runs.strip() == str(target), runs
-        shutil.copy(ROOT / "tests" / "native" / "test_verbs.py", folder)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_verbs.py"]
+        tests = ["test_resample.py", "test_verbs.py"]
+        for name in tests:
+            shutil.copy(ROOT / "tests" / "native" / name, folder)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
         out = said(command, env=environment, cwd=folder)
         assert "passed" in out, out
         return Counter({"examples of the extension": N_EXAMPLES})

@@ -61,9 +61,9 @@ class Framing:
             else:
                 kept_at = (slack[0] // 2, slack[1] // 2)
         return Layout(
-            _stored(source, whole, turn),
+            stored_box(source, whole, turn),
             scaled[::-1] if turn.transpose else scaled,
-            _stored((*kept_at, *kept_size), scaled, turn),
+            stored_box((*kept_at, *kept_size), scaled, turn),
         )
 
 
@@ -75,7 +75,7 @@ def covering(whole: Size, size: Size) -> Size:
     return max(to_height, (2 * height * to_width + width) // (2 * width)), to_width
 
 
-def _stored(box: Box, whole: Size, turn: Turn) -> Box:
+def stored_box(box: Box, whole: Size, turn: Turn) -> Box:
     """Return a box of an upright picture of size `whole`, as it lies in the stored one."""
     top, left, height, width = box
     if turn.flip_x:

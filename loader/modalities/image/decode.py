@@ -19,6 +19,7 @@ import contextlib
 import io
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import simplejpeg
@@ -27,12 +28,14 @@ from PIL.Image import Resampling
 
 from ...errors import DecodeFailed
 from ...limits import MAX_IMAGE_PX, beyond
+from ...native import resample
+from ...native.python import MAX_SIDE
 from ..destination import Place, nowhere
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
-from .crop import Framing, Layout
+from .crop import Box, Framing, Layout, Size, stored_box
 from .jpeg_header import JpegHeader, check_scans, read_header
-from .orientation import UPRIGHT, turn_of, turned
+from .orientation import UPRIGHT, Turn, turn_of, turned
 
 # By how much a JPEG that is scaled while it is decoded stays larger than what is wanted: with 2 the result is 0.2 to
 # 0.3 levels off on average, 5 at the worst pixel of a thousand; with 1 it is 1 and 16.
@@ -87,6 +90,61 @@ def decode_framed(data: Buffer, framing: Framing, alpha: str) -> np.ndarray:
             return _with_alpha(turned(pixels, header.turn), alpha)
     pixels = decode(data)
     return _with_alpha(_part(pixels, framing.layout(pixels.shape[:2], UPRIGHT), 1), alpha)
+
+
+def decode_box(
+    data: Buffer, choose: Callable[[Size], tuple[Box, bool]], size: Size, alpha: str, place: Place = nowhere
+) -> np.ndarray:
+    """Return a box of an image, filtered to `size`, as uint8 [H, W, 3], or [H, W, 4] with alpha="keep".
+
+    Upright, C-contiguous, writable, in the memory that `place` offers. Without "keep", transparent pixels are laid on
+    alpha="white" or "black".
+
+    choose: (height, width) of the upright image -> box, and whether the result is flipped. Raises: DecodeFailed, as
+    `decode`.
+    """
+    if bytes(data[:2]) == b"\xff\xd8":
+        header = _checked_header(data)
+        if header.components in (1, 3):
+            stored, turn = (header.height_px, header.width_px), header.turn
+            upright, scaled = (stored[::-1], size[::-1]) if turn.transpose else (stored, size)
+            box, flip = choose(upright)
+            box = stored_box(box, upright, turn)
+            divisor = _divisor(Layout(box, scaled, (0, 0, *scaled)))
+            pixels = _plain_jpeg(data, header, divisor)
+            if alpha == "keep":
+                pixels = _with_alpha(pixels, alpha)
+            return _filtered(pixels, divisor, box, size, turn._replace(flip_x=turn.flip_x != flip), place)
+    pixels = decode(data)
+    if max(pixels.shape[:2]) > MAX_SIDE:
+        raise DecodeFailed(
+            beyond("image", max(pixels.shape[:2]), "px in a row", MAX_SIDE, "Store it smaller")
+        )
+    (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
+    part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
+    turn = UPRIGHT._replace(flip_x=flip)
+    if alpha == "keep" and part.shape[2] == 4:
+        clear = np.array(
+            Image.fromarray(part).convert("RGBa")
+        )  # else colours that nobody sees bleed into others
+        clear = _filtered(clear, 1, (0, 0, height, width), size, turn, nowhere)
+        return np.array(Image.frombuffer("RGBa", size[::-1], clear).convert("RGBA"))
+    return _filtered(_with_alpha(part, alpha), 1, (0, 0, height, width), size, turn, place)
+
+
+def _filtered(pixels: np.ndarray, divisor: int, box: Box, size: Size, turn: Turn, place: Place) -> np.ndarray:
+    """Return a box of stored pixels (already shrunk by `divisor`) filtered to the upright `size`, in `place`."""
+    out = place((*size, pixels.shape[2]), _UINT8)
+    if out is None:
+        out = np.empty((*size, pixels.shape[2]), np.uint8)
+    if not turn.transpose and not turn.flip_y:
+        resample(pixels, pixels.shape, divisor, box, out, size, turn.flip_x)
+        return out
+    scaled = size[::-1] if turn.transpose else size
+    aside = np.empty((*scaled, pixels.shape[2]), np.uint8)
+    resample(pixels, pixels.shape, divisor, box, aside, scaled, False)
+    out[:] = turned(aside, turn)
+    return out
 
 
 def _jpeg(data: Buffer, place: Place) -> np.ndarray:

@@ -91,7 +91,8 @@ def decode_sample(
             elif decoder is None:
                 out[field] = value
             elif placing(decoder):
-                out[field] = decoder(value, None, place_of(field))  # type: ignore[call-arg]
+                rng = rng_of(field) if draws(decoder) else None
+                out[field] = decoder(value, rng, place_of(field))  # type: ignore[call-arg]
             else:
                 out[field] = decoder(value, rng_of(field) if draws(decoder) else None)
         except Exception as error:  # noqa: BLE001 - of a decoder of the user's

@@ -59,7 +59,8 @@ def receive_request(control: socket.socket) -> ForkRequest | WaitRequest:
         return WaitRequest(number, timeout_s)
     if flags & socket.MSG_CTRUNC or len(fds) < 4:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    return ForkRequest(number, *fds, modules=tuple(data[_HEAD.size :].decode().split()))
+    sock, sent, stdout, stderr = fds
+    return ForkRequest(number, sock, sent, stdout, stderr, tuple(data[_HEAD.size :].decode().split()))
 
 
 def answer(control: socket.socket, request: WaitRequest, exit_code: int) -> None:

@@ -65,11 +65,11 @@ class ForkServer:
         """
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            outputs = (fd if _is_open(fd) else nowhere for fd in (1, 2))
+            stdout, stderr = (fd if _is_open(fd) else nowhere for fd in (1, 2))
             with self._turn:
                 self._n_workers += 1
                 number = self._n_workers
-                request = ForkRequest(number, worker_socket.fileno(), sent_fd, *outputs, tuple(modules))
+                request = ForkRequest(number, worker_socket.fileno(), sent_fd, stdout, stderr, tuple(modules))
                 with suppress(ConnectionError):
                     send_fork(self._control, request)
             return number

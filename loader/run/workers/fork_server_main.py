@@ -80,10 +80,12 @@ class _Server:
                 self._start(request)
 
     def _import(self, modules: Iterable[str]) -> None:
+        gc.disable()
         for name in modules:
             if name not in sys.modules:
                 with suppress(ImportError):  # the worker that needs it raises this by name
                     importlib.import_module(name)
+        gc.enable()
         if n_threads() > 1:
             # OpenBLAS ends its threads at any fork, and starts them again at the next use.
             pid = os.fork()

@@ -7,12 +7,28 @@ plan = loader.plan({"photos": version}, seed=7, global_batch=64)
 for batch in loader.Loader(plan): ...                        every batch a pure function of its step
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from . import errors as errors
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the collector of cycles: of modules it finds none, and beside torch it takes as long as their import."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403 - what `__getattr__` gives
@@ -28,10 +44,11 @@ else:
         if name == "__all__" or not name.startswith("_"):
             if f"{__name__}.api" not in modules:  # once: it lists the site folders
                 import_module(".distribution", __name__).check_only_distribution()
-            api = import_module(".api", __name__)  # an import statement asks here whether there is one
-            if name in ("__all__", *api.__all__):
-                globals()[name] = api.named(name)
-                return globals()[name]
+            with _without_collector():
+                api = import_module(".api", __name__)  # an import statement asks here whether there is one
+                if name in ("__all__", *api.__all__):
+                    globals()[name] = api.named(name)
+                    return globals()[name]
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

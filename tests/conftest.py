@@ -106,19 +106,19 @@ def shared():
 
 @pytest.fixture(scope="session")
 def children():
-    """children() -> the numbers of this process's children, those that nobody waited for included."""
+    """children() -> the numbers of this process's children and of theirs, with those that nobody waited for."""
 
     def numbers():
-        found = set()
+        parents = {}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 try:
                     stat = Path("/proc", entry, "stat").read_text()
                 except (FileNotFoundError, ProcessLookupError):
                     continue
-                if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
-                    found.add(int(entry))
-        return found
+                parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
+        found = {pid for pid, parent in parents.items() if parent == os.getpid()}
+        return found | {pid for pid, parent in parents.items() if parent in found}
 
     return numbers
 

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple, Protocol, Unpack
 
 from ..errors import Changed, Corrupt
 from ..storage import Blob, RangeReader, ReadLimits, Span
 from .pages import page_name
+
+Buffer = bytes | memoryview
 
 FETCH_BYTES = 16 * 2**20
 """Pages fetched together by one thread: bounds what it holds."""
@@ -26,8 +29,8 @@ class PageCache(Protocol):
     def takes_pages(self) -> bool:
         """True where a page that is fetched is likely to be kept."""
 
-    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return the bytes of a page that each cut names; None when it is not there."""
+    def read(self, name: str, cuts: Sequence[slice]) -> Sequence[Buffer] | None:
+        """Return the bytes of a page that each cut names; None when it is not there. They never change."""
 
     def has(self, name: str) -> bool:
         """Return whether a page is there; it may be gone a moment later."""
@@ -127,13 +130,40 @@ class CachedStore:
         content = self._content(key)
         if content is None:
             return self._origin.get_ranges(key, spans, etag=etag, **limits)
+        found = self._found(key, content, spans, etag, limits)
+        return [Blob(bytes(data), content.sha256) for data in found]
+
+    def lend_ranges(
+        self, key: str, spans: Sequence[tuple[int, int]], etag: str | None = None
+    ) -> tuple[Sequence[Buffer], str]:
+        """Return ((offset, nbytes) ranges without a copy of those in one page, the object's change token).
+
+        Each keeps a whole page in memory. Raises: as `get_ranges`.
+        """
+        content = self._content(key)
+        if content is not None:
+            return self._found(key, content, spans, etag, {}), content.sha256
+        blobs = self._origin.get_ranges(key, [Span(*span) for span in spans], etag=etag)
+        return [blob.data for blob in blobs], blobs[0].etag if blobs else etag or ""
+
+    def _found(
+        self,
+        key: str,
+        content: Content,
+        spans: Sequence[tuple[int, int]],
+        etag: str | None,
+        limits: ReadLimits,
+    ) -> list[Buffer]:
+        """Return the ranges of an object that has content."""
         self._check(key, content, etag)
         wanted = _Wanted(spans, self._cache.page_bytes)
-        if spans and max(offset + nbytes for offset, nbytes in spans) > content.nbytes:
+        if wanted.end > content.nbytes:
             raise Corrupt(
                 f"{self.url}/{key}: a range ends behind byte {content.nbytes}, where the object ends"
             )
         missing = [number for number in wanted.cuts if not self._from_page(content, number, wanted)]
+        if not missing:
+            return wanted.joined()
         pages = [number for number in missing if self._is_worth_a_page(content, number, wanted)]
         at_once = max(1, FETCH_BYTES // self._cache.page_bytes)
         for start in range(0, len(pages), at_once):
@@ -148,7 +178,7 @@ class CachedStore:
             self._cache.wait(self._name(content, number))
         gone = [number for number in coming if not self._from_page(content, number, wanted)]
         self._read_alone(key, gone, wanted, limits)
-        return [Blob(data, content.sha256) for data in wanted.joined()]
+        return wanted.joined()
 
     def claim(self, key: str, number: int) -> Claim:
         """Return whether a page shall be read ahead (`keep`), before it is."""
@@ -221,8 +251,7 @@ class CachedStore:
         found = self._cache.read(self._name(content, number), [cut for _, cut in cuts])
         if found is None:
             return False
-        for (i, _), piece in zip(cuts, found, strict=True):
-            wanted.pieces[i][number] = piece
+        wanted.take(number, found)
         return True
 
     def _fetch_pages(self, key: str, content: Content, numbers: Sequence[int], wanted: "_Wanted") -> None:
@@ -253,21 +282,21 @@ class CachedStore:
         for number, blob in zip(numbers, blobs, strict=True):
             self._pin(key, blob.etag)
             self._cache.write(self._name(content, number), blob.data)
-            for i, cut in wanted.cuts[number]:
-                wanted.pieces[i][number] = blob.data[cut]
+            page = memoryview(blob.data)
+            wanted.take(number, [page[cut] for _, cut in wanted.cuts[number]])
 
     def _read_alone(self, key: str, numbers: Sequence[int], wanted: "_Wanted", limits: ReadLimits) -> None:
         """Read the wanted bytes of these pages, and not the pages."""
         if not numbers:
             return
         self._cache.count("cache_misses", len(numbers))
-        ranges = wanted.ranges(numbers)
-        blobs = self._origin.get_ranges(
-            key, [span for _, _, span in ranges], etag=self._pins.get(key), **limits
-        )
-        for (i, number, _), blob in zip(ranges, blobs, strict=True):
-            self._pin(key, blob.etag)
-            wanted.pieces[i][number] = blob.data
+        spans = wanted.spans(numbers)
+        blobs = iter(self._origin.get_ranges(key, spans, etag=self._pins.get(key), **limits))
+        for number in numbers:
+            found = list(islice(blobs, len(wanted.cuts[number])))
+            for blob in found:
+                self._pin(key, blob.etag)
+            wanted.take(number, [blob.data for blob in found])
 
     def _check(self, key: str, content: Content, etag: str | None) -> None:
         if etag is not None and etag != content.sha256:
@@ -285,33 +314,49 @@ class CachedStore:
 class _Wanted:
     """Spans of one object cut at its pages. cuts: page -> (span's number, bytes of the page), pages ascending.
 
-    pieces: per span, page -> bytes found.
+    end: the byte behind the last span.
     """
 
-    def __init__(self, spans: Sequence[Span], page_bytes: int) -> None:
-        self._page_bytes = page_bytes
+    def __init__(self, spans: Sequence[tuple[int, int]], page_bytes: int) -> None:
+        self._page_bytes, self.end = page_bytes, 0
+        self._whole: list[Buffer] = [b""] * len(spans)
+        self._split: dict[int, dict[int, Buffer]] = {}  # of spans in several pages: page -> bytes found
         cuts: dict[int, list[tuple[int, slice]]] = {}
-        for i, (offset, nbytes) in enumerate(spans):
-            at, stop = offset, offset + nbytes
+        for i, (at, nbytes) in enumerate(spans):
+            number, low = divmod(at, page_bytes)
+            stop, high = at + nbytes, low + nbytes
+            if stop > self.end:
+                self.end = stop
+            if high <= page_bytes:
+                if nbytes:
+                    cuts.setdefault(number, []).append((i, slice(low, high)))
+                continue
+            self._split[i] = {}
             while at < stop:
                 number, low = divmod(at, page_bytes)
                 high = min(page_bytes, low + stop - at)
                 cuts.setdefault(number, []).append((i, slice(low, high)))
                 at += high - low
         self.cuts = {number: cuts[number] for number in sorted(cuts)}
-        self.pieces: list[dict[int, bytes]] = [{} for _ in spans]
 
-    def ranges(self, numbers: Iterable[int]) -> list[tuple[int, int, Span]]:
-        """Return (span's number, page, range in the object) of every cut of these pages."""
+    def take(self, number: int, pieces: Sequence[Buffer]) -> None:
+        """Take the bytes of a page's cuts."""
+        for (i, _), piece in zip(self.cuts[number], pieces, strict=True):
+            if i in self._split:
+                self._split[i][number] = piece
+            else:
+                self._whole[i] = piece
+
+    def spans(self, numbers: Iterable[int]) -> list[Span]:
+        """Return the range in the object of every cut of these pages."""
         return [
-            (i, number, Span(number * self._page_bytes + cut.start, cut.stop - cut.start))
+            Span(number * self._page_bytes + cut.start, cut.stop - cut.start)
             for number in numbers
-            for i, cut in self.cuts[number]
+            for _, cut in self.cuts[number]
         ]
 
-    def joined(self) -> list[bytes]:
+    def joined(self) -> list[Buffer]:
         """Return the bytes of each span."""
-        return [
-            next(iter(found.values())) if len(found) == 1 else b"".join(found[n] for n in sorted(found))
-            for found in self.pieces
-        ]
+        for i, found in self._split.items():
+            self._whole[i] = b"".join(found[number] for number in sorted(found))
+        return self._whole

@@ -22,7 +22,7 @@ class MemoryPages:
 
     def __init__(self, spec: PageMemory, count: Count) -> None:
         self.page_bytes, self.limit_bytes, self.count = spec.page_bytes, spec.limit_bytes, count
-        self._pages: dict[str, bytes] = {}
+        self._pages: dict[str, memoryview] = {}
         self._coming: dict[str, int] = {}  # page -> bytes that are set aside for it
         self._taken_bytes = 0
         self._uses = NextUses()
@@ -33,10 +33,10 @@ class MemoryPages:
         """Bytes held and set aside."""
         return self._taken_bytes
 
-    def read(self, name: str, cuts: Sequence[slice]) -> list[bytes] | None:
-        """Return the bytes of a page that each cut names; None when it is not there, or too short for them."""
+    def read(self, name: str, cuts: Sequence[slice]) -> list[memoryview] | None:
+        """Return the bytes of a page that each cut names, uncopied; None when it is not there, or is too short."""
         data = self._pages.get(name)
-        if data is None or any(cut.stop > len(data) for cut in cuts):
+        if data is None or (len(data) < self.page_bytes and any(cut.stop > len(data) for cut in cuts)):
             return None
         self.count("cache_hits", 1)
         return [data[cut] for cut in cuts]
@@ -63,7 +63,7 @@ class MemoryPages:
             if name not in self._coming:
                 return
             self._taken_bytes += len(data) - self._coming.pop(name)
-            self._pages[name] = data
+            self._pages[name] = memoryview(data)
             self._uses.hold(name)
             self._changed.notify_all()
         self.count("cache_written_bytes", len(data))

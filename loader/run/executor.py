@@ -167,6 +167,9 @@ class Execution:
             from .workers.startup_message import check_can_be_sent
 
             check_can_be_sent(self._assembler.recipe)
+            from .workers.fork_server import prepare
+
+            prepare()  # it imports while the training opens what else it needs
             return "processes", "asked for"
         if self._asked == 0:
             return "caller", "workers = 0"

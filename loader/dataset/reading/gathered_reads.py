@@ -6,6 +6,7 @@ open files of a disk, or out of pieces that were read from a bucket.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import compress, repeat
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -43,7 +44,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 """(shape, dtype) -> an array of any content."""
 _UINT8 = np.dtype(np.uint8)
 
-FieldRead = tuple[int, str, bytes | Corrupt]
+FieldRead = tuple[int, str, bytes | memoryview | Corrupt]
 """Number of a sample, field, its bytes or the reason why it has none."""
 
 
@@ -151,7 +152,7 @@ class Pieces(NamedTuple):
     """Means to read a sample once more."""
     places: SamplePlaces
     """Places of the samples in their shards."""
-    data: Mapping[str, Mapping[int, bytes]]
+    data: Mapping[str, Mapping[int, bytes | memoryview]]
     """Field -> number of a sample -> its bytes, unverified."""
     on_verified: Callable[[float], None]
     """Is told the seconds of checking, copies included."""
@@ -159,10 +160,11 @@ class Pieces(NamedTuple):
     def sources(self, field: str, numbers: Int64s) -> tuple[Sources, Int64s]:
         """Return the pieces of samples that have one of the right size, and the numbers of the others."""
         data, sizes = self.data.get(field, {}), self.places.fields[field].nbytes
-        there = np.array([len(data.get(n, b"")) == sizes[n] for n in numbers.tolist()], np.bool_)
+        pieces = [data.get(number, b"") for number in numbers.tolist()]
+        there = np.fromiter(map(len, pieces), np.int64, len(pieces)) == sizes[numbers]
         mine = numbers[there]
         none = np.zeros(len(mine), np.int64)
-        files: list[OpenFile] = [(IN_MEMORY, data.get(number, b"")) for number in mine.tolist()]
+        files: list[OpenFile] = list(zip(repeat(IN_MEMORY), compress(pieces, there.tolist())))
         which = np.arange(len(mine))
 
         def report(took_s: float, verified_s: float) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -106,11 +107,11 @@ def read_places(
     numbers: Mapping[str, Int64s],
     run: Map = map,
     unverified: Container[str] = (),
-) -> list[tuple[int, str, bytes | Corrupt]]:
+) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
     """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
 
     A CRC-32C that is not known is put into the places. numbers: field -> numbers of the samples. unverified: fields
-    whose bytes the caller verifies. Raises: as `read_fields`.
+    whose bytes the caller verifies and copies; they may lie in pages of a cache. Raises: as `read_fields`.
     """
 
     def learn(number: int, field: str, crc: int) -> None:
@@ -120,11 +121,16 @@ def read_places(
     for field, some in numbers.items():
         at = places.fields[field]
         for shard, mine in at.by_shard(some):
-            columns = (mine, at.offset[mine], at.nbytes[mine], at.crc32c[mine])
-            by_shard.setdefault((shard.of, shard.path), []).extend(
-                (number, field, offset, nbytes, None if field in unverified else crc)
-                for number, offset, nbytes, crc in zip(*(one.tolist() for one in columns), strict=True)
+            n = len(mine)
+            crcs = repeat(None, n) if field in unverified else at.crc32c[mine].tolist()
+            columns = (
+                mine.tolist(),
+                repeat(field, n),
+                at.offset[mine].tolist(),
+                at.nbytes[mine].tolist(),
+                crcs,
             )
+            by_shard.setdefault((shard.of, shard.path), []).extend(zip(*columns, strict=True))
     return _read_shards(reading_of, by_shard, places.address, run, learn)
 
 
@@ -173,8 +179,8 @@ def _read_shards(
     address_of: AddressOf,
     run: Map,
     on_crc: OnCrc = _nothing,
-) -> list[tuple[int, str, bytes | Corrupt]]:
-    def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | Corrupt]:
+) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
+    def read_shard(item: tuple[_Shard, Sequence[_Wanted]]) -> list[bytes | memoryview | Corrupt]:
         (of, path), wanted = item
         return _read_shard(reading_of(of), path, wanted, address_of, on_crc)
 
@@ -189,18 +195,19 @@ def _read_shards(
 
 def _read_shard(
     reading: Reading, path: str, wanted: Sequence[_Wanted], address_of: AddressOf, on_crc: OnCrc
-) -> list[bytes | Corrupt]:
+) -> list[bytes | memoryview | Corrupt]:
     spans = [(offset, nbytes) for _, _, offset, nbytes, _ in wanted]
     first = partial(address_of, wanted[0][0])
     start = perf_counter()
+    copied = {one[4] for one in wanted} == {None}  # by the caller, who verifies them
     try:
-        found = reading.ranges(path, spans, first, wanted[0][1])
+        found = reading.ranges(path, spans, first, wanted[0][1], lent=copied)
     except Corrupt:  # it ends too early for one of them: ask for each, to know for which
         return [_again(reading, one, address_of, on_crc) for one in wanted]
     fetched = perf_counter()
-    good = [_is_good(data, one, on_crc) for data, one in zip(found, wanted, strict=True)]
+    good = [copied or _is_good(data, one, on_crc) for data, one in zip(found, wanted, strict=True)]
     verify_s = perf_counter() - fetched
-    out: list[bytes | Corrupt] = list(found)
+    out: list[bytes | memoryview | Corrupt] = [*found]
     for i, whole in enumerate(good):
         if not whole:
             out[i] = _again(reading, wanted[i], address_of, on_crc)
@@ -216,7 +223,7 @@ def _again(reading: Reading, wanted: _Wanted, address_of: AddressOf, on_crc: OnC
     return data
 
 
-def _is_good(data: bytes, wanted: _Wanted, on_crc: OnCrc) -> bool:
+def _is_good(data: bytes | memoryview, wanted: _Wanted, on_crc: OnCrc) -> bool:
     number, field, _, _, expected = wanted
     if expected is None:
         return True

@@ -18,6 +18,10 @@ AddressOf = Callable[[int], SampleAddress]
 """Number of a sample in the list at hand -> its address; called only for a message about it."""
 
 
+Lender = Callable[[str, Sequence[tuple[int, int]], str | None], tuple[Sequence[bytes | memoryview], str]]
+"""(key, spans, etag) -> (bytes of the spans, etag): `CachedStore.lend_ranges`."""
+
+
 class ShardRead(NamedTuple):
     """Cost of one shard's share of a read."""
 
@@ -51,9 +55,18 @@ class Reading(NamedTuple):
     """Open shards of a disk; None where the shards do not lie on one."""
 
     def ranges(
-        self, path: str, spans: Sequence[tuple[int, int]], first: Callable[[], SampleAddress], field: str
-    ) -> list[bytes]:
-        """Return the bytes of (offset, nbytes) spans, in order. first, field: of the first span, for errors.
+        self,
+        path: str,
+        spans: Sequence[tuple[int, int]],
+        first: Callable[[], SampleAddress],
+        field: str,
+        *,
+        lent: bool = False,
+    ) -> Sequence[bytes | memoryview]:
+        """Return the bytes of (offset, nbytes) spans, in order; as bytes, unless `lent`.
+
+        first, field: of the first span, for errors. lent: the caller copies them at once, and drops them: a store that
+        has them in memory lends them.
 
         Raises: Corrupt when the shard ends too early; the other leaves with that address.
         """
@@ -64,6 +77,12 @@ class Reading(NamedTuple):
                 data, found = disk.read_each(path, spans, etag=etag)
             self.pin(path, found)
             return data
+        lender: Lender | None = getattr(store, "lend_ranges", None) if lent else None
+        if lender is not None:
+            with self.told(first, field):
+                pieces, found = lender(path, spans, etag)
+            self.pin(path, found)
+            return pieces
         with self.told(first, field):
             blobs = store.get_ranges(path, [Span(*span) for span in spans], etag=etag)
         for blob in blobs:
@@ -156,5 +175,5 @@ ReadingOf = Callable[[int], Reading]
 
 def extent(spans: Sequence[tuple[int, int]]) -> Span:
     """Return the span from the first byte of all (offset, nbytes) spans to the last."""
-    low = min((offset for offset, _ in spans), default=0)
-    return Span(low, max((offset + nbytes for offset, nbytes in spans), default=0) - low)
+    low = min(spans, default=(0, 0))[0]
+    return Span(low, max(map(sum, spans), default=0) - low)

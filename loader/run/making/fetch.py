@@ -254,7 +254,7 @@ class Fetch:
         if self._files[wanted.kind.sources[0]] is not None:
             return OpenShards(reading_of, places)
         later = self._bulk[wanted.kind.number].gathered(columns)
-        data: dict[str, dict[int, bytes]] = {field: {} for field in places.fields}
+        data: dict[str, dict[int, bytes | memoryview]] = {field: {} for field in places.fields}
         everything = dict.fromkeys(places.fields, np.arange(len(places)))
         for number, field, one in read_places(reading_of, places, everything, self._run, later):
             if field in later and not isinstance(one, Corrupt):
@@ -370,7 +370,7 @@ def _count_unverified(places: SamplePlaces, unknown: Mapping[str, I64], seen: St
         seen.count("unverified_bytes", nbytes)
 
 
-def _take(fetched: Fetched, number: int, field: str, data: bytes | Corrupt) -> None:
+def _take(fetched: Fetched, number: int, field: str, data: bytes | memoryview | Corrupt) -> None:
     if isinstance(data, Corrupt):
         fetched.bad.setdefault(number, data)
     else:

@@ -23,6 +23,8 @@ class Kind(IntEnum):
     - READY: for work.
     - REFUSED: it could not open what it was sent.
     - DONE, DROPPED: with a task.
+    - STARTED: with its process number as the task; from the fork server.
+    - NOT_STARTED: with the number of the system's error as the task; from the fork server.
     """
 
     MAKE = 1
@@ -32,6 +34,8 @@ class Kind(IntEnum):
     REFUSED = 5
     DONE = 6
     DROPPED = 7
+    STARTED = 8
+    NOT_STARTED = 9
 
 
 class Message(NamedTuple):

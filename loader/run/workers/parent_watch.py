@@ -15,12 +15,13 @@ GRACE_S = 1.0
 class Watch:
     """A thread that sleeps until the trainer's process is gone or has closed its end of the socket.
 
-    Both are looked at: a child that the trainer forked holds the socket open as long as it lives. Where the kernel has
-    no process descriptors (before Linux 5.3), the socket must do. Then the worker has GRACE_S to end by itself.
+    It looks at both: a child that the trainer forked holds the socket open as long as it lives. Then the worker has
+    GRACE_S to end by itself.
     """
 
-    def __init__(self, sock: socket.socket, trainer: int) -> None:
-        self._sock, self._trainer = sock, trainer
+    def __init__(self, sock: socket.socket, trainer_fd: int) -> None:
+        """Start the thread. trainer_fd: process descriptor of the trainer; -1 before Linux 5.3, which has none."""
+        self._sock, self._trainer_fd = sock, trainer_fd
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
@@ -35,11 +36,8 @@ class Watch:
     def _run(self) -> None:
         poll = select.poll()
         poll.register(self._sock, 0)  # hang-ups are always told
-        with suppress(OSError):
-            poll.register(os.pidfd_open(self._trainer), select.POLLIN)
-        if (
-            os.getppid() == self._trainer
-        ):  # else it was gone before we looked, and its number may be another's
-            poll.poll()
-            self._ended.wait(GRACE_S)
+        if self._trainer_fd >= 0:
+            poll.register(self._trainer_fd, select.POLLIN)
+        poll.poll()
+        self._ended.wait(GRACE_S)
         os._exit(0)

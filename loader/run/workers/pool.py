@@ -20,6 +20,7 @@ from ..making.prefetch import Made
 from ..metrics.metrics import Metrics
 from ..recipe.recipe import Recipe
 from .batch_memory import Written, read
+from .fork_server import ForkServer
 from .messages import Kind, Message
 from .open_files import if_few, is_want_of_files, too_few_files
 from .outcome import Outcome, log_again
@@ -63,6 +64,7 @@ class WorkerPool:
         self._ring = Ring(bound_bytes, workers + 2)
         self._numbers = count()
         self._deaths: Counter[range] = Counter()
+        self._lost_servers: set[ForkServer] = set()
         self._refusal: BaseException | None = None
         self._dismissed = False
         self._pid = os.getpid()
@@ -81,8 +83,8 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers."""
-        return [worker.pid for worker in self._workers]
+        """Process numbers of the workers, once they are there."""
+        return [pid for worker in self._workers if (pid := worker.started_pid()) is not None]
 
     def poll(self) -> bool:
         """Return whether all workers are ready to begin. Raises: the reason why one never will be."""
@@ -245,18 +247,19 @@ class WorkerPool:
         wanted = [task for task in tasks if not task.future.cancelled()]
         steps = tasks[0].steps if tasks else range(0)
         doing = "starting" if not worker.is_ready else f"making {_words(steps)}" if tasks else "waiting"
-        text = f"worker process {worker.pid} ended by {how} while {doing}"
-        self._deaths[steps] += tasks != [] or not worker.is_ready
+        who = "the fork server of worker processes" if worker.pid is None else f"worker process {worker.pid}"
+        text = f"{who} ended by {how} while {doing}"
         self._workers.remove(worker)
-        if self._deaths[steps] >= DEATHS:
-            del self._deaths[steps]
+        if self._has_cost_enough(worker, steps):
             failed = WorkerFailed(
                 f"{text}, as did the one before it. If memory ran out: fewer workers, or a smaller prefetch. If a "
                 f"decoder crashed: loader.explain(plan, step={steps.start}) names the samples, and workers=0 makes the "
                 f"batches in this process.{if_few()}"
             )
-            if not wanted:
+            if not wanted or worker.pid is None:
                 self._give_up(failed)
+                for task in wanted:
+                    _fail(task.future, failed)
                 return
             _fail(wanted.pop(0).future, failed)
         logger.warning("%s; another takes its place", text)
@@ -267,6 +270,17 @@ class WorkerPool:
             return
         for task in wanted:
             self._ask(task.steps, task.future)
+
+    def _has_cost_enough(self, worker: WorkerProcess, steps: range) -> bool:
+        """Return whether no other worker is to take the place of one that is gone."""
+        if worker.pid is None:  # its server ended before it forked anybody: counts once for all workers
+            self._lost_servers.add(worker.server)
+            return len(self._lost_servers) >= DEATHS
+        self._deaths[steps] += len(worker.tasks) > 0 or not worker.is_ready
+        if self._deaths[steps] < DEATHS:
+            return False
+        del self._deaths[steps]
+        return True
 
     def _without_files(self, error: OSError, *futures: Future[Made]) -> None:
         """Give up where batches of a worker cannot be taken. futures: of tasks that no worker has any more.

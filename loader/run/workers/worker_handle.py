@@ -1,22 +1,23 @@
 """One worker as its trainer sees it: a process, a socket, and what was asked of it and is not answered."""
 
-import multiprocessing.spawn
 import os
+import select
 import signal
 import socket
-import subprocess
 import sys
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
 
 from ..making.prefetch import Made
+from .fork_server import fork_server
 from .messages import Kind, Message, connection, receive, send
 from .open_files import NO_FILES
 from .parent_watch import GRACE_S
 from .shared_memory import Segment
+
+_NEEDED = ("loader.cache", "loader.dataset", "loader.modalities", "loader.run", "loader.storage", "obstore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,34 +35,25 @@ class Task:
 
 
 class WorkerProcess:
-    """Started at once; loads what it was sent by itself. Not thread-safe."""
+    """Forked at once; loads what it was sent by itself. Not thread-safe."""
 
     def __init__(self, sent_fd: int) -> None:
-        """Start the process. Raises: OSError."""
+        """Start the process, without waiting for it. Raises: OSError."""
+        self.pid: int | None = None
+        self.server = fork_server()
         self.socket, theirs = connection()
-        code = (
-            f"import sys; sys.path[:] = {[path for path in sys.path if isinstance(path, str)]}; "
-            f"from {__package__}.worker_main import main; "
-            f"main({theirs.fileno()}, {sent_fd}, {os.getpid()})"
-        )
-        command = [os.fsdecode(multiprocessing.spawn.get_executable()), *_args_from_interpreter_flags()]
         try:
-            self._process = subprocess.Popen(
-                [*command, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), sent_fd),
-                process_group=0,  # Ctrl-C is for the trainer
-            )
+            self._number = self.server.fork(theirs, sent_fd, imported_modules())
         except BaseException:
             self.socket.close()
             raise
         finally:
             theirs.close()
-        self.pid = self._process.pid
         self.is_ready = False
         self.lacks_files = False
         self.tasks: deque[Task] = deque()
         self._known: set[int] = set()
+        self._unread: list[tuple[Message, int | None]] = []
 
     def ask(self, task: Task) -> None:
         """Queue steps. Raises: EOFError where the worker is gone; the task counts as asked."""
@@ -85,16 +77,41 @@ class WorkerProcess:
             self._known.remove(segment)
             send(self.socket, Message(Kind.FORGET, segment=segment))
 
+    def started_pid(self) -> int | None:
+        """Return the process number, once the process is there; None where it is gone before. Raises: OSError."""
+        with suppress(EOFError):
+            while self.pid is None:
+                self._receive(self._unread, wait=True)
+        return self.pid
+
     def answers(self) -> list[tuple[Message, int | None]]:
-        """Return its answers since the last time. Raises: EOFError where it is gone and has no more to say."""
-        found: list[tuple[Message, int | None]] = []
+        """Return its answers since the last time.
+
+        Raises: EOFError where it is gone and has no more to say; OSError where it could not be started, or a descriptor
+        could not be received.
+        """
+        found, self._unread = self._unread, []
         try:
-            while (got := receive(self.socket, wait=False)) is not None:
-                found.append(got)
+            while self._receive(found, wait=False):
+                pass
         except EOFError:
             if not found:
                 raise
         return found
+
+    def _receive(self, into: list[tuple[Message, int | None]], *, wait: bool) -> bool:
+        """Receive a message, the fork server's or the worker's. Returns False where there is none yet."""
+        got = receive(self.socket, wait=wait)
+        if got is None:
+            return False
+        message = got[0]
+        if message.kind == Kind.STARTED:
+            self.pid = message.task
+        elif message.kind == Kind.NOT_STARTED:
+            raise OSError(message.task, f"no worker process can be forked: {os.strerror(message.task)}")
+        else:
+            into.append(got)
+        return True
 
     def answered(self, number: int) -> tuple[Task, list[Task]]:
         """Return (the task of an answer, earlier ones whose answers were lost: by an interrupt, in their receipt)."""
@@ -113,14 +130,31 @@ class WorkerProcess:
 
         `lacks_files` is known then.
         """
-        try:
-            code = self._process.wait(GRACE_S + 4)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        code = self.server.wait(self._number, GRACE_S + 4)
         self.socket.close()
+        if code is None and self.pid is not None:
+            _wait_for(self.pid, GRACE_S + 4)
+            return "an unknown cause, for its fork server had ended"
+        if code is None:
+            code = self.server.exit_code()
         self.lacks_files = code == NO_FILES
         return _signal_name(-code) if code < 0 else f"exit code {code}"
+
+
+def imported_modules() -> list[str]:
+    """Return the modules that workers of this process will need, as far as it has imported them itself."""
+    return [name for name in sys.modules if name.startswith(_NEEDED)]
+
+
+def _wait_for(pid: int, timeout_s: float) -> None:
+    """Wait for the end of a process whose parent is gone; after the timeout, kill it."""
+    with suppress(OSError):  # it has ended; or a kernel before 5.3, where it ends by itself
+        watched = os.pidfd_open(pid)
+        try:
+            if not select.select([watched], [], [], timeout_s)[0]:
+                signal.pidfd_send_signal(watched, signal.SIGKILL)
+        finally:
+            os.close(watched)
 
 
 def _signal_name(number: int) -> str:

@@ -26,13 +26,17 @@ from .shared_memory import Segment
 from .startup_message import Sent
 
 
-def main(sock_fd: int, sent_fd: int, trainer: int) -> NoReturn:
-    """Run the worker process. sent_fd: of memory with a `Sent`; trainer: its process number."""
+def main(sock_fd: int, sent_fd: int, trainer_fd: int = -1) -> NoReturn:
+    """Run the worker process.
+
+    sent_fd: descriptor of memory with a `Sent`. trainer_fd: process descriptor of the trainer; -1 where the kernel has
+    none.
+    """
     # Both are the trainer's business: it may save a checkpoint first. (What a decoder starts would inherit SIG_IGN.)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=sock_fd)
-    watch = Watch(sock, trainer)
+    watch = Watch(sock, trainer_fd)
     try:
         _work(sock, sent_fd)
     except EOFError:

@@ -1,5 +1,7 @@
 """Transforms and decoders that worker processes import by name."""
 
+import ctypes
+import json
 import logging
 import os
 import signal
@@ -180,3 +182,19 @@ class FailsOn:
         if sample["cls"] == self.cls:
             raise ValueError("as planned")
         return sample
+
+
+def surroundings(sample, rng, folder):
+    """Writes a variable of the environment, and a number that numpy's own generator draws."""
+    path = f"{folder}/{os.getpid()}"
+    if not os.path.exists(path):
+        with open(path, "w") as file:
+            json.dump({"SAID": os.environ["SAID"], "drawn": np.random.random()}, file)
+    return sample
+
+
+def deaf(sample, rng, folder):
+    """Never returns, and lets no other thread run."""
+    with open(f"{folder}/begun", "w") as begun:
+        begun.write(f"{os.getpid()}\n")
+    ctypes.PyDLL(None).sleep(600)

@@ -1,0 +1,166 @@
+"""The fork server as its trainer sees it: a process of one thread that imports once and forks all worker processes.
+
+It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. The environment, `sys.path`
+and limits of a process are those of its start. If the trainer's have changed since, it starts another server.
+
+`multiprocessing.forkserver` is one per process, and belongs to the training: its preloaded modules and its moment of
+start would be shared with torch's DataLoader, and its processes run the training's script again.
+"""
+
+import multiprocessing.spawn
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from threading import Lock
+from typing import Any
+
+from .fork_requests import ForkRequest, WaitRequest, receive_exit_code, send_fork, send_wait
+from .messages import connection
+
+_END_S = 1.0
+
+
+class ForkServer:
+    """A fork server's process. For any thread."""
+
+    def __init__(self) -> None:
+        """Start it, without waiting until it is ready. Raises: OSError."""
+        self._control, theirs = connection()
+        fds = [theirs.fileno()]
+        with suppress(OSError):  # kernels before 5.3: it ends when the trainer's socket is closed
+            fds.append(os.pidfd_open(os.getpid()))
+        code = (
+            f"import sys; sys.path[:] = {_paths()}; "
+            f"from {__package__}.fork_server_main import main; main({', '.join(map(str, fds))})"
+        )
+        try:
+            self._process = subprocess.Popen(
+                [*_interpreter(), "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                process_group=0,  # Ctrl-C is for the trainer
+            )
+        except BaseException:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+            for fd in fds[1:]:
+                os.close(fd)
+        self._turn, self._n_workers = Lock(), 0
+        weakref.finalize(self, _end, self._control, self._process, os.getpid())
+
+    def fork(self, worker_socket: socket.socket, sent_fd: int, modules: Iterable[str]) -> int:
+        """Ask for a worker process that has imported these modules. Returns a number for `wait` at once.
+
+        The server announces its process number on its socket. If the server is gone, nobody has that socket. Raises:
+        OSError.
+        """
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            stdout, stderr = (fd if _is_open(fd) else nowhere for fd in (1, 2))
+            with self._turn:
+                self._n_workers += 1
+                number = self._n_workers
+                request = ForkRequest(number, worker_socket.fileno(), sent_fd, stdout, stderr, tuple(modules))
+                with suppress(ConnectionError):
+                    send_fork(self._control, request)
+            return number
+        finally:
+            os.close(nowhere)
+
+    def wait(self, number: int, timeout_s: float) -> int | None:
+        """Return the exit code of a worker, -n for signal n. A worker that does not end in time is killed.
+
+        None where the server is gone.
+        """
+        with self._turn:
+            try:
+                send_wait(self._control, WaitRequest(number, timeout_s))
+                return receive_exit_code(self._control, number)
+            except (ConnectionError, EOFError):
+                return None
+
+    def is_alive(self) -> bool:
+        poll = select.poll()
+        poll.register(self._control, 0)
+        return not poll.poll(0)
+
+    def exit_code(self) -> int:
+        """Return the exit code of a server that is gone, -n for a signal."""
+        return self._process.wait()
+
+
+_current: ForkServer | None = None
+_setting: object = None
+_turn = Lock()
+
+
+def fork_server() -> ForkServer:
+    """Return the fork server of this process as it is now, started where there is none. Raises: OSError."""
+    global _current, _setting
+    with _turn:
+        setting = _inherited()
+        if _current is None or _setting != setting or not _current.is_alive():
+            _current = None  # ends as soon as its last worker was waited for
+            _current, _setting = ForkServer(), setting
+        return _current
+
+
+def prepare() -> None:
+    """Start the fork server where there is none, without waiting for it."""
+    with suppress(OSError):  # raised again when a worker is wanted
+        fork_server()
+
+
+def _forget() -> None:
+    """Leave the server to the parent: this is a child that it forked."""
+    global _current, _turn
+    _current, _turn = None, Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _inherited() -> tuple[Any, ...]:
+    """Return what a process inherits from its parent's at its start."""
+    try:
+        folder = os.getcwd()
+    except OSError:  # removed
+        folder = ""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (*_interpreter(), *_paths()), dict(os.environ), folder, limit, os.sched_getaffinity(0)
+
+
+def _interpreter() -> list[str]:
+    return [os.fsdecode(multiprocessing.spawn.get_executable()), *_args_from_interpreter_flags()]
+
+
+def _paths() -> list[str]:
+    return [path for path in sys.path if isinstance(path, str)]
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _end(control: socket.socket, process: "subprocess.Popen[bytes]", trainer: int) -> None:
+    control.close()
+    if os.getpid() != trainer:
+        return
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

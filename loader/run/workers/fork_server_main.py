@@ -1,0 +1,205 @@
+"""A fork server's process: imports what workers need, then forks them until its trainer hangs up or dies.
+
+It has one thread when it forks, no open store and no CUDA: a lock that another thread holds at a fork is locked in the
+child for ever. If a library did start a thread, workers are started afresh and import for themselves.
+"""
+
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from typing import NoReturn
+
+from .fork_requests import ForkRequest, WaitRequest, answer, receive_request
+from .messages import Kind, Message, send
+from .open_files import NO_FILES, is_want_of_files
+
+logger = logging.getLogger(__name__)
+
+MODULES = (
+    "loader.run.workers.worker_main",
+    "loader.order.random.philox_key",
+)
+"""Modules that every worker needs."""
+
+
+def main(control_fd: int, trainer_fd: int = -1) -> NoReturn:
+    """Run the fork server. trainer_fd: process descriptor of the trainer; -1 where the kernel has none."""
+    # Both are the trainer's business, as in a worker.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a trainer that ignores it would leave nothing to wait for
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # sigtimedwait takes it
+    for fd in (control_fd, trainer_fd):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    server = _Server(socket.socket(fileno=control_fd), trainer_fd)
+    try:
+        server.run()
+    except (EOFError, ConnectionError):
+        pass
+    except OSError as error:
+        if not is_want_of_files(error):
+            raise
+        os._exit(NO_FILES)  # the trainer says what of
+    os._exit(0)
+
+
+class _Server:
+    def __init__(self, control: socket.socket, trainer_fd: int) -> None:
+        self._control, self._trainer_fd = control, trainer_fd
+        self._pids: dict[int, int] = {}  # number of a worker -> its process number
+        self._ended: dict[int, int] = {}  # process number -> exit code, until the trainer asks
+        self._warned = False
+
+    def run(self) -> NoReturn:
+        """Serve requests. Raises: EOFError or ConnectionError when the trainer is gone; OSError."""
+        with _environment("JE_ARROW_MALLOC_CONF", "background_thread:false"):
+            self._import(MODULES)  # Arrow starts a thread for jemalloc, although it allocates by mimalloc
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        if self._trainer_fd >= 0:
+            poll.register(self._trainer_fd, select.POLLIN)
+        while True:
+            if any(fd == self._trainer_fd for fd, _ in poll.poll()):
+                raise EOFError
+            request = receive_request(self._control)
+            self._reap()
+            if isinstance(request, WaitRequest):
+                answer(self._control, request, self._wait(request))
+            else:
+                self._import(request.modules)
+                self._start(request)
+
+    def _import(self, modules: Iterable[str]) -> None:
+        gc.disable()
+        for name in modules:
+            if name not in sys.modules:
+                with suppress(ImportError):  # the worker that needs it raises this by name
+                    importlib.import_module(name)
+        gc.enable()
+        if n_threads() > 1:
+            # OpenBLAS ends its threads at any fork, and starts them again at the next use.
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or every worker would write it again
+        gc.freeze()  # no worker copies these objects' pages by looking for cycles among them
+
+    def _start(self, request: ForkRequest) -> None:
+        """Start a worker process, and send its number on its socket."""
+        with socket.socket(fileno=request.socket) as sock:
+            try:
+                pid = self._fork(request) if n_threads() == 1 else self._spawn(request)
+            except OSError as error:
+                send(sock, Message(Kind.NOT_STARTED, error.errno or 0))
+                return
+            finally:
+                for fd in (request.sent, request.stdout, request.stderr):
+                    os.close(fd)
+            self._pids[request.number] = pid
+            with suppress(EOFError):  # it has ended, or the trainer hung up
+                send(sock, Message(Kind.STARTED, pid))
+
+    def _fork(self, request: ForkRequest) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setpgid(0, 0)
+            self._control.close()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            os.dup2(request.stdout, 1)
+            os.dup2(request.stderr, 2)
+            os.close(request.stdout)
+            os.close(request.stderr)
+            from numpy.random import seed
+
+            from .worker_main import main as work  # imported by now
+
+            seed()  # else all workers would draw the same
+            work(request.socket, request.sent, self._trainer_fd)
+        except BaseException:  # noqa: BLE001 - this process is not the server
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)
+
+    def _spawn(self, request: ForkRequest) -> int:
+        """Start a worker that imports for itself."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "worker processes start more slowly: a library of this environment starts threads when it is imported, "
+                "and a process with threads cannot be forked (%d threads)",
+                n_threads(),
+            )
+        fds = (request.socket, request.sent, *([self._trainer_fd] if self._trainer_fd >= 0 else []))
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        code = (
+            f"import sys; sys.path[:] = {sys.path}; "
+            f"from {__package__}.worker_main import main; main({', '.join(map(str, fds))})"
+        )
+        try:
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, *_args_from_interpreter_flags(), "-c", code],
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, request.stdout, 1),
+                    (os.POSIX_SPAWN_DUP2, request.stderr, 2),
+                ],
+                setpgroup=0,
+                setsigmask=[],
+            )
+        finally:
+            for fd in fds:
+                os.set_inheritable(fd, False)
+
+    def _wait(self, request: WaitRequest) -> int:
+        """Return the exit code of a worker; killed where it does not end."""
+        pid = self._pids.pop(request.number, None)
+        if pid is None:
+            return 1  # it could not be started
+        until = time.monotonic() + request.timeout_s
+        while pid not in self._ended:
+            left = until - time.monotonic()
+            if left <= 0:
+                os.kill(pid, signal.SIGKILL)
+            signal.sigtimedwait([signal.SIGCHLD], max(left, 0.01))
+            self._reap()
+        return self._ended.pop(pid)
+
+    def _reap(self) -> None:
+        """Note the exit codes of workers that have ended."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable that nobody has set."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def n_threads() -> int:
+    """Return the number of threads of this process."""
+    return len(os.listdir("/proc/self/task"))

@@ -1,0 +1,93 @@
+"""Steady reads of a bucket by counts: no Python function for each sample, and samples that are copied once."""
+
+import os
+import sys
+import threading
+from collections import Counter
+
+import pytest
+
+import loader
+from loader.cache.cached_store import CachedStore, Claim, Content
+from loader.cache.memory import MemoryPages
+from loader.cache.spec import PageMemory
+
+BATCH, SAMPLES, ROW_BYTES, PAGE = 64, 1_280, 2_000, 2**16
+PACKAGES = tuple(
+    os.path.join(os.path.dirname(loader.__file__), name) for name in ("cache", "dataset", "storage")
+)
+
+
+@pytest.fixture(scope="module")
+def bucket(range_server, tmp_path_factory):
+    with loader.Root(str(tmp_path_factory.mktemp("steady") / "root")) as root:
+        with root.write("large") as writer:
+            for i in range(SAMPLES):
+                writer.add(f"{i:05d}", {"bin": bytes([i % 251]) * (ROW_BYTES + i % 7)})
+        objects = {f"r/{info.key}": root.store.get(info.key).data for info in root.store.list("")}
+    server = range_server.RangeServer(objects)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def calls():
+    """Function of the packages that read -> calls, in every thread that is started from now on."""
+    counted, lock = Counter(), threading.Lock()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGES):
+            with lock:
+                counted[frame.f_code.co_qualname] += 1
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    yield counted
+    sys.setprofile(None)
+    threading.setprofile(None)
+
+
+def test_steady_reads_call_nothing_for_each_sample(bucket, calls):
+    """From the store to the batch, functions are called for a page or a batch."""
+    with loader.Root("s3://bucket/r", options=bucket.options) as root:
+        plan = loader.plan({"large": root.open("large@latest")}, seed=5, global_batch=BATCH)
+        cache = PageMemory(limit_bytes=2**26, page_bytes=PAGE)
+        with loader.Loader(plan, 0, 1, workers=1, framework="numpy", decode=False, cache=cache) as batches:
+            for _ in range(4):
+                next(batches)
+            calls.clear()
+            for _ in range(12):
+                assert len(next(batches)["bin"]) == BATCH
+            seen = calls.copy()
+    assert seen["CachedStore.lend_ranges"] >= 1
+    assert {name: n for name, n in seen.items() if n >= 12 * BATCH} == {}
+
+
+def test_memory_pages_lend_their_bytes_uncopied():
+    body = bytes(range(256)) * 40
+    pages = MemoryPages(PageMemory(limit_bytes=2**20, page_bytes=4096), lambda name, amount: None)
+    store = CachedStore(Origin(body), pages, lambda key: Content("ab" * 32, len(body)))
+    spans = [(0, 10), (4090, 12), (5000, 0), (4096, 4096), (8192, 2048)]
+    wanted = [body[offset : offset + nbytes] for offset, nbytes in spans]
+    for number in range(3):
+        assert store.claim("a", number) is Claim.TAKEN
+        store.keep("a", number)
+    lent, token = store.lend_ranges("a", spans, None)
+    assert [bytes(one) for one in lent] == wanted
+    assert token == "ab" * 32
+    inside = [one for one, (offset, _) in zip(lent, spans, strict=True) if offset not in (4090, 5000)]
+    assert all(isinstance(one, memoryview) and len(one.obj) in (4096, 2048) for one in inside)
+    assert [blob.data for blob in store.get_ranges("a", spans)] == wanted
+    assert {type(blob.data) for blob in store.get_ranges("a", spans)} == {bytes}
+
+
+class Origin:
+    """An object in memory."""
+
+    url = "memory://one"
+
+    def __init__(self, body):
+        self.body = body
+
+    def get_ranges(self, key, spans, *, etag=None, **limits):
+        return [loader.storage.Blob(self.body[at : at + nbytes], "one") for at, nbytes in spans]

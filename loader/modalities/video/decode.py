@@ -17,6 +17,7 @@ from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
+from ..destination import Place, nowhere
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
@@ -68,15 +69,18 @@ def read_bare(
     frames: Sequence[int],
     framing: Framing,
     runs: Sequence[Run] | None = None,
+    place: Place = nowhere,
 ) -> np.ndarray | None:
     """Return the same clip from single packets: those of runs, which are `timeline.runs(frames)`.
+
+    place: memory for the clip. It holds anything where the clip is not returned.
 
     None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
     `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
     """
     try:
         source = BarePackets(table, timeline, bodies)
-        clip = ClipBuilder(len(frames), framing, source.display_matrix)
+        clip = ClipBuilder(len(frames), framing, source.display_matrix, place)
         runs = timeline.runs(frames) if runs is None else runs
         use = source.use(runs)
         codec = (use and _DECODERS.take(use)) or source.codec()

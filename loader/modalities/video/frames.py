@@ -18,6 +18,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
+from ..destination import Place, nowhere
 from ..image.crop import Box, Framing, Layout, Size
 from ..image.orientation import UPRIGHT, turned
 from .display_matrix import matrix_of, turn_of_matrix
@@ -38,6 +39,7 @@ _CONVERT = int(Interpolation.BILINEAR)
 # As numbers: PyAV takes twice as long to look at its own enumerations.
 _ITU601, _LIMITED, _FULL = int(Colorspace.ITU601), int(ColorRange.MPEG), int(ColorRange.JPEG)
 
+_UINT8 = np.dtype(np.uint8)
 _ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here asks a frame for its time
 
 
@@ -54,11 +56,17 @@ _CONVERTERS = _Converters()
 class ClipBuilder:
     """Takes a clip's frames one by one, in any order; `upright()` gives uint8 [T, H, W, 3].
 
-    display_matrix: of the stream, () for none; None: it comes with the frames.
+    display_matrix: of the stream, () for none; None: it comes with the frames. place: memory for an upright clip.
     """
 
-    def __init__(self, n_frames: int, framing: Framing, display_matrix: tuple[int, ...] | None) -> None:
-        self._n_frames, self._framing = n_frames, framing
+    def __init__(
+        self,
+        n_frames: int,
+        framing: Framing,
+        display_matrix: tuple[int, ...] | None,
+        place: Place = nowhere,
+    ) -> None:
+        self._n_frames, self._framing, self._place = n_frames, framing, place
         self._turn = UPRIGHT if display_matrix is None else turn_of_matrix(display_matrix)
         self._turn_is_known = display_matrix is not None
         self._cropper: Cropper | None = None
@@ -124,7 +132,9 @@ class ClipBuilder:
                     f"video: {self._n_frames} frames of {width} x {height} px take {nbytes} bytes, more than "
                     f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video"
                 )
-            self._out = out = np.empty((self._n_frames, height, width, 3), np.uint8)
+            shape = (self._n_frames, height, width, 3)
+            out = self._place(shape, _UINT8) if self._turn == UPRIGHT else None
+            self._out = out = np.empty(shape, _UINT8) if out is None else out
         elif out.shape[1:3] != (height, width):
             raise DecodeFailed(
                 f"video: the frame size changes from {out.shape[2]} x {out.shape[1]} to {stored[1]} x {stored[0]} px; "

@@ -19,6 +19,7 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
+from ...modalities.destination import Place, nowhere
 from ...modalities.fields import load
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
@@ -50,14 +51,16 @@ class BareClip:
     is_run: bool = False
     """True for packets without a container."""
 
-    def decoded(self) -> np.ndarray:
+    def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return uint8 [T, H, W, 3]. The whole field is read where packets alone do not do (a keyframe that is none).
+
+        place: memory for a clip that packets do for, and that is stored upright.
 
         Raises: DecodeFailed, and errors of reading.
         """
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
-            self.table, self.timeline, self.bodies, frames, framing, self.runs
+            self.table, self.timeline, self.bodies, frames, framing, self.runs, place
         )
         if clip is None and self.is_run:
             clip = load("video.decode:read_run")(self.table, self.timeline, self.whole(), self.choice)

@@ -10,28 +10,28 @@ import threading
 
 from .demux import Codec
 
-KEPT = 4
+MAX_DECODERS = 4
 """Decoders that a thread keeps."""
-KEPT_PX = 2**20
-"""Pixels of one picture of each of them, together: about 20 pictures of 1.5 bytes a pixel, 32 MB a thread."""
+MAX_PX = 2**20
+"""Pixels of the kept decoders, one picture of each. A decoder holds up to 20 of 1.5 bytes a pixel: 32 MB a thread."""
 
 Use = tuple[object, ...]
-"""What a decoder was told and has seen."""
+"""Settings and preamble of a decoder."""
 
 
 class DecoderCache(threading.local):
-    """The decoders of the thread at hand, those used last at the end. They end with their thread."""
+    """Least-recently-used cache of the current thread's decoders, which ends with the thread."""
 
     def __init__(self) -> None:
         self._decoders: dict[Use, tuple[Codec, int]] = {}
 
     def take(self, use: Use) -> Codec | None:
-        """Return a decoder for this use, and forget it: one that fails is not given back."""
+        """Return a decoder for this use, or None. The cache forgets it: a decoder that fails is not given back."""
         found = self._decoders.pop(use, None)
         return found and found[0]
 
     def give_back(self, use: Use, decoder: Codec, px: int) -> None:
-        """Keep a decoder that decoded all it was given. px: of a picture."""
+        """Keep a decoder that decoded its clip without a fault. px: pixels of one picture."""
         self._decoders[use] = decoder, px
-        while len(self._decoders) > KEPT or sum(size for _, size in self._decoders.values()) > KEPT_PX:
+        while len(self._decoders) > MAX_DECODERS or sum(size for _, size in self._decoders.values()) > MAX_PX:
             del self._decoders[next(iter(self._decoders))]

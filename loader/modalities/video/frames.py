@@ -70,7 +70,7 @@ class ClipBuilder:
         self._turn = UPRIGHT if display_matrix is None else turn_of_matrix(display_matrix)
         self._turn_is_known = display_matrix is not None
         self._cropper: Cropper | None = None
-        self._layout: tuple[Size, Layout] | None = None
+        self._layout: tuple[Size, Layout, np.ndarray] | None = None
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
@@ -83,9 +83,9 @@ class ClipBuilder:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
         stored = (frame.height, frame.width)
         if self._layout is None or self._layout[0] != stored:
-            self._layout = stored, self._framing.layout(stored, self._turn)
-        layout = self._layout[1]
-        out = self._allocated(layout.kept[2:], stored)
+            layout = self._framing.layout(stored, self._turn)
+            self._layout = stored, layout, self._allocated(layout.kept[2:], stored)
+        _, layout, out = self._layout
         if layout.source != (0, 0, *stored):
             if self._cropper is None or not self._cropper.is_for(frame):
                 self._cropper = Cropper(frame, layout.source)

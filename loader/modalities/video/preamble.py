@@ -1,8 +1,9 @@
 """The bytes before a clip's first picture that outlast a flush of its decoder: parameter sets, messages, headers.
 
-A used decoder equals a new one only for a clip that begins with the same such bytes, and has no others: FFmpeg's
-decoders keep them when they are flushed. H.264 and HEVC have a further condition: a clip begins with an IDR picture. In
-front of any other picture their decoders remember whether they ever saw one. What is not listed here is refused.
+FFmpeg's decoders keep them when they are flushed. So a used decoder equals a new one only for clips that begin with the
+same such bytes and have no others. Clips of H.264 and HEVC must also begin with an IDR picture. In front of other
+pictures their decoders remember whether they ever saw one. A clip with units that are not listed here gets a decoder of
+its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +17,30 @@ Body = bytes | memoryview
 
 _LENGTH = Struct(">I")
 
-_REFUSED, _SKIPPED, _KEPT, _PICTURE, _IDR = range(5)
-"""Kinds of units. _SKIPPED: delimiters and padding. _KEPT: outlasts a flush."""
+_UNKNOWN, _IGNORED, _LASTING, _PICTURE, _IDR = range(5)
+"""Kinds of units. _IGNORED: delimiters and padding. _LASTING: outlasts a flush."""
 
-# Of H.264's sequence parameter sets only the one that the container has. Between two, colours would be taken over.
-_H264 = {1: _PICTURE, 5: _IDR, 6: _KEPT, 8: _KEPT, 9: _SKIPPED, 12: _SKIPPED}
+# H.264's sequence parameter sets (7) are unknown here: its decoder carries colours over from one to the next.
+_H264 = {1: _PICTURE, 5: _IDR, 6: _LASTING, 8: _LASTING, 9: _IGNORED, 12: _IGNORED}
 _HEVC = {**dict.fromkeys((*range(10), *range(16, 19), 21), _PICTURE), 19: _IDR, 20: _IDR}
-_HEVC |= {32: _KEPT, 33: _KEPT, 34: _KEPT, 35: _SKIPPED, 38: _SKIPPED, 39: _KEPT, 40: _KEPT}
-_AV1 = {1: _KEPT, 2: _SKIPPED, 3: _PICTURE, 4: _PICTURE, 5: _KEPT, 6: _PICTURE, 7: _PICTURE, 15: _SKIPPED}
+_HEVC |= {32: _LASTING, 33: _LASTING, 34: _LASTING, 35: _IGNORED, 38: _IGNORED, 39: _LASTING, 40: _LASTING}
+_AV1 = {
+    1: _LASTING,
+    2: _IGNORED,
+    3: _PICTURE,
+    4: _PICTURE,
+    5: _LASTING,
+    6: _PICTURE,
+    7: _PICTURE,
+    15: _IGNORED,
+}
 
 
 class _Syntax(NamedTuple):
-    """How a codec's packets are made."""
+    """Syntax of a codec's packets."""
 
     units: Callable[[Body], list[tuple[int, int, int]] | None]
-    """Function that returns (begin, place of the header, end) of each unit of a packet; None where there are none."""
+    """Function that returns (begin, place of the header, end) of each unit of a packet, or None for a damaged one."""
     kinds: list[int]
     """Kind of a unit, by the first byte of its header."""
     layers: int
@@ -85,7 +95,7 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
     """Return a packet's bytes that outlast a flush, and the kind of its first picture; None if it is refused."""
-    kept, picture = b"", _REFUSED
+    kept, picture = b"", _UNKNOWN
     units, kinds, layers, _ = syntax
     if (spans := units(body)) is None:
         return None
@@ -95,9 +105,9 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
             return None
         if kind >= _PICTURE:
             picture = picture or kind
-        elif kind == _REFUSED or (kind == _KEPT and picture):
+        elif kind == _UNKNOWN or (kind == _LASTING and picture):
             return None
-        elif kind == _KEPT:
+        elif kind == _LASTING:
             kept += body[begin:stop]
     return kept, picture
 
@@ -107,9 +117,8 @@ def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
-        if (
-            not at + 6 <= stop <= end
-        ):  # a length of 1 is a start code for FFmpeg, which stays with start codes then
+        # FFmpeg takes a length of 1 for a start code, and expects start codes from there on.
+        if not at + 6 <= stop <= end:
             return None
         spans.append((at, at + 4, stop))
         at = stop
@@ -136,8 +145,8 @@ def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
     return spans
 
 
-_H264_SYNTAX = _Syntax(_nal_units, [_H264.get(byte & 31, _REFUSED) for byte in range(256)], 0, _IDR)
-_HEVC_SYNTAX = _Syntax(_nal_units, [_HEVC.get(byte >> 1, _REFUSED) for byte in range(256)], 0xF8, _IDR)
+_H264_SYNTAX = _Syntax(_nal_units, [_H264.get(byte & 31, _UNKNOWN) for byte in range(256)], 0, _IDR)
+_HEVC_SYNTAX = _Syntax(_nal_units, [_HEVC.get(byte >> 1, _UNKNOWN) for byte in range(256)], 0xF8, _IDR)
 _AV1_SYNTAX = _Syntax(
-    _open_bitstream_units, [_AV1.get(byte >> 3, _REFUSED) for byte in range(256)], 0, _PICTURE
+    _open_bitstream_units, [_AV1.get(byte >> 3, _UNKNOWN) for byte in range(256)], 0, _PICTURE
 )

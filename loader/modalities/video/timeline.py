@@ -146,4 +146,5 @@ class Timeline:
         first = np.where(at >= 0, self.keys[at], 0) if len(self.keys) else np.zeros_like(packets)
         for i in np.flatnonzero((at >= 0) & (self.pts[first] > self.pts[packets])).tolist():
             first[i] = self.keyframe(int(packets[i]))
-        return first.tolist()
+        numbers: list[int] = first.tolist()
+        return numbers

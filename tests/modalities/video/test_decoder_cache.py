@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from loader.modalities.image.crop import Framing
 from loader.modalities.video.decode import read_bare
-from loader.modalities.video.decoder_cache import KEPT, KEPT_PX, DecoderCache
+from loader.modalities.video.decoder_cache import MAX_DECODERS, MAX_PX, DecoderCache
 from loader.modalities.video.packet_decode import settings_of
 from loader.modalities.video.packet_table import PacketTable, index_packets, read_packets
 from loader.modalities.video.preamble import preamble
@@ -127,7 +127,7 @@ class Opened:
         sys.setprofile(None)
 
     def _see(self, frame, event, called):
-        if event == "c_call" and getattr(called, "__qualname__", "").endswith("CodecContext.open"):
+        if event == "c_call" and getattr(called, "__qualname__", "") == "VideoCodecContext.open":
             self.n += 1
 
 
@@ -174,7 +174,8 @@ def test_decoders_are_opened_once_for_clips_of_one_encoder(coded):
                     video.clip(frames)
             return opened.n
 
-        assert in_a_new_thread(read) <= 2, name  # the first packet says which encoder it was
+        # The first packet of H.264 says which encoder it was.
+        assert in_a_new_thread(read) == (2 if name == "h264" else 1), name
 
 
 def test_clips_that_leave_something_behind_have_a_decoder_of_their_own(coded):
@@ -247,14 +248,16 @@ class Decoder:
 
 def test_few_decoders_of_few_pixels_are_kept():
     cache = DecoderCache()
-    for number in range(KEPT + 3):
+    for number in range(MAX_DECODERS + 3):
         cache.give_back((number,), Decoder(), 100)
-    assert [cache.take((number,)) is not None for number in range(KEPT + 3)] == [False] * 3 + [True] * KEPT
-    assert cache.take((KEPT + 2,)) is None  # it is lent
+    assert [cache.take((number,)) is not None for number in range(MAX_DECODERS + 3)] == [False] * 3 + [
+        True
+    ] * MAX_DECODERS
+    assert cache.take((MAX_DECODERS + 2,)) is None  # it is lent
     for number in range(3):
-        cache.give_back((number,), Decoder(), KEPT_PX // 2)
+        cache.give_back((number,), Decoder(), MAX_PX // 2)
     assert [cache.take((number,)) is not None for number in range(3)] == [False, True, True]
-    cache.give_back(("large",), Decoder(), KEPT_PX + 1)
+    cache.give_back(("large",), Decoder(), MAX_PX + 1)
     assert cache.take(("large",)) is None
 
 

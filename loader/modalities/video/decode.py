@@ -17,16 +17,20 @@ from av.error import FFmpegError
 from google_crc32c import value as crc32c
 
 from ...errors import DecodeFailed
+from ..destination import Place, nowhere
 from ..error_origin import is_of_the_machine
 from ..fields import Buffer
 from ..image.crop import Framing, Size
 from ..image.jpeg_header import check_scans
+from .decoder_cache import DecoderCache
 from .demux import Codec, Source, WholeFile, whole_file
 from .frames import ClipBuilder
 from .packet_decode import BarePackets
 from .packet_table import PacketTable
 from .request import Choice
 from .timeline import Run, Timeline
+
+_DECODERS = DecoderCache()
 
 
 def read_clip(data: Buffer, pick: Callable[[int], Sequence[int]], size: Size | None = None) -> np.ndarray:
@@ -64,17 +68,26 @@ def read_bare(
     bodies: Mapping[int, bytes | memoryview],
     frames: Sequence[int],
     framing: Framing,
+    runs: Sequence[Run] | None = None,
+    place: Place = nowhere,
 ) -> np.ndarray | None:
-    """Return the same clip from single packets: those of `timeline.runs(frames)`.
+    """Return the same clip from single packets: those of runs, which are `timeline.runs(frames)`.
+
+    place: memory for the clip. It holds anything where the clip is not returned.
 
     None where they do not do (a keyframe that is none, a damaged picture): then the file has to be read whole, and
     `read_whole` says what is wrong. Raises: DecodeFailed for what it would refuse as well.
     """
     try:
         source = BarePackets(table, timeline, bodies)
-        codec, clip = source.codec(), ClipBuilder(len(frames), framing, source.display_matrix)
-        if any(_attempt(source, codec, run, clip) for run in timeline.runs(frames)):
+        clip = ClipBuilder(len(frames), framing, source.display_matrix, place)
+        runs = timeline.runs(frames) if runs is None else runs
+        use = source.use(runs)
+        codec = (use and _DECODERS.take(use)) or source.codec()
+        if any(_attempt(source, codec, run, clip) for run in runs):
             return None
+        if use:
+            _DECODERS.give_back(use, codec, codec.width * codec.height)
         return clip.upright()
     except (FFmpegError, ValueError, LookupError, MemoryError, OverflowError) as error:
         if isinstance(error, DecodeFailed) or is_of_the_machine(error):

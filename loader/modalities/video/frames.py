@@ -6,6 +6,7 @@
   frames are not deinterlaced: stored clips have square pixels and progressive frames.
 """
 
+import threading
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoRef
 
 from ...errors import DecodeFailed
 from ...limits import MAX_CLIP_BYTES
+from ..destination import Place, nowhere
 from ..image.crop import Box, Framing, Layout, Size
 from ..image.orientation import UPRIGHT, turned
 from .display_matrix import matrix_of, turn_of_matrix
@@ -25,34 +27,50 @@ from .display_matrix import matrix_of, turn_of_matrix
 _NO_MATRIX, _NO_RANGE = 2, 0
 # Bilinear over the whole source area (swscale widens the filter when it shrinks, so nothing aliases). Without
 # FULL_CHR_H_INT every value comes out up to 2 levels too dark.
-_RESIZE = (
+_RESIZE = int(
     Interpolation.BILINEAR
     | Interpolation.ACCURATE_RND
     | Interpolation.BITEXACT
     | Interpolation.FULL_CHR_H_INT
 )
 # Without a resize these flags would cost 8x: there swscale's fast converter is used, as everybody does.
-_CONVERT = Interpolation.BILINEAR
-# Resized pictures are made in planes (green, blue, red), which are put together here: the values of rgb24, in 0.4 of
-# the time. (Enlarged, 1 in 400 differs by 1: there swscale's rgb24 takes a shorter way.)
-_GBR = (1, 2, 0)
+_CONVERT = int(Interpolation.BILINEAR)
 
+# As numbers: PyAV takes twice as long to look at its own enumerations.
+_ITU601, _LIMITED, _FULL = int(Colorspace.ITU601), int(ColorRange.MPEG), int(ColorRange.JPEG)
+
+_UINT8 = np.dtype(np.uint8)
 _ANY_TIME_BASE = Fraction(1, 1000)  # a filter graph needs one; nothing here asks a frame for its time
+
+
+class _Converters(threading.local):
+    """The converters of a thread: one for each step, which stays set up for the sizes it met last."""
+
+    def __init__(self) -> None:
+        self.resize, self.pack, self.convert = VideoReformatter(), VideoReformatter(), VideoReformatter()
+
+
+_CONVERTERS = _Converters()
 
 
 class ClipBuilder:
     """Takes a clip's frames one by one, in any order; `upright()` gives uint8 [T, H, W, 3].
 
-    display_matrix: of the stream, () for none; None: it comes with the frames. One converter serves the whole clip.
+    display_matrix: of the stream, () for none; None: it comes with the frames. place: memory for an upright clip.
     """
 
-    def __init__(self, n_frames: int, framing: Framing, display_matrix: tuple[int, ...] | None) -> None:
-        self._n_frames, self._framing = n_frames, framing
+    def __init__(
+        self,
+        n_frames: int,
+        framing: Framing,
+        display_matrix: tuple[int, ...] | None,
+        place: Place = nowhere,
+    ) -> None:
+        self._n_frames, self._framing, self._place = n_frames, framing, place
         self._turn = UPRIGHT if display_matrix is None else turn_of_matrix(display_matrix)
         self._turn_is_known = display_matrix is not None
-        self._reformatter = VideoReformatter()
         self._cropper: Cropper | None = None
-        self._layout: tuple[Size, Layout] | None = None
+        self._layout: tuple[Size, Layout, np.ndarray] | None = None
         self._out: np.ndarray | None = None
 
     def put(self, places: list[int], frame: av.VideoFrame) -> None:
@@ -65,9 +83,9 @@ class ClipBuilder:
             self._turn, self._turn_is_known = turn_of_matrix(matrix_of(frame)), True
         stored = (frame.height, frame.width)
         if self._layout is None or self._layout[0] != stored:
-            self._layout = stored, self._framing.layout(stored, self._turn)
-        layout = self._layout[1]
-        out = self._allocated(layout.kept[2:], stored)
+            layout = self._framing.layout(stored, self._turn)
+            self._layout = stored, layout, self._allocated(layout.kept[2:], stored)
+        _, layout, out = self._layout
         if layout.source != (0, 0, *stored):
             if self._cropper is None or not self._cropper.is_for(frame):
                 self._cropper = Cropper(frame, layout.source)
@@ -84,24 +102,25 @@ class ClipBuilder:
 
     def _convert(self, frame: av.VideoFrame, layout: Layout, out: np.ndarray) -> None:
         height, width = layout.scaled
-        resizes = (frame.height, frame.width) != (height, width)
-        picture = self._reformatter.reformat(
-            frame,
-            width=width,
-            height=height,
-            format="gbrp" if resizes else "rgb24",
-            src_colorspace=Colorspace.ITU601 if frame.colorspace == _NO_MATRIX else None,
-            src_color_range=_range(frame),
-            interpolation=_RESIZE if resizes else _CONVERT,
-            threads=1,
-        )
-        top, left, high, wide = layout.kept
-        if resizes:
-            for channel, plane in zip(_GBR, picture.planes, strict=True):
-                out[:, :, channel] = _rows(plane)[top : top + high, left : left + wide]
+        colour = {
+            "src_colorspace": _ITU601 if frame.colorspace == _NO_MATRIX else None,
+            "src_color_range": _range(frame),
+        }
+        if (frame.height, frame.width) == (height, width):
+            picture = _CONVERTERS.convert.reformat(
+                frame, format="rgb24", interpolation=_CONVERT, threads=1, **colour
+            )
         else:
-            rows = _rows(picture.planes[0])
-            out.reshape(high, wide * 3)[:] = rows[top : top + high, left * 3 : (left + wide) * 3]
+            # In planes, which are then put together: the values of rgb24, in half of the time. (Enlarged, 1 in 400
+            # differs by 1: there swscale's rgb24 takes a shorter way.)
+            planes = _CONVERTERS.resize.reformat(
+                frame, width=width, height=height, format="gbrp", interpolation=_RESIZE, threads=1, **colour
+            )
+            picture = _CONVERTERS.pack.reformat(planes, format="rgb24", interpolation=_CONVERT, threads=1)
+        top, left, high, wide = layout.kept
+        plane: Any = picture.planes[0]
+        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)  # padding included
+        out.reshape(high, wide * 3)[:] = rows[top : top + high, left * 3 : (left + wide) * 3]
 
     def _allocated(self, size: tuple[int, ...], stored: Size) -> np.ndarray:
         height, width = size
@@ -113,7 +132,9 @@ class ClipBuilder:
                     f"video: {self._n_frames} frames of {width} x {height} px take {nbytes} bytes, more than "
                     f"{MAX_CLIP_BYTES}; ask for fewer or smaller ones with loader.video"
                 )
-            self._out = out = np.empty((self._n_frames, height, width, 3), np.uint8)
+            shape = (self._n_frames, height, width, 3)
+            out = self._place(shape, _UINT8) if self._turn == UPRIGHT else None
+            self._out = out = np.empty(shape, _UINT8) if out is None else out
         elif out.shape[1:3] != (height, width):
             raise DecodeFailed(
                 f"video: the frame size changes from {out.shape[2]} x {out.shape[1]} to {stored[1]} x {stored[0]} px; "
@@ -161,13 +182,8 @@ class Cropper:
         return picture
 
 
-def _rows(plane: Any) -> np.ndarray:
-    """Return uint8 [rows, bytes of a row], padding included, without a copy."""
-    return np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
-
-
-def _range(frame: av.VideoFrame) -> ColorRange | None:
+def _range(frame: av.VideoFrame) -> int | None:
     """Return limited range for an untagged frame, unless its format (yuvj420p, rgb24 ...) implies full range."""
     if frame.color_range != _NO_RANGE or not frame.format.name.startswith("yuv"):
         return None
-    return ColorRange.JPEG if frame.format.name.startswith("yuvj") else ColorRange.MPEG
+    return _FULL if frame.format.name.startswith("yuvj") else _LIMITED

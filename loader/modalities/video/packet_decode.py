@@ -1,13 +1,15 @@
 """Bare packets: a clip decoded from some packets of a file and its packet table, without opening a container."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import av
 
+from .decoder_cache import Use
 from .demux import Codec, VideoPacket, prepare
 from .packet_table import PacketTable, StreamFacts
-from .timeline import Timeline
+from .preamble import preamble
+from .timeline import Run, Timeline
 
 
 class BarePackets:
@@ -24,6 +26,11 @@ class BarePackets:
     def codec(self) -> Codec:
         return open_codec(self._table.facts)
 
+    def use(self, runs: Sequence[Run]) -> Use | None:
+        """Return what a decoder that can be kept was told and sees of these runs; None for one that cannot."""
+        seen = preamble(self._table.facts, self._bodies, runs)
+        return None if seen is None else (*settings_of(self._table.facts), seen)
+
     def packet(self, number: int) -> VideoPacket:
         return packet_of(self._bodies[number], number, bool(self._table.key[number]))
 
@@ -38,6 +45,18 @@ def packet_of(body: bytes | memoryview, number: int, key: bool) -> VideoPacket:
     packet.pts, packet.is_keyframe = number, key
     made: VideoPacket = packet
     return made
+
+
+def settings_of(facts: StreamFacts) -> Use:
+    """Return all that `open_codec` tells a decoder."""
+    return (
+        facts.codec,
+        facts.codec_tag,
+        facts.extradata,
+        (facts.width_px, facts.height_px, facts.pix_fmt, facts.sar),
+        (facts.color_range, facts.colorspace, facts.color_primaries, facts.color_trc),
+        facts.reorder_frames,
+    )
 
 
 def open_codec(facts: StreamFacts) -> Codec:

@@ -125,14 +125,26 @@ class Timeline:
 
         There is one run per keyframe needed; those that touch are made one.
         """
+        packets = self.shown[np.asarray(frames, np.int64)]
         places: dict[int, list[int]] = {}
-        for place, frame in enumerate(frames):
-            places.setdefault(int(self.shown[frame]), []).append(place)
+        for place, number in enumerate(packets.tolist()):
+            places.setdefault(number, []).append(place)
+        first_of = dict(zip(packets.tolist(), self._keyframes(packets), strict=True))
         out: list[Run] = []
         for number in sorted(places):
-            run = Run(self.keyframe(number), number + 1, {number: places[number]})
-            while out and run.first <= out[-1].stop:  # a late keyframe may reach back over several
+            first, wanted = first_of[number], {number: places[number]}
+            while out and first <= out[-1].stop:  # a late keyframe may reach back over several
                 last = out.pop()
-                run = Run(min(last.first, run.first), run.stop, {**last.wanted, **run.wanted})
-            out.append(run)
+                last.wanted.update(wanted)
+                first, wanted = min(last.first, first), last.wanted
+            out.append(Run(first, number + 1, wanted))
         return out
+
+    def _keyframes(self, packets: I64) -> list[int]:
+        """Return `keyframe` of each packet, by one search: a search each takes ten times as long."""
+        at = np.searchsorted(self.keys, packets, side="right") - 1
+        first = np.where(at >= 0, self.keys[at], 0) if len(self.keys) else np.zeros_like(packets)
+        for i in np.flatnonzero((at >= 0) & (self.pts[first] > self.pts[packets])).tolist():
+            first[i] = self.keyframe(int(packets[i]))
+        numbers: list[int] = first.tolist()
+        return numbers

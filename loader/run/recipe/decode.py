@@ -84,7 +84,7 @@ def decode_sample(
             if field in out:
                 continue  # decoded with the video that it is chosen together with
             if isinstance(value, BareClip):
-                out[field] = value.decoded()
+                out[field] = value.decoded(place_of(field))
                 _add_times(out, field, decoder, value.choice)
             elif isinstance(decoder, VideoDecoder):
                 out.update(_decode_videos(group_of(field, by_field, data), data, by_field, rng_of))

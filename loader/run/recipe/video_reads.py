@@ -19,10 +19,11 @@ from ...dataset.versions.version import Version
 from ...dataset.versions.view import View
 from ...errors import Corrupt, DecodeFailed, InvalidRuntime
 from ...modalities import Decoder
+from ...modalities.destination import Place, nowhere
 from ...modalities.fields import load
 from ...modalities.video.packet_table import SUFFIX, PacketTable, read_packets
 from ...modalities.video.request import Choice, VideoDecoder, choose, is_run
-from ...modalities.video.timeline import Timeline
+from ...modalities.video.timeline import Run, Timeline
 
 Group = tuple[str, ...]
 """Video fields whose frames are chosen together: one that leads, then those that follow it."""
@@ -41,6 +42,8 @@ class BareClip:
     """Timestamps of the video."""
     choice: Choice
     """Frames to decode."""
+    runs: Sequence[Run]
+    """Packets to decode."""
     bodies: Mapping[int, bytes | memoryview]
     """Packet number -> its bytes."""
     whole: Callable[[], bytes]
@@ -48,14 +51,16 @@ class BareClip:
     is_run: bool = False
     """True for packets without a container."""
 
-    def decoded(self) -> np.ndarray:
+    def decoded(self, place: Place = nowhere) -> np.ndarray:
         """Return uint8 [T, H, W, 3]. The whole field is read where packets alone do not do (a keyframe that is none).
+
+        place: memory for a clip that packets do for, and that is stored upright.
 
         Raises: DecodeFailed, and errors of reading.
         """
         frames, framing = self.choice.frames, self.choice.framing
         clip: np.ndarray | None = load("video.decode:read_bare")(
-            self.table, self.timeline, self.bodies, frames, framing
+            self.table, self.timeline, self.bodies, frames, framing, self.runs, place
         )
         if clip is None and self.is_run:
             clip = load("video.decode:read_run")(self.table, self.timeline, self.whole(), self.choice)
@@ -295,24 +300,24 @@ def _table(
 
 def _read_clips(clips: Sequence[_Clip], readers: Readers, on_corrupt: OnCorrupt) -> list[BareClip]:
     """Return the clips; of one that is corrupt, anything. Raises: errors of reading."""
-    numbers = [
-        [range(run.first, run.stop) for run in clip.timeline.runs(clip.choice.frames)] for clip in clips
-    ]
+    runs_of = [clip.timeline.runs(clip.choice.frames) for clip in clips]
+    numbers = [[range(run.first, run.stop) for run in runs] for runs in runs_of]
     requests = [
-        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in runs])
-        for clip, runs in zip(clips, numbers, strict=True)
+        PartsOfField(clip.address, clip.field, [_parts(clip.table, run) for run in mine])
+        for clip, mine in zip(clips, numbers, strict=True)
     ]
     return [
         BareClip(
             table=clip.table,
             timeline=clip.timeline,
             choice=clip.choice,
-            bodies=dict(zip(chain(*runs), bodies, strict=True)) if bodies else {},
+            runs=runs,
+            bodies=dict(zip(chain(*mine), bodies, strict=True)) if bodies else {},
             whole=partial(_whole, clip, readers),
             is_run=is_run(clip.field),
         )
-        for clip, runs, bodies in zip(
-            clips, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
+        for clip, runs, mine, bodies in zip(
+            clips, runs_of, numbers, readers.parts(requests, on_corrupt) if requests else [], strict=True
         )
     ]
 

@@ -103,6 +103,25 @@ def test_turns_and_colours_come_with_the_table(videos, media):
     assert np.array_equal(upright[0], np.rot90(next_frame(media, data, 3), -1))
 
 
+def test_a_clip_lies_where_there_is_a_place_for_it(videos):
+    """Not where it is turned: what is decoded has another shape then."""
+    data = videos["gop12"][0]
+    for one, asked in ((data, [(3, 64, 96, 3)]), (quarter_turned(data), [])):
+        table = read_packets(index_packets(one))
+        timeline = Timeline.of_table(table)
+        frames, places = [5, 3, 5], []
+
+        def place(shape, dtype, places=places):
+            places.append(np.full(shape, 7, dtype))
+            return places[-1]
+
+        bodies = bodies_of(one, table, timeline, frames)
+        got = read_bare(table, timeline, bodies, frames, Framing(), place=place)
+        assert [one.shape for one in places] == asked
+        assert all(one is got for one in places)
+        assert np.array_equal(got, bare(one, frames, table=table))
+
+
 def test_a_picture_tells_where_the_decoder_is_told_something_else(videos):
     """How a picture is turned comes with a decoded one alone, and is taken over from a file of the same encoder."""
     data = videos["gop12"][0]

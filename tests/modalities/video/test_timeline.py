@@ -200,6 +200,33 @@ def test_runs_hold_the_keyframe_and_join():
     assert [run[:2] for run in clock.runs(range(12))] == [(0, 12)]
 
 
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(st.data())
+def test_any_runs_are_what_their_definition_says(data):
+    """For any order of decoding, keyframes and frames: each frame from its own keyframe on, those that touch as one."""
+    n = data.draw(st.integers(1, 24))
+    pts = np.array(data.draw(st.permutations(range(n))), np.int64)
+    keys = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    clock = Timeline.of(pts, keys, np.zeros(n, bool), Fraction(1, 25), n)
+    frames = data.draw(st.lists(st.integers(0, n - 1), max_size=8))
+    numbers = [int(np.flatnonzero(pts == frame)[0]) for frame in frames]
+    from_keyframes = {
+        number: max((k for k in range(number + 1) if keys[k] and pts[k] <= pts[number]), default=0)
+        for number in numbers
+    }
+    spans = []
+    for number, first in sorted(from_keyframes.items()):
+        while spans and first <= spans[-1][1]:
+            first = min(first, spans.pop()[0])
+        spans.append((first, number + 1))
+    runs = clock.runs(frames)
+    assert [run[:2] for run in runs] == spans
+    assert {
+        place: packet for run in runs for packet, places in run.wanted.items() for place in places
+    } == dict(enumerate(numbers))
+    assert all(run.first <= packet < run.stop for run in runs for packet in run.wanted)
+
+
 def test_a_decoder_is_a_value():
     assert video(at=[0, 0.5]) == VideoDecoder(frames=2, at=(0, 0.5))
     assert hash(video(at="a.mp4", crop=None)) == hash(video(at="a.mp4"))

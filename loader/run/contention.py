@@ -1,0 +1,151 @@
+"""Measures a run for the choice of its maker: the costs of its batches, and the wait for the interpreter's lock.
+
+A training loses the lock inside its own step, where no batch is waited for: each operation that lets it go must wait
+until a thread that took it lets go. So a thread of its own asks for the lock now and then, and measures how long it
+takes to get it.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from time import perf_counter
+from typing import NamedTuple
+
+from ..storage.shared.threads import ends_with_the_process
+from .batch.step_metrics import MAKING
+from .choice import Stages
+from .metrics.limit import stage_seconds
+
+FIRST_LOOK_S, LOOK_S = 0.3, 1.0
+"""Seconds of training until the first look, which must not come late, and between two others."""
+PROBED_LOOKS = 15
+"""Looks after which a run is what it will be, and the lock is not asked for any more."""
+PROBE_S = 0.02
+"""Seconds between two questions for the lock. One takes some 10 us, so that they cost less than 0.1 %."""
+
+
+class Seen(NamedTuple):
+    """A stretch of a run."""
+
+    locked: float
+    """Share of the questions for the interpreter's lock that were answered late; 0 without a probe."""
+    stages: Stages
+    """Costs of its batches."""
+
+
+class LockProbe:
+    """A thread that sleeps, wakes, and counts how often it got the interpreter's lock late.
+
+    Late is a fifth of the time after which the interpreter takes the lock from its holder (5 ms). So a thread that
+    computes in Python counts, and one that holds the lock for a call does not. Time in which all cores were busy with
+    other threads is not the lock's: the kernel counts it for each thread, and it is taken off.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._asked = self._late = 0
+        ends_with_the_process(self)
+        self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> float:
+        """Return the share of late answers since the last time."""
+        asked, late, self._asked, self._late = self._asked, self._late, 0, 0
+        return late / asked if asked else 0.0
+
+    def dismiss(self) -> None:
+        """Let the thread end. Does not wait."""
+        self._stop.set()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread's end, so long at most, after `dismiss`."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        bound_s, delays = sys.getswitchinterval() / 5, _RunDelay()
+        try:
+            while True:
+                start, delayed_s = perf_counter(), delays.seconds()
+                if self._stop.wait(PROBE_S):
+                    return
+                late_s = perf_counter() - start - PROBE_S
+                self._late += late_s - (delays.seconds() - delayed_s) >= bound_s
+                self._asked += 1
+        finally:
+            delays.close()
+
+
+class _RunDelay:
+    """The seconds that this thread was ready to run and had no core, where the kernel counts them."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def seconds(self) -> float:
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # no such file: not Linux, or a kernel without it
+            return 0.0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class Contention:
+    """Looks at a loader's metrics now and then. For the consumer's thread, but for `close`."""
+
+    def __init__(self, *, probed: bool) -> None:
+        """probed: whether to ask for the interpreter's lock."""
+        self._before: tuple[Mapping[str, float], float, float] | None = None
+        self._since_s, self._next_s, self._looks = 0.0, 0.0, 0
+        self._probed = probed
+        self._probe: LockProbe | None = None
+
+    def saw(self, waited_s: float, busy_s: float) -> bool:
+        """Count a step in which the training waited and worked. Return whether it is time for `look`."""
+        self._since_s += waited_s + busy_s
+        return self._since_s >= self._next_s
+
+    def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
+        """Return the stretch since the call before; None the first time.
+
+        made_cpu_s: CPU seconds of making the batches that were taken so far; process_cpu_s: of the whole process.
+        """
+        locked = self._probe.drain() if self._probe is not None else 0.0
+        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
+        self._since_s, self._looks = 0.0, self._looks + 1
+        self._next_s = FIRST_LOOK_S if before is None else LOOK_S
+        if self._looks > PROBED_LOOKS:
+            self.close()
+        if before is None:  # the first batch waited for imports and indexes, which the run does not
+            self._begin_probe()
+            return None
+        spent = stage_seconds(metrics, before[0])
+        elapsed = max(spent["consumer"] + spent["busy"], 1e-9)
+        made = max(sum(spent[stage] for stage in MAKING), 1e-9)
+        stages = Stages(
+            waits=spent["consumer"] / elapsed,
+            decodes=(spent["decode"] + spent["transform"]) / made,
+            fetches=spent["fetch"] / made,
+            load=(made_cpu_s - before[1]) / elapsed,
+            cores=(process_cpu_s - before[2]) / elapsed,
+        )
+        return Seen(locked, stages)
+
+    def _begin_probe(self) -> None:
+        if self._probed:
+            self._probe = LockProbe()
+        if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
+            self._probe.dismiss()
+
+    def close(self) -> None:
+        """Ask for the lock no more. Does not wait."""
+        self._probed = False
+        if self._probe is not None:
+            self._probe.dismiss()
+            self._probe = None

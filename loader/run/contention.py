@@ -143,9 +143,11 @@ class Contention:
         if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
             self._probe.dismiss()
 
-    def close(self) -> None:
-        """Ask for the lock no more. Does not wait."""
+    def close(self, *, wait: bool = False) -> None:
+        """Ask for the lock no more. wait: for the end of the thread that did."""
         self._probed = False
-        if self._probe is not None:
-            self._probe.dismiss()
-            self._probe = None
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.dismiss()
+            if wait:
+                probe.join()

@@ -92,7 +92,7 @@ WORKER_BYTES = 150 * 2**20
 def prefetch_bound(nbytes: int | None) -> Bound:
     """Return the bound of batches made ahead. nbytes: as the user gave it; None is by need."""
     if nbytes is not None:
-        return Bound(nbytes, nbytes)
+        return Bound(nbytes, nbytes, by_need=False)
     return Bound(PREFETCH_BYTES, max(PREFETCH_BYTES, rank_memory_bytes() // PREFETCH_SHARE))
 
 
@@ -171,7 +171,7 @@ class Execution:
         )
         if prefetch is not None and prefetch.batch_bytes is not None:
             ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
-        if most == self._bound.least:
+        if not self._bound.by_need:
             return f"{maker}\n{ahead}: prefetch was given"
         return (
             f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(PREFETCH_BYTES)} in all and at most "
@@ -180,7 +180,7 @@ class Execution:
 
     def close(self, *, wait: bool = True) -> None:
         """End all threads and processes; see `Prefetch.close`."""
-        self._end_measuring()
+        self._end_measuring(wait=wait)
         if self._starting is not None:
             self._starting[0].abandon()
             self._starting = None
@@ -308,9 +308,9 @@ class Execution:
     def _named(self) -> str:
         return "the training's own thread" if self.name == "caller" else f"{self.workers} {self.name}"
 
-    def _end_measuring(self) -> None:
+    def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
-            self._contention.close()
+            self._contention.close(wait=wait)
             self._contention = None
 
 

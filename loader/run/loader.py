@@ -65,12 +65,13 @@ class Loader:
 
     Args: Speed
         executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
-            threads. It goes over to processes when the training waits for threads that wait for its Python
+            threads, measures the first batches, and starts processes if they are faster. `executor_reason` says why
             (docs/executors.md).
-        workers: Number of threads or processes; 0 is the caller's thread. "auto" is one thread per core this
-            process may use, fewer where threads are in their own way; or one process less than cores, at most 8.
-        prefetch: Bytes of batches made ahead; None is 64 MiB. Each thread or process always makes one, and one more
-            lies ready.
+        workers: Number of threads or processes; 0 is the caller's thread. "auto" is as many as gain from each other:
+            at most four threads for samples on this machine, two if samples are only copied, or one process per core
+            of this rank's share of the machine.
+        prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
+            a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more lies ready.
         cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of
             memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
             serves every process of this machine.

@@ -52,11 +52,8 @@ class Bound(NamedTuple):
     """Bytes that may be taken however little is needed."""
     most: int
     """Bytes that may be taken if they are needed."""
-
-    @staticmethod
-    def of(nbytes: int) -> "Bound":
-        """Return the bound of a user who gave one."""
-        return Bound(nbytes, nbytes)
+    by_need: bool = True
+    """Whether READY stretches for each worker are what is needed; else `least` is."""
 
 
 class Made(NamedTuple):
@@ -157,7 +154,7 @@ class Prefetch:
     @property
     def bound_bytes(self) -> int:
         """Bytes of batches that are made ahead at most: `READY` for each worker and the one that it makes, if known."""
-        if self._each_bytes is None:
+        if self._each_bytes is None or not self._bound.by_need:
             return self._bound.least
         wanted = (READY + 1) * self._maker.size * self._stride.steps * self._each_bytes
         return max(self._bound.least, min(self._bound.most, wanted))
@@ -248,7 +245,7 @@ class Prefetch:
             return max(1, min(steps, left // each))
         if not self._maker.size:
             return 0
-        by_need = (READY + 1) * self._maker.size * steps if self._bound.most > self._bound.least else 0
+        by_need = (READY + 1) * self._maker.size * steps if self._bound.by_need else 0
         return steps if ahead + steps <= max(MAX_AHEAD, by_need) and left >= steps * each else 0
 
     def _drop(self) -> None:

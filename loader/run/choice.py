@@ -8,8 +8,8 @@ samples are only copied, a third thread costs more than it brings.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-FEW_CORES = 2
-"""Cores up to which threads decode as fast as processes, unless the training computes in Python."""
+FEW = 2
+"""Cores, and processes, up to which threads decode as fast, unless the training computes: 3 of them beat 4 threads."""
 DECODING_THREADS, COPYING_THREADS = 4, 2
 """Threads at most that gain from each other, where samples are decoded and where they are copied."""
 WAITS = 0.1
@@ -79,7 +79,7 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 
     locked: Share of the time in which a thread that wants the interpreter's lock waits for it for long.
     """
-    if room.processes and now.name != "processes" and (why := _why_processes(locked, room.cores, stages)):
+    if room.processes and now.name != "processes" and (why := _why_processes(locked, room, stages)):
         return Maker("processes", room.processes), why
     if now.name == "processes" or not room.threads:
         return None
@@ -88,15 +88,15 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
     return _fewer_threads(room, stages, now.workers)
 
 
-def _why_processes(locked: float, cores: int, stages: Stages) -> str | None:
+def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
     """Return the reason why processes would be faster than threads; None where they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
     if stages.fetches >= WORK or not (waits or (decodes and stages.load >= LOAD)):
         return None
-    if decodes and cores > FEW_CORES:
+    if decodes and room.cores > FEW and (room.processes > FEW or stages.waits <= 1 - IDLE):
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
-            f"of {cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
+            f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
     # A training that waits holds no lock: what then looks like it are threads that lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ from .batch.step_metrics import MAKING
 from .choice import Stages
 from .metrics.limit import stage_seconds
 
-FIRST_LOOK_S, LOOK_S = 0.3, 1.0
+FIRST_LOOK_S, LOOK_S = 0.3, 0.5
 """Seconds of training until the first look, which must not come late, and between two others."""
-PROBED_LOOKS = 15
+PROBED_LOOKS = 30
 """Looks after which a run is what it will be, and the lock is not asked for any more."""
-PROBE_S = 0.02
-"""Seconds between two questions for the lock. One takes some 10 us, so that they cost less than 0.1 %."""
+PROBE_S = 0.08
+"""Seconds between two questions for the lock. One took 70 us on a busy virtual machine: less than 0.1 %."""
+LEAST_ASKED = 8
+"""Questions that a share of them needs."""
 
 
 class Seen(NamedTuple):
@@ -43,20 +46,26 @@ class LockProbe:
     """
 
     def __init__(self) -> None:
-        self._stop = threading.Event()
+        # (held until the end; an Event would cost several calls of Python per question)
+        self._running, self._pid = threading.Lock(), os.getpid()
+        self._running.acquire()
         self._asked = self._late = 0
         ends_with_the_process(self)
         self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late answers since the last time."""
+        """Return the share of late answers since the last time, and begin anew; 0.0 if they are too few."""
+        if self._asked < LEAST_ASKED:
+            return 0.0
         asked, late, self._asked, self._late = self._asked, self._late, 0, 0
-        return late / asked if asked else 0.0
+        return late / asked
 
     def dismiss(self) -> None:
-        """Let the thread end. Does not wait."""
-        self._stop.set()
+        """Let the thread end. Does not wait. A forked child has no thread, and perhaps a lock that it held."""
+        if os.getpid() == self._pid:
+            with suppress(RuntimeError):  # dismissed before
+                self._running.release()
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the thread's end, so long at most, after `dismiss`."""
@@ -64,16 +73,14 @@ class LockProbe:
 
     def _run(self) -> None:
         bound_s, delays = sys.getswitchinterval() / 5, _RunDelay()
-        try:
-            while True:
-                start, delayed_s = perf_counter(), delays.seconds()
-                if self._stop.wait(PROBE_S):
-                    return
-                late_s = perf_counter() - start - PROBE_S
-                self._late += late_s - (delays.seconds() - delayed_s) >= bound_s
-                self._asked += 1
-        finally:
-            delays.close()
+        delayed_s, start = delays.seconds(), perf_counter()
+        while not self._running.acquire(timeout=PROBE_S):
+            late_s, before_s = perf_counter() - start - PROBE_S, delayed_s
+            delayed_s = delays.seconds()
+            self._late += late_s - (delayed_s - before_s) >= bound_s
+            self._asked += 1
+            start = perf_counter()
+        delays.close()
 
 
 class _RunDelay:

@@ -34,8 +34,9 @@ def threads(number):
         # A large model that takes 16 photos in a second loses nothing to threads.
         (0.05, NODE, replace(PHOTOS, waits=0.0, load=0.01), threads(4), None),
         (0.0, replace(NODE, cores=3, processes=3), PHOTOS, threads(3), Maker("processes", 3)),
-        # A rank whose memory has room for two workers only.
-        (0.0, replace(NODE, processes=2), PHOTOS, threads(4), Maker("processes", 2)),
+        # A rank whose memory has room for two workers only: four threads make more, but slow a training that works.
+        (0.0, replace(NODE, processes=2), PHOTOS, threads(4), None),
+        (0.0, replace(NODE, processes=2), replace(PHOTOS, waits=0.5), threads(4), Maker("processes", 2)),
         # Where the store is what is waited for, decoders elsewhere gain nothing.
         (0.0, NODE, replace(PHOTOS, decodes=0.3, fetches=0.6), threads(4), None),
         # A transform that cannot be sent: threads, but no more than gain from each other.

@@ -15,11 +15,12 @@ import loader
 from loader.errors import Unpicklable
 from loader.run import executor
 from loader.run.choice import Stages
-from loader.run.contention import FIRST_LOOK_S, PROBED_LOOKS, Contention, LockProbe, Seen
+from loader.run.contention import FIRST_LOOK_S, LEAST_ASKED, PROBED_LOOKS, Contention, LockProbe, Seen
 from loader.run.workers.startup_message import why_not
 
 PHOTOS = Stages(waits=0.97, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
+WORKING = replace(PHOTOS, waits=0.5)
 COPIES = Stages(waits=0.97, decodes=0.0, fetches=0.1, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
 
@@ -50,9 +51,8 @@ def probes():
 
 
 def asked(probe, compute):
-    """The share of late answers of 30 questions."""
-    probe.drain()
-    while probe._asked < 30:
+    """The share of late answers of the least number of questions; none of fewer."""
+    while probe._asked < LEAST_ASKED:
         compute()
     return probe.drain()
 
@@ -61,6 +61,7 @@ def test_the_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
         assert asked(probe, lambda: sum(range(10**6))) > 0.5
+        assert probe.drain() == 0.0, "too few are no share"
     finally:
         probe.dismiss()
         probe.join(10)
@@ -177,7 +178,7 @@ def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_
 
 
 def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Seen(0.0, WORKING))
     cores(4)
     with loader.Loader(plan, 0, 1, workers=1, transform=in_workers.where, framework="numpy") as batches:
         while batches.executor == "threads":
@@ -189,7 +190,7 @@ def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, 
 def test_auto_starts_no_more_processes_than_memory_has_room_for(
     plan, recorded, cores, monkeypatch, in_workers
 ):
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Seen(0.0, WORKING))
     cores(8)
     monkeypatch.setattr(
         executor, "rank_memory_bytes", lambda: 5 * executor.WORKERS_SHARE * executor.WORKER_BYTES // 2
@@ -264,7 +265,7 @@ def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplo
 
 
 def test_auto_keeps_threads_if_a_worker_cannot_start(plan, recorded, cores, in_workers, caplog):
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Seen(0.0, WORKING))
     cores(3)
     transform = in_workers.OnlyHere()
     with loader.Loader(plan, 0, 1, workers=1, transform=transform, framework="numpy") as batches:
@@ -280,7 +281,7 @@ def test_auto_returns_to_threads_if_results_cannot_be_sent(
     plan, recorded, cores, in_workers, caplog, properties
 ):
     """What threads can hand out is no error because `auto` chose processes."""
-    recorded(Seen(0.0, PHOTOS))
+    recorded(Seen(0.0, WORKING))
     cores(3)
     options = {"transform": in_workers.unsendable, "framework": "numpy"}
     with loader.Loader(plan, 0, 1, workers=1, **options) as batches:

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.executors`: batches per second for a training that idles, or computes in Python.
+"""`python -m benchmarks.executors`: batches per second for a training that idles, computes in Python, or sleeps.
 
 Each run is a process of its own, and they take turns: threads, worker processes, the training's own thread, `auto`. The
 training's Python is a fixed amount of work, which alone takes so many ms per step: 1000 / ms batches/s is the most
-there can be beside it. The table goes to docs/benchmarks-executors.md.
+there can be beside it. A training that sleeps lets go of the interpreter's lock, as one that waits for a GPU does. The
+table goes to docs/benchmarks-executors.md.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +29,28 @@ from .peers.penstock import FIELDS, prepare
 from .throughput import say
 
 PAGE = ROOT / "docs" / "benchmarks-executors.md"
-WARM_S, TURN_S = 6.0, 3.0
-"""Before the clock starts, `auto` has made up its mind: it looks every 2 s."""
+WARM_S, TURN_S = 4.0, 3.0
+"""Before the clock starts, `auto` has made its choice: it has 2 s for that."""
+IDLE, PYTHON, SLEEP = "idle", "13 ms of Python", "13 ms asleep"
+STEP_MS = {IDLE: 0, PYTHON: 13, SLEEP: 13}
 WORK = {
-    "decoded": ("images", 64, 6_000, (0, 13, 26)),
-    "raw bytes": ("images", 64, 6_000, (0, 13)),
-    "latents": ("latents", 64, 6_000, (0, 13)),
-    "tokens": ("tokens", 32, 20_000, (0, 13)),
+    "decoded": ("images", 64, 6_000, (IDLE, PYTHON, SLEEP)),
+    "raw bytes": ("images", 64, 6_000, (IDLE, PYTHON)),
+    "latents": ("latents", 64, 6_000, (IDLE, PYTHON, SLEEP)),
+    "tokens": ("tokens", 32, 20_000, (IDLE, PYTHON, SLEEP)),
 }
-"""What is made of which samples: their kind, the batch, how many there are, ms of the training's Python per step."""
+"""What is made of which samples: their kind, the batch, how many there are, what the training does in a step."""
 EXECUTORS: dict[str, dict[str, Any]] = {
     "the training's thread": {"workers": 0},
     "1 thread": {"executor": "threads", "workers": 1},
     "2 threads": {"executor": "threads", "workers": 2},
     "1 process": {"executor": "processes", "workers": 1},
+    "a process per core": {"executor": "processes"},
     "auto": {},
 }
 
 
-RUNS = [(work, ms, name) for work, (*_, busy) in WORK.items() for ms in busy for name in EXECUTORS]
+RUNS = [(work, step, name) for work, (*_, steps) in WORK.items() for step in steps for name in EXECUTORS]
 
 
 def main() -> int:
@@ -57,15 +63,15 @@ def main() -> int:
     if given.one:
         print(json.dumps(measured(**json.loads(given.one))))
         return 0
-    found: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for kind, n in {(kind, n) for kind, _, n, _ in WORK.values()}:
             prepare(make(kind, Path(temporary, kind), n), Path(temporary, f"{kind}-root"))
         for number in range(given.rounds):
-            for work, busy_ms, name in RUNS:
-                ran = run(work=work, busy_ms=busy_ms, name=name, folder=temporary)
-                found.setdefault((work, busy_ms, name), []).append(ran)
-                say(f"round {number}: {work}, {busy_ms} ms of Python, {name}: {ran['rate']:.1f}/s")
+            for work, step, name in RUNS:
+                ran = run(work=work, step=step, name=name, folder=temporary)
+                found.setdefault((work, step, name), []).append(ran)
+                say(f"round {number}: {work}, {step}, {name}: {ran['rate']:.1f}/s, {ran['ended']}")
     given.out.write_text(page(found, given.rounds, given.note))
     return 0
 
@@ -78,25 +84,34 @@ def run(**how: Any) -> dict[str, Any]:
     return found
 
 
-def measured(work: str, busy_ms: int, name: str, folder: str) -> dict[str, Any]:
-    """rate: batches/s of one training; ended: what `auto` came to."""
+def measured(work: str, step: str, name: str, folder: str) -> dict[str, Any]:
+    """rate: batches/s of one training; ended: what `auto` came to, and after how many seconds."""
     kind, batch, _, _ = WORK[work]
-    fields, loops = FIELDS[kind], _loops(busy_ms) if busy_ms else 0
+    fields, train = FIELDS[kind], _training(step)
     view = loader.Root(f"{folder}/{kind}-root").open("bench@latest").select(*fields)
     plan = loader.plan({"bench": view}, seed=1, global_batch=batch, allow_repeats=True)
     with loader.Loader(
         plan, 0, 1, framework="numpy", decode=work != "raw bytes", **EXECUTORS[name]
     ) as batches:
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < WARM_S:
+        begun, maker, chosen_s = time.perf_counter(), (batches.executor, batches.workers), 0.0
+        while (since := time.perf_counter() - begun) < WARM_S:
             next(batches)
-            _compute(loops)
+            train()
+            if (now := (batches.executor, batches.workers)) != maker:
+                maker, chosen_s = now, since
         taken, start = 0, time.perf_counter()
         while (spent := time.perf_counter() - start) < TURN_S:
             next(batches)
-            _compute(loops)
+            train()
             taken += 1
-        return {"rate": taken / spent, "ended": f"{batches.executor}"}
+        ended = f"{batches.workers} {batches.executor}" if batches.workers else batches.executor
+        return {"rate": taken / spent, "ended": f"{ended}, {chosen_s:.1f} s"}
+
+
+def _training(step: str) -> Callable[[], object]:
+    if step == PYTHON:
+        return partial(_compute, _loops(STEP_MS[step]))
+    return partial(time.sleep, STEP_MS[step] / 1000) if step == SLEEP else lambda: None
 
 
 def _compute(loops: int) -> int:
@@ -118,7 +133,7 @@ def _loops(busy_ms: int) -> int:
     return int(n * busy_ms / 1000 / min(took))
 
 
-def page(found: dict[tuple[str, int, str], list[dict[str, Any]]], rounds: int, note: str) -> str:
+def page(found: dict[tuple[str, str, str], list[dict[str, Any]]], rounds: int, note: str) -> str:
     """The document."""
     lines = [
         "# Threads, processes and a busy training",
@@ -127,23 +142,23 @@ def page(found: dict[tuple[str, int, str], list[dict[str, Any]]], rounds: int, n
         f"{platform.python_version()}, {os.cpu_count()} cores. {note}",
         "",
         "Batches per second that one training gets: 64 JPEGs of 256 px, decoded or as bytes, 64 latents of 32 KiB, and",
-        "32 rows of 2048 tokens. It does nothing with them, or computes in Python for some ms per step. Medians of",
-        "rounds, in which all take turns, with their range. `auto` has its choice, and its rate as a part of the best",
-        "rate of the others (medians of the ratio within a round).",
+        "32 rows of 2048 tokens. It does nothing with them, computes in Python for some ms per step, or sleeps.",
+        "Medians of rounds, in which all take turns, with their range. `auto` has its choice with the seconds that it",
+        "took, and its rate as a part of the best rate of the others (medians of the ratio within a round).",
         "",
         f"| batches of | the training | {' | '.join(EXECUTORS)} | auto, of the best |",
         "| --- | --- |" + " --- |" * (len(EXECUTORS) + 1),
     ]
-    for work, (*_, busy) in WORK.items():
-        for ms in busy:
-            runs = {name: found[work, ms, name] for name in EXECUTORS}
+    for work, (*_, steps) in WORK.items():
+        for step in steps:
+            runs = {name: found[work, step, name] for name in EXECUTORS}
             rates = {name: [one["rate"] for one in some] for name, some in runs.items()}
             cells = [shown(rates[name], 1) for name in EXECUTORS]
             cells[-1] += f" {statistics.mode(one['ended'] for one in runs['auto'])}"
             others = [rates[name] for name in EXECUTORS if name != "auto"]
             of_best = [mine / max(rest) for mine, *rest in zip(rates["auto"], *others, strict=True)]
-            training = f"{ms} ms of Python, at most {1000 / ms:.0f}" if ms else "idle"
-            lines.append(f"| {work} | {training} | {' | '.join(cells)} | {shown(of_best, 2)} |")
+            most = f", at most {1000 / STEP_MS[step]:.0f}" if STEP_MS[step] else ""
+            lines.append(f"| {work} | {step}{most} | {' | '.join(cells)} | {shown(of_best, 2)} |")
     return "\n".join([*lines, ""])
 
 

@@ -1,103 +1,160 @@
-"""Contention: the training and the threads that make its batches in each other's way, or the threads in their own."""
+"""Measures a run for the choice of its maker: the costs of its batches, and the wait for the interpreter's lock.
 
+A training loses the lock inside its own step, where no batch is waited for: each operation that lets it go must wait
+until a thread that took it lets go. So a thread of its own asks for the lock now and then, and measures how long it
+takes to get it.
+"""
+
+import os
+import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from time import perf_counter
 from typing import NamedTuple
 
+from ..storage.shared.threads import ends_with_the_process
 from .batch.step_metrics import MAKING
-from .metrics.limit import LIMITS, WAITS, limited_by, stage_seconds
+from .choice import Stages
+from .metrics.limit import stage_seconds
 
-LOOK_S = 2.0
-"""Seconds of training between two looks: hundreds of steps of a small model, a few of a large one."""
-COMPUTES = 0.1
-"""Share of the time that the training's own thread must compute for the interpreter's lock to be what matters."""
-ONE_CORE = 0.7, 1.25
-"""Cores that a process uses whose threads take turns at the interpreter's lock: one, more or less. With fewer they wait
-for something else, a disk or other programs."""
-IDLE = 0.1
-"""Share of the time that the training works, below which there is nothing to do beside it; above twice that there
-is."""
+FIRST_LOOK_S, LOOK_S = 0.3, 0.5
+"""Seconds of training until the first look, which must not come late, and between two others."""
+PROBED_LOOKS = 30
+"""Looks after which a run is what it will be, and the lock is not asked for any more."""
+PROBE_S = 0.08
+"""Seconds between two questions for the lock. One took 70 us on a busy virtual machine: less than 0.1 %."""
+LEAST_ASKED = 8
+"""Questions that a share of them needs."""
 
 
 class Seen(NamedTuple):
-    """Shares and rates of a stretch of a run."""
+    """A stretch of a run."""
 
-    waits: float
-    """Share of the training's time in which it waited for batches."""
-    computes: float
-    """Share of the training's time in which its own thread computed."""
-    cores: float
-    """CPU seconds of the whole process per second."""
-    decodes: float
-    """Share of decoding and transforming in the work on batches."""
-    limit: str | None
-    """Value of `limited_by`; None while there is nothing to judge by."""
+    locked: float
+    """Share of the questions for the interpreter's lock that were answered late; 0 without a probe."""
+    stages: Stages
+    """Costs of its batches."""
+
+
+class LockProbe:
+    """A thread that sleeps, wakes, and counts how often it got the interpreter's lock late.
+
+    Late is a fifth of the time after which the interpreter takes the lock from its holder (5 ms). So a thread that
+    computes in Python counts, and one that holds the lock for a call does not. Time in which all cores were busy with
+    other threads is not the lock's: the kernel counts it for each thread, and it is taken off.
+    """
+
+    def __init__(self) -> None:
+        # (held until the end; an Event would cost several calls of Python per question)
+        self._running, self._pid = threading.Lock(), os.getpid()
+        self._running.acquire()
+        self._asked = self._late = 0
+        ends_with_the_process(self)
+        self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
+        self._thread.start()
+
+    def drain(self) -> float:
+        """Return the share of late answers since the last time, and begin anew; 0.0 if they are too few."""
+        if self._asked < LEAST_ASKED:
+            return 0.0
+        asked, late, self._asked, self._late = self._asked, self._late, 0, 0
+        return late / asked
+
+    def dismiss(self) -> None:
+        """Let the thread end. Does not wait. A forked child has no thread, and perhaps a lock that it held."""
+        if os.getpid() == self._pid:
+            with suppress(RuntimeError):  # dismissed before
+                self._running.release()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread's end, so long at most, after `dismiss`."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        bound_s, delays = sys.getswitchinterval() / 5, _RunDelay()
+        delayed_s, start = delays.seconds(), perf_counter()
+        while not self._running.acquire(timeout=PROBE_S):
+            late_s, before_s = perf_counter() - start - PROBE_S, delayed_s
+            delayed_s = delays.seconds()
+            self._late += late_s - (delayed_s - before_s) >= bound_s
+            self._asked += 1
+            start = perf_counter()
+        delays.close()
+
+
+class _RunDelay:
+    """The seconds that this thread was ready to run and had no core, where the kernel counts them."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        except OSError:
+            self._file = -1
+
+    def seconds(self) -> float:
+        try:
+            return int(os.pread(self._file, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # no such file: not Linux, or a kernel without it
+            return 0.0
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
 
 
 class Contention:
-    """Looks at a loader's metrics now and then. For the consumer's thread."""
+    """Looks at a loader's metrics now and then. For the consumer's thread, but for `close`."""
 
-    def __init__(self) -> None:
-        self._before: tuple[Mapping[str, float], float] | None = None
-        self._since_s = self._computed_s = 0.0
+    def __init__(self, *, probed: bool) -> None:
+        """probed: whether to ask for the interpreter's lock."""
+        self._before: tuple[Mapping[str, float], float, float] | None = None
+        self._since_s, self._next_s, self._looks = 0.0, 0.0, 0
+        self._probed = probed
+        self._probe: LockProbe | None = None
 
-    def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
-        """Count a step of the training. Return whether it is time for `look`.
-
-        waited_s, busy_s: seconds that it waited and then worked.
-        computed_s: CPU seconds of its thread.
-        """
+    def saw(self, waited_s: float, busy_s: float) -> bool:
+        """Count a step in which the training waited and worked. Return whether it is time for `look`."""
         self._since_s += waited_s + busy_s
-        self._computed_s += computed_s
-        return self._since_s >= LOOK_S
+        return self._since_s >= self._next_s
 
-    def look(self, metrics: Mapping[str, float], process_s: float) -> Seen | None:
+    def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
         """Return the stretch since the call before; None the first time.
 
-        process_s: CPU seconds of the process so far.
+        made_cpu_s: CPU seconds of making the batches that were taken so far; process_cpu_s: of the whole process.
         """
-        computes, self._since_s, self._computed_s = self._computed_s / self._since_s, 0.0, 0.0
-        before, self._before = self._before, (metrics, process_s)
-        if before is None:
-            return None  # imports, indexes and the first batches are not what the run will be like
+        locked = self._probe.drain() if self._probe is not None else 0.0
+        before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
+        self._since_s, self._looks = 0.0, self._looks + 1
+        self._next_s = FIRST_LOOK_S if before is None else LOOK_S
+        if self._looks > PROBED_LOOKS:
+            self.close()
+        if before is None:  # the first batch waited for imports and indexes, which the run does not
+            self._begin_probe()
+            return None
         spent = stage_seconds(metrics, before[0])
-        elapsed, made = spent["consumer"] + spent["busy"], sum(spent[stage] for stage in MAKING)
-        return Seen(
+        elapsed = max(spent["consumer"] + spent["busy"], 1e-9)
+        made = max(sum(spent[stage] for stage in MAKING), 1e-9)
+        stages = Stages(
             waits=spent["consumer"] / elapsed,
-            computes=computes,
-            cores=(process_s - before[1]) / elapsed,
-            decodes=(spent["decode"] + spent["transform"]) / max(made, 1e-9),
-            limit=limited_by(metrics, before[0]),
+            decodes=(spent["decode"] + spent["transform"]) / made,
+            fetches=spent["fetch"] / made,
+            load=(made_cpu_s - before[1]) / elapsed,
+            cores=(process_cpu_s - before[2]) / elapsed,
         )
+        return Seen(locked, stages)
 
+    def _begin_probe(self) -> None:
+        if self._probed:
+            self._probe = LockProbe()
+        if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
+            self._probe.dismiss()
 
-def better_processes(seen: Seen) -> str | None:
-    """Return the reason why processes would be faster than threads; None where they would not."""
-    if seen.waits < WAITS or seen.computes < COMPUTES or seen.limit == LIMITS["fetch"]:
-        return None
-    return (
-        f"the training waited for {seen.waits:.0%} of its time and computed for {seen.computes:.0%}, in which threads "
-        "wait for the interpreter"
-    )
-
-
-def better_threads(seen: Seen, threads: int, least: int = 0) -> tuple[int, str] | None:
-    """Return (number of threads that would do as much or more, why); None where `threads` are as good as any.
-
-    At least `least`, 0 being the training's own thread. For samples that lie on this machine. Decoders let go of the
-    interpreter's lock; copies and checksums of small samples do not, and threads that share it lose more by handing it
-    over than they gain.
-    """
-    busy = 1 - seen.waits
-    if not threads:
-        why = f"the training works for {busy:.0%} of its time, beside which a thread can"
-        return (1, why) if busy > 2 * IDLE else None
-    low, high = ONE_CORE
-    if seen.waits < WAITS or seen.decodes >= 0.5 or not low <= seen.cores < high:
-        return None
-    why = f"{threads} thread{'s' * (threads > 1)} and the training used {seen.cores:.2g} cores"
-    if not least and busy < IDLE:
-        return (
-            0,
-            f"{why}, and the training waited for {seen.waits:.0%} of its time: its own thread is quicker alone",
-        )
-    return (1, f"{why}: they take turns at the interpreter") if threads > 1 else None
+    def close(self, *, wait: bool = False) -> None:
+        """Ask for the lock no more. wait: for the end of the thread that did."""
+        self._probed = False
+        probe, self._probe = self._probe, None
+        if probe is not None:
+            probe.dismiss()
+            if wait:
+                probe.join()

@@ -1,27 +1,28 @@
 """The maker of the batches: threads, worker processes, or the caller; and why. The bytes are the same.
 
-Threads begin at once and share everything, but the interpreter's lock too: while the training computes in Python they
-wait for it. Processes do not, but take half a second to start and have memory of their own. So `auto` begins with
-threads, and goes over to processes in the middle of the run where it is measured that the training waits and computes
-(docs/executors.md).
+Threads begin at once and share everything, but the interpreter's lock too. Processes do not share it, but take half a
+second to start and have memory of their own. So `auto` begins with threads, measures the first batches, and starts
+processes in the background if they are faster (`choice`, docs/executors.md).
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from time import process_time, thread_time
+from time import process_time
 from typing import TYPE_CHECKING, Literal
 
 from ..cache.spec import CacheSpec
-from ..cores import n_cores
-from ..errors import InvalidRuntime
+from ..cores import rank_cores, rank_memory_bytes
+from ..errors import InvalidRuntime, Unpicklable
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .contention import Contention, better_processes, better_threads
+from .choice import Maker, Room, choice, first_threads
+from .contention import Contention, Seen
 from .making.assemble import Assembler
-from .making.prefetch import BatchMaker, Made, Prefetch, making
+from .making.prefetch import READY, BatchMaker, Bound, Made, Prefetch, making
 from .metrics.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -78,9 +79,21 @@ Executor = Literal["auto", "threads", "processes"]
 EXECUTORS = ("auto", "threads", "processes")
 Workers = int | Literal["auto"]
 
-PROCESSES = 8
-"""Worker processes at most that `workers="auto"` starts, of the cores less the one that the training has. Each has
-memory of its own; eight decode tens of thousands of photos per second, and every rank of a machine starts its own."""
+PREFETCH_BYTES = 64 * 2**20
+"""Bytes of batches that may always be made ahead, unless `prefetch` is given."""
+PREFETCH_SHARE = 32
+"""Batches made ahead may have this rank's memory divided by so much, if its workers need them."""
+WORKERS_SHARE = 4
+"""Worker processes may have this rank's memory divided by so much."""
+WORKER_BYTES = 150 * 2**20
+"""Memory of a worker process beside its batches: Python, numpy, Arrow and a decoder."""
+
+
+def prefetch_bound(nbytes: int | None) -> Bound:
+    """Return the bound of batches made ahead. nbytes: as the user gave it; None is by need."""
+    if nbytes is not None:
+        return Bound(nbytes, nbytes, by_need=False)
+    return Bound(PREFETCH_BYTES, max(PREFETCH_BYTES, rank_memory_bytes() // PREFETCH_SHARE))
 
 
 class Execution:
@@ -97,59 +110,79 @@ class Execution:
         *,
         executor: object,
         workers: Workers,
-        bound_bytes: int,
+        bound: Bound,
     ) -> None:
         """Choose the first maker. Raises: InvalidRuntime; Unpicklable, with executor="processes"."""
         self._assembler, self._cache, self._metrics = assembler, cache, metrics
-        self._asked, self._bound = workers, bound_bytes
+        self._given, self._bound = workers, bound
+        self._cores, self._memory_bytes = rank_cores(), rank_memory_bytes()
+        self._local = all(is_local(view.version.shard_store) for view in assembler.recipe.views)
+        self._sent_bytes = 0
         self.name, self.why = self._first(executor)
-        self._may_go_over = executor == "auto" and self.name == "threads"
-        local = all(is_local(view.version.shard_store) for view in assembler.recipe.views)
-        self._may_be_fewer = workers == "auto" and self.name == "threads" and local
-        self._least_threads = 0 if executor == "auto" else 1
-        self._threads_made: int | None = None  # by what was seen
-        self._contention = Contention() if self._may_go_over or self._may_be_fewer else None
-        self._starting: WorkerPool | None = None  # of `auto`, until its workers are ready
+        self.workers = self._count(self.name)
+        self._may_start_processes = False
+        self._may_be_caller = executor == "auto" and workers == "auto"
+        self._contention: Contention | None = None
+        if self.name == "threads" and "auto" in (executor, workers):
+            self._may_start_processes = executor == "auto"
+            self._contention = Contention(probed=executor == "auto")
+            # (not the execution itself, which the probe's thread would keep alive)
+            weakref.finalize(self, self._contention.close)
+        self._starting: tuple[WorkerPool, str] | None = (
+            None  # of `auto`, until its workers are ready, and why
+        )
+        self._pool: WorkerPool | None = None  # of `auto`
         self._prefetch: Prefetch | None = None
-        self._computed_s = 0.0
-
-    @property
-    def workers(self) -> int:
-        return self._count(self.name)
 
     def batch(self, step: int, end: int | None) -> Batch:
         """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
+        try:
+            return self.prefetch().take(step, end)
+        except Unpicklable as error:
+            if self._pool is None:
+                raise
+            self._return_to_threads(self._pool, error)
         return self.prefetch().take(step, end)
 
     def prefetch(self) -> Prefetch:
         """Return the prefetch that makes batches ahead."""
         if self._prefetch is None:
-            makers: dict[str, Callable[[], BatchMaker]] = {
-                "processes": self._processes,
-                "threads": self._threads,
-                "caller": self._caller,
-            }
-            self._prefetch = Prefetch(makers[self.name](), self._bound)
+            self._prefetch = Prefetch(self._maker(), self._bound)
         return self._prefetch
 
-    def asked(self) -> None:
-        """Note that the training asks for a batch: its thread has computed since `handed`."""
-        if self._contention is not None:
-            self._computed_s = thread_time() - self._computed_s
-
-    def handed(self, waited_s: float, busy_s: float) -> None:
-        """Note that the training gets a batch that it waited for, after it had worked; perhaps go over to processes."""
-        if self._contention is not None and self._contention.saw(waited_s, busy_s, self._computed_s):
-            self._look(self._contention)
+    def batch_delivered(self, waited_s: float, busy_s: float) -> None:
+        """Note that the training gets a batch that it waited for, after it had worked; perhaps change the maker."""
+        if self._contention is not None and self._starting is None and self._contention.saw(waited_s, busy_s):
+            made_cpu_s = self.prefetch().cpu_s
+            seen = self._contention.look(self._metrics.snapshot(), made_cpu_s, process_time())
+            if seen is not None:
+                self._choose(seen)
         if self._starting is not None:
-            self._go_over(self._starting)
-        if self._contention is not None:
-            self._computed_s = thread_time()
+            self._switch_to_processes(*self._starting)
+
+    def describe(self) -> str:
+        """Return who makes the batches and why, and how many bytes of them are made ahead."""
+        most, maker = self._bound.most, f"batches are made by {self._named()}: {self.why}"
+        if self.name == "caller":
+            return f"{maker}\nnone is made ahead"
+        prefetch = self._prefetch
+        ahead = (
+            f"up to {_mib(self._bound.least if prefetch is None else prefetch.bound_bytes)} are made ahead"
+        )
+        if prefetch is not None and prefetch.batch_bytes is not None:
+            ahead += f", in batches of {_mib(prefetch.batch_bytes)}"
+        if not self._bound.by_need:
+            return f"{maker}\n{ahead}: prefetch was given"
+        return (
+            f"{maker}\n{ahead}: {READY} lie ready for each worker, at least {_mib(PREFETCH_BYTES)} in all and at most "
+            f"{_mib(most)}, 1/{PREFETCH_SHARE} of this rank's memory"
+        )
 
     def close(self, *, wait: bool = True) -> None:
         """End all threads and processes; see `Prefetch.close`."""
+        self._end_measuring(wait=wait)
         if self._starting is not None:
-            self._starting.abandon()
+            self._starting[0].abandon()
             self._starting = None
         if self._prefetch is not None:
             self._prefetch.close(wait=wait)
@@ -160,91 +193,129 @@ class Execution:
         if executor not in EXECUTORS:
             raise InvalidRuntime(f"executor = {executor!r}; accepted: {', '.join(map(repr, EXECUTORS))}")
         if executor == "processes":
-            if self._asked == 0:
+            if self._given == 0:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
             from .workers.startup_message import check_can_be_sent
 
-            check_can_be_sent(self._assembler.recipe)
+            self._sent_bytes = check_can_be_sent(self._assembler.recipe)
             from .workers.fork_server import prepare
 
             prepare()  # it imports while the training opens what else it needs
             return "processes", "asked for"
-        if self._asked == 0:
+        if self._given == 0:
             return "caller", "workers = 0"
         if executor == "threads":
             return "threads", "asked for"
-        return "threads", "the training was not seen to wait for them while it computes"
+        return "threads", "they begin at once; `auto` measures if another maker is faster"
 
     def _count(self, name: str) -> int:
+        """Return the number of workers to begin with."""
         if name == "caller":
             return 0
-        if self._asked != "auto":
-            return self._asked
-        if name == "processes":
-            return min(max(1, n_cores() - 1), PROCESSES)
-        return n_cores() if self._threads_made is None else self._threads_made
+        if self._given != "auto":
+            return self._given
+        if name == "threads":
+            return first_threads(self._cores, local=self._local)
+        each = WORKER_BYTES + self._sent_bytes
+        return max(1, min(self._cores, self._memory_bytes // WORKERS_SHARE // each))
 
-    def _threads(self) -> ThreadPool[range, Made]:
-        return ThreadPool(
-            making(self._assembler.batches), self._count("threads"), partial(self._metrics.observe, "room")
-        )
+    def _maker(self) -> BatchMaker:
+        if self.name == "processes":
+            return self._processes(self.workers)
+        make = making(self._assembler.batches)
+        if self.name == "caller":
+            return InlineExecutor(make)
+        return ThreadPool(make, self.workers, partial(self._metrics.observe, "room"))
 
-    def _caller(self) -> InlineExecutor:
-        return InlineExecutor(making(self._assembler.batches))
-
-    def _processes(self) -> "WorkerPool":
+    def _processes(self, workers: int) -> "WorkerPool":
         from .workers.pool import WorkerPool  # 15 ms, which threads do without
 
-        workers = self._count("processes")
         cache = self._cache.shared_by(workers)
-        return WorkerPool(self._assembler.recipe, cache, workers, self._bound, self._metrics)
+        return WorkerPool(self._assembler.recipe, cache, workers, self._bound.least, self._metrics)
 
-    def _look(self, contention: Contention) -> None:
-        """Start worker processes where they would be faster and can be had.
-
-        Else have fewer threads where those would be, or the training's own.
-        """
-        seen = contention.look(self._metrics.snapshot(), process_time())
-        if seen is None:
+    def _choose(self, seen: Seen) -> None:
+        """Begin to change to a better maker, if there is one."""
+        room = Room(
+            cores=self._cores,
+            processes=self._count("processes") if self._may_start_processes else 0,
+            threads=self._given == "auto",
+            local=self._local,
+            caller=self._may_be_caller,
+        )
+        better = choice(seen.locked, room, seen.stages, Maker(self.name, self.workers))
+        if better is None:
             return
-        if self._may_go_over and self.name == "threads" and (why := better_processes(seen)) is not None:
-            self._may_go_over = False
-            from .workers.startup_message import why_not
+        maker, why = better
+        if maker.name != "processes":
+            # There and back once.
+            self._may_be_caller = self._may_be_caller and self.name != "caller"
+            self._move(*maker, why)
+            return
+        self._may_start_processes = False
+        obstacle = self._start_processes(why)
+        if obstacle is not None:
+            self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
+            self._choose(seen)
 
-            obstacle: object = why_not(self._assembler.recipe)
-            if obstacle is None:
-                try:
-                    self._starting, self.why = self._processes(), why
-                    self._contention = None
-                    return
-                except (OSError, InvalidRuntime) as error:
-                    obstacle = error
-            self._choose("threads", f"{why}; but processes are not to be had: {obstacle}")
-        elif self._may_be_fewer and (better := better_threads(seen, self.workers, self._least_threads)):
-            self._have_threads(*better)
+    def _start_processes(self, why: str) -> object:
+        """Start worker processes. Return what forbids it, after a warning; None where nothing does."""
+        from .workers.startup_message import why_not
 
-    def _have_threads(self, threads: int, why: str) -> None:
-        """Have so many threads from the first step that nobody has begun; none: the caller makes what it asks for."""
-        self._least_threads = self._least_threads if self.workers else 1  # there and back once
-        self._threads_made = threads
-        self.prefetch().move(self._threads() if threads else self._caller())
-        self._choose("threads" if threads else "caller", why)
+        obstacle = why_not(self._assembler.recipe)
+        if obstacle.text is None:
+            self._sent_bytes = obstacle.sent_bytes
+            try:
+                self._starting = self._processes(self._count("processes")), why
+            except (OSError, InvalidRuntime) as error:
+                obstacle = obstacle._replace(text=str(error))
+            else:
+                return None
+        if not obstacle.is_usual:
+            logger.warning(
+                "threads make the batches, though worker processes would be faster: %s", obstacle.text
+            )
+        return obstacle.text
 
-    def _go_over(self, pool: "WorkerPool") -> None:
-        """Go over to the worker processes, as soon as all are ready; not at all, if one never will be."""
+    def _switch_to_processes(self, pool: "WorkerPool", why: str) -> None:
+        """Have the worker processes go on, as soon as all are ready; not at all, if one never will be."""
         try:
             if not pool.poll():
                 return
         except Exception as error:  # noqa: BLE001 - whatever it is, the threads go on as they did
             pool.abandon()
-            self._choose("threads", f"{self.why}; but a worker process could not start: {error}")
+            logger.warning("threads make the batches, since a worker process could not start: %s", error)
+            self._move(self.name, self.workers, f"{why}; but a worker process could not start: {error}")
         else:
-            self.prefetch().move(pool)
-            self._choose("processes", self.why)
+            self._end_measuring()
+            self._pool = pool
+            self._move("processes", pool.size, why, pool)
         self._starting = None
 
-    def _choose(self, name: str, why: str) -> None:
-        self.name, self.why = name, why
-        logger.info("batches are made by %d %s from now on: %s", self.workers, name, why)
+    def _return_to_threads(self, pool: "WorkerPool", error: Unpicklable) -> None:
+        """Have threads make what worker processes cannot send."""
+        logger.warning("threads make the batches from now on: %s", error)
+        self._pool = None
+        self._move("threads", self._count("threads"), f"worker processes were faster, but {error}")
+        pool.abandon()
+
+    def _move(self, name: str, workers: int, why: str, maker: BatchMaker | None = None) -> None:
+        """Have another maker make the steps that nobody has begun. The log says why."""
+        changes = (name, workers) != (self.name, self.workers)
+        self.name, self.workers, self.why = name, workers, why
+        if changes:
+            self.prefetch().move(maker or self._maker())
+        logger.info("batches are made by %s from now on: %s", self._named(), why)
+
+    def _named(self) -> str:
+        return "the training's own thread" if self.name == "caller" else f"{self.workers} {self.name}"
+
+    def _end_measuring(self, *, wait: bool = False) -> None:
+        if self._contention is not None:
+            self._contention.close(wait=wait)
+            self._contention = None
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.{0 if nbytes >= 10 * 2**20 else 2}f} MiB"

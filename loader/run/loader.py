@@ -18,7 +18,7 @@ from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.collate import FRAMEWORKS
 from .batch.step_metrics import SlowSample
-from .executor import Execution, Executor, Workers
+from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
 from .metrics.metrics import Metrics
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from .trail.trail import Trail
 
 Framework = Literal["torch", "numpy", "jax"]
-
-DEFAULT_PREFETCH_BYTES = 64 * 2**20
 
 
 class Loader:
@@ -67,12 +65,13 @@ class Loader:
 
     Args: Speed
         executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
-            threads. It goes over to processes when the training waits for threads that wait for its Python
+            threads, measures the first batches, and starts processes if they are faster. `executor_reason` says why
             (docs/executors.md).
-        workers: Number of threads or processes; 0 is the caller's thread. "auto" is one thread per core this
-            process may use, fewer where threads are in their own way; or one process less than cores, at most 8.
-        prefetch: Bytes of batches made ahead; None is 64 MiB. Each thread or process always makes one, and one more
-            lies ready.
+        workers: Number of threads or processes; 0 is the caller's thread. "auto" is as many as gain from each other:
+            at most four threads for samples on this machine, two if samples are only copied, or one process per core
+            of this rank's share of the machine.
+        prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
+            a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more lies ready.
         cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of
             memory, 0 for nothing; None is 1 GiB of memory at most. A folder on a local disk or a `loader.NodeCache`
             serves every process of this machine.
@@ -156,7 +155,7 @@ class Loader:
             self._metrics,
             executor=executor,
             workers=workers if workers == "auto" else whole_number("workers", workers, 0),
-            bound_bytes=whole_number("prefetch", DEFAULT_PREFETCH_BYTES if prefetch is None else prefetch, 0),
+            bound=prefetch_bound(None if prefetch is None else whole_number("prefetch", prefetch, 0)),
         )
         # Whoever drops the loader without closing it must not leave threads reading on.
         weakref.finalize(self, _dismiss, self._assembler, self._io)
@@ -193,7 +192,6 @@ class Loader:
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
-        self._execution.asked()
         batch = self._execution.batch(self._step, self._end)
         self._list(batch)
         listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""
@@ -201,7 +199,7 @@ class Loader:
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
-        self._execution.handed(batch.wait_s, busy_s or 0.0)
+        self._execution.batch_delivered(batch.wait_s, busy_s or 0.0)
         if self._recorder is not None:
             self._recorder.made(batch)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
@@ -254,6 +252,10 @@ class Loader:
     def executor_reason(self) -> str:
         """Reason for the executor, in words."""
         return self._execution.why
+
+    def describe(self) -> str:
+        """Return who makes the batches and why, and how many bytes of them are made ahead, for a log."""
+        return self._execution.describe()
 
     def batch_at(self, step: int) -> Batch:
         """Return the whole part of any step; the position of the iteration does not move.

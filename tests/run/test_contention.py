@@ -1,84 +1,127 @@
-"""`executor="auto"` begins with threads and goes over to processes where the training and they are in the way."""
+"""`executor="auto"` begins with threads, measures the run, and moves on in the middle of it."""
 
+import logging
 import multiprocessing
 import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from itertools import repeat
 
 import pytest
 
 import loader
-from loader.run import contention, executor
-from loader.run.contention import Contention, Seen, better_processes, better_threads
+from loader.errors import Unpicklable
+from loader.run import executor
+from loader.run.choice import Stages
+from loader.run.contention import FIRST_LOOK_S, LEAST_ASKED, PROBED_LOOKS, Contention, LockProbe, Seen
 from loader.run.workers.startup_message import why_not
 
-SECONDS = (
-    "plan",
-    "address",
-    "fetch_wait",
-    "verify",
-    "decode",
-    "transform",
-    "collate",
-    "room_wait",
-    "handover_wait",
-)
+PHOTOS = Stages(waits=0.97, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
+"""Recorded on a node of 16 cores, as those of test_choice.py."""
+WORKING = replace(PHOTOS, waits=0.5)
+COPIES = Stages(waits=0.97, decodes=0.0, fetches=0.1, load=1.0, cores=1.1)
+STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
 
 
 def metrics(waited=0.0, busy=0.0, **stages):
-    seen = {f"{name}_seconds_sum": stages.get(name, 0.0) for name in SECONDS}
+    seen = {f"{name}_seconds_sum": stages.get(name, 0.0) for name in (*STAGES, "room_wait", "handover_wait")}
     return seen | {"consumer_wait_seconds_sum": waited, "consumer_busy_seconds_sum": busy}
 
 
-@pytest.mark.parametrize(
-    ("waited", "busy", "computed", "stages", "found"),
-    [
-        (1.0, 2.0, 1.9, {"decode": 3.0}, True),
-        (1.0, 2.0, 1.9, {"transform": 3.0}, True),
-        (0.1, 2.9, 2.8, {"decode": 3.0}, False),  # the training hardly waits
-        (3.0, 0.1, 0.1, {"decode": 3.0}, False),  # it does nothing else: threads have the interpreter
-        (1.0, 2.0, 0.1, {"decode": 3.0}, False),  # it works elsewhere: on a GPU
-        (1.0, 2.0, 1.9, {"fetch_wait": 3.0}, False),  # the store is what is waited for
-    ],
-)
-def test_the_rule(waited, busy, computed, stages, found):
-    rule = Contention()
-    assert not rule.saw(0.5, 0.5, 0.5)
-    assert rule.saw(1.0, 1.0, 1.0)
-    assert rule.look(metrics(9.0, 9.0, decode=9.0), 5.0) is None, "the start is not judged"
-    assert rule.saw(waited, busy, computed)
-    after = metrics(9.0 + waited, 9.0 + busy, **{"decode": 9.0, **stages})
-    after["decode_seconds_sum"] = 9.0 + stages.get("decode", 0.0)
-    seen = rule.look(after, 5.0 + 4.5)
-    assert seen.waits == pytest.approx(waited / (waited + busy))
-    assert seen.computes == pytest.approx(computed / (waited + busy))
-    assert seen.cores == pytest.approx(4.5 / (waited + busy))
-    assert (better_processes(seen) is not None) is found
+def test_contention_measures_a_stretch():
+    measured = Contention(probed=False)
+    assert measured.saw(9.0, 9.0), "the first batch begins the first stretch"
+    assert measured.look(metrics(9.0, 9.0, decode=9.0), 5.0, 50.0) is None, "the start is not judged"
+    taken_s = 0.0
+    while not measured.saw(0.01, 0.03):
+        taken_s += 0.04
+    assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
+    after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
+    seen = measured.look(after, 5.6, 53.0)
+    expected = Stages(waits=1 / 3, decodes=0.6, fetches=0.2, load=0.2, cores=1.0)
+    assert seen.locked == 0.0
+    for name in ("waits", "decodes", "fetches", "load", "cores"):
+        assert getattr(seen.stages, name) == pytest.approx(getattr(expected, name))
 
 
-SMALL = Seen(waits=0.5, computes=0.05, cores=1.05, decodes=0.0, limit="store")
+def probes():
+    return [one for one in threading.enumerate() if one.name == "penstock-lock-probe"]
 
 
-@pytest.mark.parametrize(
-    ("seen", "threads", "least", "better"),
-    [
-        (SMALL, 2, 0, 1),
-        (SMALL, 8, 1, 1),
-        (SMALL, 1, 0, None),  # there is something to do beside the training
-        (SMALL._replace(waits=0.95), 2, 0, 0),
-        (SMALL._replace(waits=0.95), 1, 0, 0),
-        (SMALL._replace(waits=0.95), 2, 1, 1),
-        (SMALL._replace(waits=0.95), 1, 1, None),
-        (SMALL._replace(waits=0.05), 2, 0, None),  # the training hardly waits
-        (SMALL._replace(cores=1.6), 2, 0, None),  # they work at the same time
-        (SMALL._replace(cores=0.5), 2, 0, None),  # they wait for a disk, or for other programs
-        (SMALL._replace(decodes=0.6), 2, 0, None),  # decoders let go of the interpreter
-        (SMALL._replace(waits=0.95), 0, 0, None),
-        (SMALL._replace(waits=0.85), 0, 0, None),  # not to and fro
-        (SMALL._replace(waits=0.7), 0, 0, 1),
-    ],
-)
-def test_the_rule_for_threads(seen, threads, least, better):
-    found = better_threads(seen, threads, least)
-    assert (found and found[0]) == better
+def asked(probe, compute):
+    """The share of late answers of the least number of questions; none of fewer."""
+    while probe._asked < LEAST_ASKED:
+        compute()
+    return probe.drain()
+
+
+def test_the_probe_finds_a_thread_that_computes_in_python():
+    probe = LockProbe()
+    try:
+        assert asked(probe, lambda: sum(range(10**6))) > 0.5
+        assert probe.drain() == 0.0, "too few are no share"
+    finally:
+        probe.dismiss()
+        probe.join(10)
+    assert not probes()
+
+
+def test_the_probe_ends_with_the_choice(plan, monkeypatch):
+    monkeypatch.setattr(Contention, "saw", lambda *_: True)
+    with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
+        assert not probes(), "nothing is asked before the first batch"
+        next(batches)
+        assert len(probes()) == 1
+        for _ in range(PROBED_LOOKS):
+            next(batches)
+        for one in probes():
+            one.join(10)
+        assert not probes()
+    with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
+        next(batches)
+        (probe,) = probes()
+    probe.join(10)
+    assert not probe.is_alive(), "nor does it outlive the loader"
+
+
+def test_a_probe_is_not_left_by_a_loader_that_is_dropped(plan):
+    batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy")
+    next(batches)
+    (probe,) = probes()
+    del batches
+    probe.join(10)
+    assert not probe.is_alive()
+
+
+ENDS = """
+import os, sys
+import loader
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+batches = loader.Loader(plan, 0, 1, workers=1, framework="numpy")
+next(batches)
+if sys.argv[3] == "forks":
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        import threading
+        assert threading.active_count() == 1
+        print(len(os.listdir("/proc/self/task")))
+        sys.exit(3)
+print(any(one.name == "penstock-lock-probe" for one in __import__("threading").enumerate()))
+"""
+
+
+@pytest.mark.parametrize(("how", "out"), [("ends", "True\n"), ("forks", "1\n3\nTrue\n")])
+def test_an_interpreter_ends_while_the_lock_is_probed(plan, tmp_path, how, out):
+    plan.save(loader.Root(str(tmp_path / "root")))
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / "root"), plan.hash, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, out, "")
 
 
 @pytest.fixture
@@ -90,17 +133,32 @@ def plan(tmp_path, samples):
 
 
 @pytest.fixture
-def contended(monkeypatch):
-    """Every look finds that processes would be faster."""
-    monkeypatch.setattr(contention, "LOOK_S", 0.0)
-    monkeypatch.setattr(executor, "better_processes", lambda seen: "the threads are in the way")
+def recorded(monkeypatch):
+    """do(seen, ...): each batch ends a stretch of a run with these figures, the last ones for ever."""
+
+    def do(*figures):
+        answers = iter((None, *figures, *repeat(figures[-1], 1000)))
+        monkeypatch.setattr(Contention, "saw", lambda *_: True)
+        monkeypatch.setattr(Contention, "look", lambda *_: next(answers))
+
+    return do
 
 
-def test_it_goes_over_in_the_middle_of_a_run(plan, contended, in_workers, properties):
+@pytest.fixture
+def cores(monkeypatch):
+    def do(number):
+        monkeypatch.setattr(executor, "rank_cores", lambda: number)
+
+    return do
+
+
+def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_workers, properties):
     """No step is missed, made twice in what is handed out, or changed."""
-    batches = loader.Loader(plan, 0, 1, workers=2, transform=in_workers.where, prefetch=0, framework="numpy")
+    recorded(Seen(0.0, PHOTOS))
+    cores(3)
+    batches = loader.Loader(plan, 0, 1, transform=in_workers.where, prefetch=0, framework="numpy")
     with batches:
-        assert batches.executor == "threads"
+        assert (batches.executor, batches.workers) == ("threads", 3)
         digests, made_by = {}, []
         while "processes" not in made_by or len(made_by) < 5:
             batch = next(batches)
@@ -108,83 +166,146 @@ def test_it_goes_over_in_the_middle_of_a_run(plan, contended, in_workers, proper
             digests[batch.step] = batch.digest
             made_by.append("threads" if set(batch["pid"].tolist()) == {os.getpid()} else "processes")
         assert made_by == sorted(made_by, reverse=True), "threads first, then processes, and never back"
-        assert (batches.executor, batches.executor_reason) == ("processes", "the threads are in the way")
-        assert batches.workers == 2
+        assert (batches.executor, batches.workers) == ("processes", 3), "all cores, not one fewer"
+        assert "of 3 cores" in batches.executor_reason
+        assert batches.describe().startswith(
+            "batches are made by 3 processes: decoders and transforms take 93%"
+        )
+        assert not probes()
         batches.seek(0)
         assert next(batches).digest == digests[0]
     assert digests == properties.uninterrupted(plan, len(digests))
 
 
-def test_it_stays_with_threads_where_processes_are_not_to_be_had(plan, contended):
-    with loader.Loader(plan, 0, 1, workers=1, transform=lambda sample, rng: sample) as batches:
-        for _ in range(3):
+def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):
+    recorded(Seen(0.0, WORKING))
+    cores(4)
+    with loader.Loader(plan, 0, 1, workers=1, transform=in_workers.where, framework="numpy") as batches:
+        while batches.executor == "threads":
+            assert batches.workers == 1
             next(batches)
-        assert batches.executor == "threads"
-        assert (
-            "the threads are in the way; but processes are not to be had: transform = "
-            in batches.executor_reason
-        )
+        assert batches.workers == 1
 
 
-def test_it_stays_with_threads_where_a_worker_cannot_start(plan, contended, in_workers):
-    transform = in_workers.OnlyHere()
-    with loader.Loader(plan, 0, 1, workers=1, transform=transform, framework="numpy") as batches:
-        while batches.executor_reason == "the threads are in the way" or batches.step < 2:
+def test_auto_starts_no_more_processes_than_memory_has_room_for(
+    plan, recorded, cores, monkeypatch, in_workers
+):
+    recorded(Seen(0.0, WORKING))
+    cores(8)
+    monkeypatch.setattr(
+        executor, "rank_memory_bytes", lambda: 5 * executor.WORKERS_SHARE * executor.WORKER_BYTES // 2
+    )
+    with loader.Loader(plan, 0, 1, transform=in_workers.where, framework="numpy") as batches:
+        while batches.executor == "threads":
             next(batches)
-        assert batches.executor == "threads"
-        assert "but a worker process could not start: this worker has no" in batches.executor_reason
+        assert batches.workers == 2
 
 
-def test_threads_become_fewer_in_the_middle_of_a_run(plan, monkeypatch, properties):
-    """One, then none, then one again and for good, as it is found; no step is missed, made twice or changed."""
-    found, least = iter([None, (1, "turns"), None, (0, "idle"), None, (1, "works")]), []
-
-    def better(seen, threads, at_least):
-        least.append(at_least)
-        return next(found, None)
-
-    monkeypatch.setattr(contention, "LOOK_S", 0.0)
-    monkeypatch.setattr(executor, "better_processes", lambda seen: None)
-    monkeypatch.setattr(executor, "better_threads", better)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+@pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])
+def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
+    recorded(Seen(0.14, stages))
+    cores(2)
     with loader.Loader(plan, 0, 1, framework="numpy") as batches:
-        digests, told = {}, [(batches.executor, batches.workers)]
-        while batches.step < 20:
+        for _ in range(6):
+            next(batches)
+        assert (batches.executor, batches.workers, batches._execution._starting) == ("threads", 2, None)
+
+
+def test_auto_becomes_the_caller_on_figures_of_copies(plan, recorded, cores, properties):
+    """And one thread again, for good, once the training works; no step is missed, made twice or changed."""
+    idle, works = Seen(0.0, COPIES), Seen(0.0, replace(COPIES, waits=0.5))
+    recorded(idle, idle, works, idle, idle)
+    cores(3)
+    with loader.Loader(plan, 0, 1, framework="numpy") as batches:
+        digests, makers = {}, [(batches.executor, batches.workers)]
+        while batches.step < 12:
             batch = next(batches)
             assert batch.step not in digests
             digests[batch.step] = batch.digest
-            now = (batches.executor, batches.workers, batches.executor_reason)
-            told += [now] if len(told) == 1 or now != told[-1] else []
-    assert [one[:2] for one in told[:2]] == [("threads", 3)] * 2
-    assert told[2:] == [("threads", 1, "turns"), ("caller", 0, "idle"), ("threads", 1, "works")]
-    assert least == [0] * 6 + [1] * (len(least) - 6)
-    assert len(least) > 6
+            makers.append((batches.executor, batches.workers))
+    assert makers[1:] == [("threads", 3), ("threads", 2), ("caller", 0), *[("threads", 1)] * 9]
     assert digests == properties.uninterrupted(plan, len(digests))
 
 
-def test_whoever_asks_for_threads_has_one(plan, monkeypatch):
-    least = []
-    monkeypatch.setattr(contention, "LOOK_S", 0.0)
-    monkeypatch.setattr(executor, "better_threads", lambda seen, threads, at_least: least.append(at_least))
+def test_threads_that_were_asked_for_become_one_at_least(plan, recorded, cores):
+    recorded(Seen(0.9, COPIES))
+    cores(3)
     with loader.Loader(plan, 0, 1, executor="threads", framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
-    assert set(least) == {1}
+        assert (batches.executor, batches.workers) == ("threads", 1)
 
 
-def test_the_number_of_threads_that_was_asked_for_stays(plan, monkeypatch):
-    monkeypatch.setattr(contention, "LOOK_S", 0.0)
-    monkeypatch.setattr(executor, "better_processes", lambda seen: None)
-    monkeypatch.setattr(executor, "better_threads", lambda *_: (1, "turns"))
+def test_the_number_of_threads_that_was_asked_for_stays(plan, recorded):
+    recorded(Seen(0.0, COPIES))
     with loader.Loader(plan, 0, 1, workers=2, framework="numpy") as batches:
         assert [next(batches).step for _ in range(6)] == list(range(6))
         assert (batches.executor, batches.workers) == ("threads", 2)
-        assert batches.executor_reason != "turns"
+
+
+def test_auto_keeps_threads_for_what_cannot_be_sent(plan, recorded, cores, caplog):
+    recorded(Seen(0.0, PHOTOS))
+    cores(8)
+    held = threading.Lock()
+
+    def transform(sample, rng):
+        with held:
+            return sample
+
+    with (
+        caplog.at_level(logging.WARNING, "loader"),
+        loader.Loader(plan, 0, 1, transform=transform, framework="numpy") as batches,
+    ):
+        for _ in range(5):
+            next(batches)
+        assert (batches.executor, batches.workers) == ("threads", 4)
+    (warning,) = caplog.messages
+    assert "threads make the batches" in warning
+    assert "transform = <function test_auto_keeps_threads_for_what_cannot_be_sent" in warning
+    assert "lock" in warning
+
+
+def test_auto_keeps_threads_if_a_worker_cannot_start(plan, recorded, cores, in_workers, caplog):
+    recorded(Seen(0.0, WORKING))
+    cores(3)
+    transform = in_workers.OnlyHere()
+    with loader.Loader(plan, 0, 1, workers=1, transform=transform, framework="numpy") as batches:
+        while "could not start" not in batches.executor_reason:
+            next(batches)
+        assert batches.executor == "threads"
+        assert "but a worker process could not start: this worker has no" in batches.executor_reason
+        next(batches)
+    assert "a worker process could not start" in caplog.text
+
+
+def test_auto_returns_to_threads_if_results_cannot_be_sent(
+    plan, recorded, cores, in_workers, caplog, properties
+):
+    """What threads can hand out is no error because `auto` chose processes."""
+    recorded(Seen(0.0, WORKING))
+    cores(3)
+    options = {"transform": in_workers.unsendable, "framework": "numpy"}
+    with loader.Loader(plan, 0, 1, workers=1, **options) as batches:
+        digests = {}
+        while "cannot be sent" not in batches.executor_reason or len(digests) < 4:
+            batch = next(batches)
+            assert batch.step not in digests
+            digests[batch.step] = batch.digest
+        assert batches.executor == "threads"
+        assert multiprocessing.active_children() == []
+        assert callable(next(batches)["bad"][0])
+    assert [one for one in caplog.messages if "field 'bad'" in one]
+    assert digests == properties.uninterrupted(plan, len(digests))
+    with (
+        loader.Loader(plan, 0, 1, executor="processes", workers=1, **options) as batches,
+        pytest.raises(Unpicklable, match="field 'bad'"),
+    ):
+        next(batches)
 
 
 def in_a_daemon(url, plan_hash, answers):
     plan = loader.open_plan(loader.Root(url), plan_hash)
     with loader.Loader(plan, 0, 1, workers=0, framework="numpy") as batches:
-        answers.put(why_not(batches._assembler.recipe))
+        answers.put(tuple(why_not(batches._assembler.recipe)))
 
 
 def test_a_daemonic_process_starts_no_others(plan, tmp_path):
@@ -194,7 +315,7 @@ def test_a_daemonic_process_starts_no_others(plan, tmp_path):
     arguments = (str(tmp_path / "root"), plan.hash, answers)
     process = context.Process(target=in_a_daemon, args=arguments, daemon=True)
     process.start()
-    assert "this process is itself a worker" in answers.get()
+    assert answers.get() == ("this process is itself a worker, and starts no others", True, 0)
     process.join(30)
 
 
@@ -204,4 +325,5 @@ def test_secrets_keep_a_loader_in_its_process(s3, samples):
         plan = loader.plan({"p": version}, seed=1, global_batch=3)
         with loader.Loader(plan, 0, 1, workers=0) as batches:
             obstacle = why_not(batches._assembler.recipe)
-    assert "opened with key, secret, and secrets are not sent" in obstacle
+    assert "opened with key, secret, and secrets are not sent" in obstacle.text
+    assert not obstacle.is_usual

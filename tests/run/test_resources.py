@@ -8,13 +8,16 @@ import tempfile
 import threading
 import tracemalloc
 import weakref
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 import loader
 from loader.errors import InvalidRuntime, TransformFailed
-from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS
+from loader.run import executor
+from loader.run.making.prefetch import MAX_AHEAD, MAX_STEPS, Bound, Made, Prefetch
+from loader.run.workers.ring import Ring
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def test_nothing_is_left_after_close(local, tmp_path, monkeypatch):
                     next(batches)
             except TransformFailed:
                 pass
-            assert len(mine()) == 3
+            assert len(mine()) == 3 + (transform is None), "the lock's probe begins with the first batch"
         assert mine() == []
         assert open_files() == before
         assert list(temporary.iterdir()) == []
@@ -138,6 +141,8 @@ import atexit, sys, threading
 
 begun = []
 atexit.register(lambda: print("samples begun:", len(begun)))  # called after what loader registers
+from concurrent.futures import Future
+
 import loader
 import loader.run.making.prefetch
 
@@ -217,6 +222,64 @@ def test_the_prefetch_bound(local, workers, bound, ahead, monkeypatch):
                 assert done.acquire(timeout=30)
         assert len(batches._execution.prefetch()._pending) == ahead
     assert not done.acquire(blocking=False)
+
+
+class Held:
+    """A maker of batches of 1 MiB, each ready at once."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def submit(self, steps):
+        done = Future()
+        done.set_result(Made([Empty(steps.start)], None, 0.0, 1.0, 2**20))
+        return done
+
+    def cancel(self, futures):
+        pass
+
+    retire = dismiss = join = abandon = lambda self: None
+
+
+class Empty:
+    def __init__(self, step):
+        self.step, self.stats = step, {}
+
+
+@pytest.mark.parametrize(
+    ("workers", "memory", "ahead"),
+    [(1, 10**9, 4), (2, 10**9, 6), (4, 10**9, 12), (4, 10 * 240, 10), (4, 0, 5)],
+)
+def test_prefetch_by_need_is_batches_per_worker(local, workers, memory, ahead, monkeypatch):
+    """Batches of 240 bytes, one by one: two ready for each worker, at least 4 of them, and at most the memory."""
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
+    monkeypatch.setattr(executor, "PREFETCH_BYTES", 4 * 240)
+    monkeypatch.setattr(executor, "rank_memory_bytes", lambda: memory * executor.PREFETCH_SHARE)
+    with loader.Loader(
+        local, 0, 1, workers=workers, executor="threads", transform=lambda sample, rng: {"x": np.zeros(5)}
+    ) as batches:
+        assert "up to 0.00 MiB are made ahead" in batches.describe()
+        for _ in range(3):
+            next(batches)
+        prefetch = batches._execution.prefetch()
+        assert len(prefetch._pending) == ahead
+        assert prefetch.bound_bytes == max(4, min(3 * workers, memory // 240)) * 240
+        assert f"1/{executor.PREFETCH_SHARE} of this rank's memory" in batches.describe()
+    with loader.Loader(local, 0, 1, workers=workers, executor="threads", prefetch=2**20) as batches:
+        next(batches)
+        assert "up to 1.00 MiB are made ahead" in batches.describe()
+        assert "prefetch was given" in batches.describe()
+
+
+def test_prefetch_by_need_fits_more_workers_than_segments(local, monkeypatch):
+    """64 workers have three batches each, in segments of their own."""
+    monkeypatch.setattr("loader.run.making.prefetch.MAX_STEPS", 1)
+    held = Held(64)
+    ahead = Prefetch(held, Bound(0, 2**40))
+    ahead.take(0, None)
+    assert len(ahead._pending) == 3 * 64
+    assert Ring(0, 64)._most >= 3 * 64 + 2
+    ahead.close()
 
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 0), (2, 20 * 240), (2, 10**9)])

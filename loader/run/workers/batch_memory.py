@@ -11,10 +11,12 @@ import io
 import pickle
 import sys
 from math import prod
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...errors import Unpicklable
 from .shared_memory import Segment, new_segment
 
 ALIGN = 64
@@ -120,9 +122,14 @@ def bytes_of(segment: Segment) -> Bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors, which only a transform that imported torch can have made, go as the arrays that they lie over."""
+    """Tensors, which only a transform that imported torch can have made, go as the arrays that they lie over.
+
+    Classes of the trainer's script came by value, and go back by name: the trainer has them already.
+    """
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            return _of_script, (value.__qualname__,)
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
         if tensor is None or type(value) is not tensor or value.requires_grad:
             return NotImplemented
@@ -138,6 +145,20 @@ def _tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
+def _of_script(name: str) -> Any:
+    """Return the class or function that the script has by this name. Raises: Unpicklable."""
+    found: Any = sys.modules["__main__"]
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise Unpicklable(
+            f"a worker process made an instance of {name}, which is not at the top level of the script; put the class "
+            "there or into a module, or use executor='threads'"
+        ) from None
+    return found
+
+
 def can_be_sent(value: object) -> bool:
     """Return whether a value can be pickled."""
     try:
@@ -145,6 +166,13 @@ def can_be_sent(value: object) -> bool:
     except Exception:  # noqa: BLE001 - a class of the user's may raise anything
         return False
     return True
+
+
+def dumps(value: object) -> bytes:
+    """Return a pickle for the trainer, arrays included. Raises: errors of pickling."""
+    stream = io.BytesIO()
+    _Pickler(stream, 5).dump(value)
+    return stream.getvalue()
 
 
 def _dumped(value: object) -> tuple[bytes, list[Bytes]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...errors import WorkerFailed
 from ..metrics.metrics import Totals
+from .batch_memory import dumps
 from .batch_message import Packed
 
 
@@ -37,7 +38,7 @@ class SentError:
     @staticmethod
     def of(error: BaseException) -> "SentError":
         try:
-            pickled = pickle.dumps(error)
+            pickled = dumps(error)
         except Exception:  # noqa: BLE001 - an error of the user's may raise anything when it is pickled
             pickled = None
         return SentError(

@@ -61,7 +61,7 @@ class WorkerPool:
         """
         self.size = workers
         self._framework, self._metrics = recipe.framework, metrics
-        self._ring = Ring(bound_bytes, workers + 2)
+        self._ring = Ring(bound_bytes, workers)
         self._numbers = count()
         self._deaths: Counter[range] = Counter()
         self._lost_servers: set[ForkServer] = set()

@@ -9,19 +9,19 @@ from .batch_memory import Bytes, bytes_of
 from .shared_memory import Segment
 
 MAX_SEGMENTS = 128
-"""Segments at most that batches are handed over in: each takes two descriptors and a mapping of the process. A user who
-keeps more batches gets copies."""
+"""Segments at most that batches are handed over in, or four per worker if those are more: each takes two descriptors
+and a mapping of the process. A user who keeps more batches gets copies."""
 
 
 class Ring:
     """Not thread-safe, but for what arrays do when they go, which may be in any thread at any moment."""
 
-    def __init__(self, bound_bytes: int, spare: int) -> None:
+    def __init__(self, bound_bytes: int, workers: int) -> None:
         """Set the bounds.
 
-        bound_bytes: of segments that are kept though nobody uses them, `spare` of them whatever they take.
+        bound_bytes: of segments that are kept though nobody uses them, one per worker and two whatever they take.
         """
-        self._bound, self._spare = bound_bytes, spare
+        self._bound, self._spare, self._most = bound_bytes, workers + 2, max(MAX_SEGMENTS, 4 * workers)
         self._segments: dict[int, Segment] = {}
         self._free: deque[Segment] = deque()
         self._next = 0
@@ -50,7 +50,7 @@ class Ring:
 
     def lend(self, segment: Segment, used_bytes: int) -> Bytes:
         """Return its memory, for a batch: free again when the last array over it is gone."""
-        if len(self._segments) > MAX_SEGMENTS:
+        if len(self._segments) > self._most:
             memory = np.array(bytes_of(segment)[:used_bytes])
             self._free.append(segment)
             return memory

@@ -7,16 +7,22 @@ import io
 import logging
 import os
 import pickle
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from mmap import PROT_READ, mmap
 from multiprocessing import current_process
 from types import FunctionType
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 from ...cache.spec import CacheSpec
 from ...errors import InvalidRuntime, Unpicklable
 from ..recipe.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+CAPTURE_BYTES = 64 * 2**20
+"""Bytes of a transform or decoder, with all that it holds, from which a warning names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +42,14 @@ class Sent:
 
     def written(self) -> int:
         """Return a descriptor of memory that holds it, for as many workers as are handed it. Raises: Unpicklable."""
-        check_can_be_sent(self.recipe)
-        data = _pickled(self)
         with os.fdopen(os.memfd_create("penstock-recipe", os.MFD_CLOEXEC), "wb") as file:
-            file.write(data)
+            try:
+                _pickle(self, file)
+            except OSError:
+                raise
+            except Exception:
+                check_can_be_sent(self.recipe)  # names the part
+                raise
             file.flush()
             return os.dup(file.fileno())
 
@@ -51,8 +61,11 @@ class Sent:
         return sent
 
 
-def check_can_be_sent(recipe: Recipe) -> None:
-    """Raise Unpicklable naming what keeps a recipe in this process; InvalidRuntime where there are no workers."""
+def check_can_be_sent(recipe: Recipe) -> int:
+    """Return the bytes that each worker gets. A warning names large parts.
+
+    Raises: Unpicklable naming what keeps a recipe in this process; InvalidRuntime where there are no workers.
+    """
     if not hasattr(os, "memfd_create"):
         raise InvalidRuntime(
             "executor = 'processes' needs anonymous shared memory, which only Linux has; use 'threads'"
@@ -64,31 +77,52 @@ def check_can_be_sent(recipe: Recipe) -> None:
                 f"source {name!r} lies in the memory of this process ({in_memory[0]}); write it to a disk or "
                 "bucket, or use executor='threads'"
             )
+    total = 0
     for name, value in _named(recipe):
+        size = _Size()
         try:
-            _pickled(value)
+            _pickle(value, size)
         except Exception as error:
             raise Unpicklable(
-                f"{name} = {value!r} cannot be sent to a worker process ({error}); put it at the top level of a "
-                "module that the script imports, or use executor='threads'"
+                f"{name} = {value!r} cannot be sent to a worker process ({error}); make what cannot be pickled (a "
+                "lock, an open file, a tensor on a GPU) at its first use, or use executor='threads'"
             ) from error
+        total += size.nbytes
+        if size.nbytes > CAPTURE_BYTES:
+            logger.warning(
+                "%s = %r holds %s MiB, which each worker process gets a copy of: read it from a file at its first use",
+                name,
+                value,
+                f"{size.nbytes / 2**20:,.0f}",
+            )
+    return total
 
 
-def why_not(recipe: Recipe) -> str | None:
-    """Return the reason not to start workers unasked; None where nothing speaks against it."""
+class Obstacle(NamedTuple):
+    """An answer to whether workers may start unasked."""
+
+    text: str | None
+    """Reason against it; None for none."""
+    is_usual: bool = False
+    """Whether nobody can do anything about it, so that a warning is of no use."""
+    sent_bytes: int = 0
+    """Bytes that each worker gets."""
+
+
+def why_not(recipe: Recipe) -> Obstacle:
+    """Return what forbids to start workers unasked."""
     if current_process().daemon:
-        return "this process is itself a worker, and starts no others"
+        return Obstacle("this process is itself a worker, and starts no others", True)
     for name, view in zip(recipe.plan.source_names, recipe.views, strict=True):
         if dropped := getattr(getattr(view.version.store, "spec", None), "dropped", ()):
-            return (
+            return Obstacle(
                 f"the store of source {name!r} was opened with {', '.join(dropped)}, and secrets are not sent to other "
                 "processes; give them in the environment or in a profile"
             )
     try:
-        check_can_be_sent(recipe)
+        return Obstacle(None, sent_bytes=check_can_be_sent(recipe))
     except InvalidRuntime as error:
-        return str(error)
-    return None
+        return Obstacle(str(error), not hasattr(os, "memfd_create"))
 
 
 def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
@@ -103,21 +137,58 @@ def _named(recipe: Recipe) -> Iterator[tuple[str, object]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses classes and functions of the script itself.
-
-    A worker does not run the script again, which would start another training where it has no `if __name__ ==
-    "__main__"`.
-    """
+    """Pickles by name; refuses what has no name in a worker, which does not run the script again."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
-            raise pickle.PicklingError(
-                f"{value.__qualname__} is defined in the script that was started, which workers do not import"
-            )
+            raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
+        _refuse_gpu(value)
         return NotImplemented
 
 
-def _pickled(value: object) -> bytes:
-    stream = io.BytesIO()
-    _Pickler(stream, 5).dump(value)
-    return stream.getvalue()
+def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
+    """Write a value: functions and classes of modules by name, the script's own and nameless ones by value.
+
+    Raises: errors of pickling.
+    """
+    try:
+        _Pickler(into, 5).dump(value)
+        return
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - tried again by value
+        into.seek(0)
+        into.truncate()
+    import cloudpickle  # 20 ms, which transforms of a module do without
+
+    class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            _refuse_gpu(value)
+            return super().reducer_override(value)
+
+    ByValue(into, 5).dump(value)
+
+
+def _refuse_gpu(value: object) -> None:
+    """Raise PicklingError for a tensor on a GPU, which every worker would open for itself."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None too while it is being imported
+    if tensor is not None and isinstance(value, tensor) and value.device.type not in ("cpu", "meta"):
+        raise pickle.PicklingError(f"it holds a tensor on {value.device}")
+
+
+class _Size(io.RawIOBase):
+    """Counts bytes that are written, and keeps none."""
+
+    nbytes = 0
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self.nbytes += size
+        return size
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return offset
+
+    def truncate(self, size: int | None = None) -> int:
+        self.nbytes = 0
+        return 0

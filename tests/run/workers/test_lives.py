@@ -289,41 +289,6 @@ def test_a_forked_child_is_told_and_disturbs_nobody(plan):
         assert [first.step, *(batch.step for batch in batches)] == [0, 1, 2, 3]
 
 
-MAIN = """
-import sys
-import loader
-
-def transform(sample, rng):
-    return sample
-
-plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
-try:
-    loader.Loader(plan, 0, 1, executor="processes", transform=transform)
-except loader.errors.Unpicklable as error:
-    print(error)
-batches = loader.Loader(plan, 0, 1, executor="processes", workers=1, framework="numpy", steps=2)
-print([batch.step for batch in batches])
-"""
-
-
-def test_a_script_without_a_main_guard(root, plan, tmp_path):
-    """Workers do not run the script again; what it defines itself cannot be sent to them."""
-    script = tmp_path / "train.py"
-    script.write_text(MAIN)
-    done = subprocess.run(
-        [sys.executable, str(script), root.url, plan.hash],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    refused, steps = done.stdout.splitlines()
-    assert "transform is defined in the script that was started" in refused
-    assert "top level of a module that the script imports" in refused
-    assert steps == "[0, 1]"
-    assert done.stderr == ""
-
-
 def test_what_a_worker_logs_is_logged_here(plan, in_workers, caplog):
     with caplog.at_level(logging.INFO, "loader"):
         transform = in_workers.chatty

@@ -1,6 +1,5 @@
 """Worker processes make the batches that threads make: the same bytes, ids, masks, digests, in the same order."""
 
-import functools
 import json
 import pickle
 from contextlib import ExitStack
@@ -211,21 +210,6 @@ def test_the_status_line_names_processes(plan):
 def test_refusals(plan, options, words):
     with pytest.raises(InvalidRuntime, match=words):
         loader.Loader(plan, 0, 1, **options)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("transform", {"transform": lambda sample, rng: sample}),
-        (r"decode\['cls'\]", {"decode": {"cls": lambda data, rng: 1}}),
-        ("transform", {"transform": functools.partial(print, lambda: None)}),
-    ],
-)
-def test_what_cannot_be_sent_is_named(plan, name, options):
-    with pytest.raises(Unpicklable, match=rf"{name} = .*top level of a module .*or use executor='threads'"):
-        loader.Loader(plan, 0, 1, executor="processes", **options)
-    with loader.Loader(plan, 0, 1, workers=1, **options) as batches:
-        assert batches.executor == "threads"
 
 
 def test_a_store_in_memory_cannot_be_sent(versions):

@@ -1,0 +1,170 @@
+"""What a training script defines itself goes to worker processes by value, and its classes come back as they are."""
+
+import functools
+import logging
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import loader
+from loader.errors import Unpicklable
+from loader.run.workers import startup_message
+
+GUARDLESS = """
+import enum, sys
+from dataclasses import dataclass
+import loader
+import beside
+
+print("ran", flush=True)
+
+@dataclass
+class Box:
+    number: int
+    def doubled(self):
+        return 2 * self.number
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Bad(BaseException):
+    pass  # (an Exception would come as a TransformFailed)
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+    def __call__(self, sample, rng):
+        if sample["cls"] == FAILS:
+            raise Bad(f"at {sample['cls']}")
+        return {"x": self.by * offset(sample["cls"]), "box": Box(sample["cls"]), "colour": Colour.RED,
+                "beside": beside.Named(sample["cls"])}
+
+OFFSET, FAILS = 5, int(sys.argv[3])
+def offset(number):
+    return number + OFFSET
+
+plan = loader.open_plan(loader.Root(sys.argv[1]), sys.argv[2])
+def made(transform, **options):
+    with loader.Loader(plan, 0, 1, transform=transform, framework="numpy", steps=3, **options) as batches:
+        return [{name: list(values) for name, values in batch.items()} for batch in batches]
+
+for transform in (Scale(3), lambda sample, rng: Scale(2)(sample, rng)):
+    try:
+        processes, threads = (made(transform, executor=one, workers=1) for one in ("processes", "threads"))
+    except Bad as error:
+        print("bad", error)
+        break
+    assert processes == threads
+    batch = processes[0]
+    assert all(type(box) is Box and box.doubled() == 2 * box.number for box in batch["box"])
+    assert all(colour is Colour.RED for colour in batch["colour"])
+    assert all(type(one) is beside.Named for one in batch["beside"])
+    print("same", getattr(transform, "by", "lambda"))
+print("cloudpickle" in sys.modules)
+"""
+BESIDE = """
+class Named:
+    def __init__(self, number):
+        self.number = number
+    def __eq__(self, other):
+        return self.number == other.number
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return loader.Root(str(tmp_path_factory.mktemp("by-value") / "root"))
+
+
+@pytest.fixture(scope="module")
+def plan(root, samples):
+    version = samples.write(root, "photos", range(20), fields=("cls",))
+    made = loader.plan({"photos": version}, seed=8, global_batch=5)
+    made.save(root)
+    return made
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_script_without_a_main_guard_sends_its_own_code(root, plan, tmp_path, fails):
+    """Workers do not run the script; a module beside it is imported by name."""
+    number = int(plan.batch_ids(0)[0][1][-3:]) if fails else -1
+    (tmp_path / "beside.py").write_text(BESIDE)
+    script = tmp_path / "train.py"
+    script.write_text(GUARDLESS)
+    command = [sys.executable, str(script), root.url, plan.hash, str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    made = [f"bad at {number}"] if fails else ["same 3", "same lambda"]
+    assert done.stdout.splitlines() == ["ran", *made, "True"]
+
+
+def closure(number):
+    return lambda sample, rng: {"x": sample["cls"] + number}
+
+
+@pytest.mark.parametrize("transform", [closure(4), functools.partial(closure(4))], ids=["closure", "partial"])
+def test_a_closure_of_a_module_goes_by_value(plan, transform):
+    def made(**options):
+        with loader.Loader(
+            plan, 0, 1, transform=transform, framework="numpy", steps=2, workers=1, **options
+        ) as batches:
+            return [batch["x"].tolist() for batch in batches]
+
+    assert made(executor="processes") == made(executor="threads")
+
+
+def test_code_with_a_name_needs_no_cloudpickle(plan, in_workers, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with loader.Loader(
+        plan, 0, 1, executor="processes", workers=1, transform=in_workers.noisy, steps=1
+    ) as batches:
+        assert len(list(batches)) == 1
+
+
+@pytest.mark.parametrize("field", [None, "cls"])
+def test_what_cannot_be_sent_is_named(plan, field):
+    held = threading.Lock()
+
+    def locked(value, rng):
+        with held:
+            return value
+
+    options = {"transform": locked} if field is None else {"decode": {field: locked}}
+    name = "transform" if field is None else r"decode\['cls'\]"
+    words = rf"{name} = <function .*locked.* cannot be sent .*lock.*or use executor='threads'"
+    with pytest.raises(Unpicklable, match=words):
+        loader.Loader(plan, 0, 1, executor="processes", **options)
+    with loader.Loader(plan, 0, 1, workers=1, **options) as batches:
+        next(batches)
+        assert batches.executor == "threads"
+
+
+def test_a_large_capture_is_named_once(plan, caplog, monkeypatch):
+    monkeypatch.setattr(startup_message, "CAPTURE_BYTES", 2**20)
+    held = {size: np.ones(size, np.uint8) for size in (2**19, 3 * 2**20)}
+
+    def warned(size):
+        caplog.clear()
+        array = held[size]
+        with (
+            caplog.at_level(logging.WARNING, "loader"),
+            loader.Loader(
+                plan,
+                0,
+                1,
+                executor="processes",
+                workers=2,
+                transform=lambda sample, rng: {"x": int(array.sum())},
+                steps=1,
+            ) as batches,
+        ):
+            assert next(batches)["x"].tolist() == [size] * 5
+        return caplog.messages
+
+    assert warned(2**19) == []
+    (warning,) = warned(3 * 2**20)
+    assert "transform = <function" in warning
+    assert "holds 3 MiB, which each worker process gets a copy of" in warning

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .on_device import on
     from .plan_of import plan_of
     from .report import report
 
@@ -65,6 +66,7 @@ __all__ = [
     "follow",
     "image",
     "listed",
+    "on",
     "open_foreign",
     "open_plan",
     "pack",
@@ -92,6 +94,7 @@ _LATER = {
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
+    "on": ".on_device",
     "listed": "..dataset.versions.stored_list",
     "open_foreign": "..foreign.open_foreign",
     "read_trail": "..run.trail.read_trail",

@@ -146,6 +146,11 @@ class Execution:
         if self._contention is not None:
             self._computed_s = thread_time()
 
+    def dismiss(self) -> None:
+        """Begin no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
+        if self._prefetch is not None:
+            self._prefetch.dismiss()
+
     def close(self, *, wait: bool = True) -> None:
         """End all threads and processes; see `Prefetch.close`."""
         if self._starting is not None:

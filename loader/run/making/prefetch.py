@@ -140,16 +140,19 @@ class Prefetch:
         self._maker = maker
         weakref.finalize(self, maker.abandon)
 
+    def dismiss(self) -> None:
+        """Begin no more steps: a thread in `take` returns soon. Does not wait. For any thread."""
+        for maker in (self._maker, *self._retired):
+            maker.dismiss()
+
     def close(self, *, wait: bool = True) -> None:
         """Stop: batches being made are finished and thrown away, threads and processes end before this returns.
 
         Without `wait`, threads end after the call that they are in.
         """
-        makers = [self._maker, *self._retired]
-        for maker in makers:
-            maker.dismiss()
+        self.dismiss()
         self._drop()
-        for maker in makers:
+        for maker in (self._maker, *self._retired):
             (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:

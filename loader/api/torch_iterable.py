@@ -126,7 +126,7 @@ class PlanDataset(IterableDataset[Batch]):
         info = get_worker_info()
         stride = info.num_workers if info else 1
         options = dict(self._options)
-        if info is not None and options.get("device") is not None:
+        if info is not None and str(options.get("device", "cpu")) not in ("cpu", "None"):
             raise InvalidRuntime(
                 f"device = {options['device']!r} in a worker process of a DataLoader, which cannot hand over memory of "
                 "a device: leave it out, and iterate over loader.on(DataLoader(...), device)"

@@ -9,7 +9,7 @@ from .executor import Execution
 from .metrics.metrics import Metrics
 
 if TYPE_CHECKING:
-    from .device.backend import Backend
+    from .device.device_backend import DeviceBackend
     from .device.stage import DeviceStage
     from .trail.recorder import Recorder
 
@@ -23,7 +23,7 @@ class Delivery:
     def __init__(self, execution: Execution, metrics: Metrics) -> None:
         self._execution, self._metrics = execution, metrics
         self._recorder: Recorder | None = None
-        self._backend: Backend | None = None
+        self._backend: DeviceBackend | None = None
         self._stage: DeviceStage | None = None
         self._waits: deque[tuple[float, float]] = deque(maxlen=MAX_WAITS)
 
@@ -32,7 +32,7 @@ class Delivery:
         """True where batches are made while the training works."""
         return self._stage is not None or self._execution.name != "caller"
 
-    def begin(self, backend: "Backend | None", recorder: "Recorder | None") -> None:
+    def begin(self, backend: "DeviceBackend | None", recorder: "Recorder | None") -> None:
         """Deliver to a device from now on; None: on the host. recorder: None where no trail is kept."""
         self._end_stage(None)
         self._backend, self._recorder = backend, recorder
@@ -93,7 +93,7 @@ class Delivery:
         return None if self._recorder is None else self._recorder.checksums(batch)
 
 
-def backend_for(device: Any, framework: str) -> "Backend | None":
+def backend_for(device: Any, framework: str) -> "DeviceBackend | None":
     """Return the backend of a device; None for the host. Raises: InvalidRuntime; MissingDependency."""
     if device is None:
         return None

@@ -1,18 +1,18 @@
-"""The backend of a device that the user names."""
+"""The device backend of a device that the user names."""
 
 from typing import Any
 
 from ...errors import InvalidRuntime, MissingDependency
 from ..batch.collate import import_framework
-from .backend import Backend
+from .device_backend import DeviceBackend
 
 
-def backend_of(device: Any, framework: str) -> Backend | None:
+def backend_of(device: Any, framework: str) -> DeviceBackend | None:
     """Return the backend that copies batches of a framework to a device; None where they stay on the host.
 
     Raises: InvalidRuntime where there is no such device; MissingDependency without the framework.
     """
-    if device is None or isinstance(device, Backend):
+    if device is None or isinstance(device, DeviceBackend):
         return device
     if framework == "numpy":
         raise InvalidRuntime(
@@ -30,7 +30,7 @@ def backend_of(device: Any, framework: str) -> Backend | None:
         raise MissingDependency(f"device = {device!r}: {error}") from error
 
 
-def _torch_backend(device: Any) -> Backend | None:
+def _torch_backend(device: Any) -> DeviceBackend | None:
     import torch
 
     try:

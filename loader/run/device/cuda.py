@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .backend import Copy
+from .device_backend import Copy
 from .torch_copies import StreamedCopies
 
 PORTABLE = 1

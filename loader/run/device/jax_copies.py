@@ -7,7 +7,7 @@ import jax
 from ...errors import InvalidRuntime
 from ..batch.batch import Batch
 from ..batch.collate import to_jax
-from .backend import Backend, Copy, with_values
+from .device_backend import Copy, DeviceBackend, with_values
 
 
 class JaxCopy:
@@ -25,7 +25,7 @@ class JaxCopy:
         """Do nothing: whatever JAX computes from an array waits for it."""
 
 
-class JaxCopies(Backend):
+class JaxCopies(DeviceBackend):
     """Copies to a `jax.Device`, or to the devices of a `jax.sharding.Sharding`."""
 
     def __init__(self, device: Any) -> None:
@@ -55,7 +55,7 @@ class JaxCopies(Backend):
         return moved
 
 
-def jax_backend(device: Any) -> Backend:
+def jax_backend(device: Any) -> DeviceBackend:
     """Return the backend of a `jax.Device`, a `Sharding`, or a name such as "cuda", "tpu:1", "cpu".
 
     Raises: InvalidRuntime where JAX has no such device.

@@ -14,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..recipe.world import ranks_on_node
 from ..workers.ring import segment_at
 from ..workers.shared_memory import Segment
-from .backend import is_tensor
+from .device_backend import is_tensor
 
 logger = logging.getLogger(__name__)
 
@@ -144,11 +145,18 @@ class PageLocked:
 def memory_of_rank() -> int:
     """Return the bytes of memory that are this rank's: the machine's or the container's over the ranks on it."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    groups = ["/memory.max", "/memory/memory.limit_in_bytes"]
+    with suppress(OSError):  # not Linux
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if not controllers:
+                groups.append(f"{own}/memory.max")
+            elif "memory" in controllers.split(","):
+                groups.append(f"/memory{own}/memory.limit_in_bytes")
+    for group in groups:
         with suppress(OSError, ValueError):  # not there, or "max"
-            limits.append(int(Path(file).read_text()))
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return min(limits) // max(1, int(ranks) if ranks.isdigit() else 1)
+            limits.append(int(Path(f"/sys/fs/cgroup{group}").read_text()))
+    return min(limits) // ranks_on_node()
 
 
 def _address(segment: Segment) -> int:

@@ -16,7 +16,7 @@ from ...storage.shared.threads import ends_with_the_process
 from ..batch.batch import Batch
 from ..making.prefetch import LOOK_UP_S
 from ..metrics.metrics import Metrics
-from .backend import Backend, Copy
+from .device_backend import Copy, DeviceBackend
 
 AHEAD = 2
 """Batches that lie ready on the device: while the training uses one, one is there and one is copied."""
@@ -53,7 +53,7 @@ class DeviceStage:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: DeviceBackend,
         host_batch: Callable[[int, int | None], Batch],
         checksums: Callable[[Batch], Checksums] = lambda batch: None,
         metrics: Metrics | None = None,

@@ -4,11 +4,11 @@ from abc import abstractmethod
 from typing import Any
 
 from ..batch.batch import Batch
-from .backend import Backend, Copy, Finished, rebuilt, tensors_in
+from .device_backend import Copy, DeviceBackend, Finished, rebuilt, tensors_in
 from .page_locked import PageLocked
 
 
-class PlainCopies(Backend):
+class PlainCopies(DeviceBackend):
     """Copies to a device of torch whose streams this package does not use, such as "mps": each ends before the next."""
 
     def __init__(self, device: Any) -> None:
@@ -24,7 +24,7 @@ class PlainCopies(Backend):
         return batch.to(self.device)
 
 
-class StreamedCopies(Backend):
+class StreamedCopies(DeviceBackend):
     """Copies that go on while the copy thread does not wait: of page-locked memory, on a stream of their own.
 
     The methods without a body are the device's. `register`, `unregister` and `page_locked` are those of `Locking`.
@@ -52,7 +52,7 @@ class StreamedCopies(Backend):
         """Return the copy of all tensors since the last call. tensors: on the device."""
 
     def copy(self, batch: Batch) -> tuple[Batch, Copy]:
-        """Begin a copy, as `Backend.copy`."""
+        """Begin a copy, as `DeviceBackend.copy`."""
         plain = [tensor for tensor in tensors_in(batch) if _has_memory(tensor)]
         self._locked.begin(plain)
         on_device: list[Any] = []

@@ -40,7 +40,7 @@ class DelayedCopies(StreamedCopies):
         self.buffers = []
         self.unlocked = 0
         self.pageable = 0
-        self.handed_by = []
+        self.handed_by, self.copied_by = [], set()
         self.closed = threading.Event()
         self._reads = []
 
@@ -63,6 +63,7 @@ class DelayedCopies(StreamedCopies):
         return self.buffers[-1]
 
     def start(self, tensor):
+        self.copied_by.add(threading.current_thread())
         address = tensor.data_ptr()
         if not self._is_locked(address) or not tensor.is_contiguous():
             self.pageable += 1
@@ -76,6 +77,7 @@ class DelayedCopies(StreamedCopies):
         return DelayedCopy(self, reads, sum(tensor.nbytes for tensor in tensors))
 
     def moved(self, batch):
+        self.copied_by.add(threading.current_thread())
         return batch.to("cpu")
 
     def close(self):

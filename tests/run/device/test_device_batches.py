@@ -13,6 +13,7 @@ import torch
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.run.device.page_locked import memory_of_rank
 
 PROCESSES = {"executor": "processes", "workers": 1}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -165,7 +166,7 @@ def test_segments_that_are_dropped_are_unlocked(plan, in_workers, delayed):
     with loader.Loader(
         plan, 0, 1, device=device, transform=in_workers.growing, prefetch=0, **PROCESSES
     ) as batches:
-        for batch in islice(batches, 60):
+        for batch in islice(batches, 30):
             for number, rows in zip(batch["cls"].tolist(), batch["x"], strict=True):
                 assert rows.shape == (1 + number % 9, 9000)
                 assert (rows == number).all()
@@ -190,11 +191,12 @@ def test_refused_page_locking_is_said_once(plan, in_workers, delayed, caplog, lo
     assert len(device.buffers) <= 3 * locks, "one buffer serves all batches that it is large enough for"
 
 
-def test_the_training_waits_for_its_stream_in_its_own_thread(plan, delayed):
+def test_the_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed):
     device = delayed()
     with loader.Loader(plan, 0, 1, device=device, steps=5, **PROCESSES) as batches:
         assert [batch.step for batch in batches] == [0, 1, 2, 3, 4]
     assert device.handed_by == [threading.current_thread()] * 5
+    assert [thread.name for thread in device.copied_by] == ["penstock-device"]
 
 
 def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed, wait_for):
@@ -391,3 +393,15 @@ def test_the_host_needs_no_copy(plan, device):
     with loader.Loader(plan, 0, 1, device=device, steps=3, workers=0) as batches:
         assert batches._delivery._stage is None
         assert [batch["x.npy"].device.type for batch in batches] == ["cpu"] * 3
+
+
+def test_page_locked_memory_is_bounded_by_the_share_of_a_rank(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    whole = memory_of_rank()
+    assert 2**28 < whole <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "4")
+        assert memory_of_rank() == whole // 4
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4(x2)")
+    assert memory_of_rank() == whole

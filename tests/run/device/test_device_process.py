@@ -20,7 +20,8 @@ from delayed import DelayedCopies
 faulthandler.dump_traceback_later(25)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it would be ignored
 plan = loader.plan({{"photos": loader.Root(sys.argv[1]).open("photos@1")}}, seed=8, global_batch=5)
-how = {{"threads": {{"workers": 2}}, "caller": {{"workers": 0}}, "processes": {{"workers": 1, "executor": "processes"}}}}
+how = {{"threads": {{"workers": 2}}, "caller": {{"workers": 0}}}}
+how["processes"] = {{"workers": 1, "executor": "processes"}}
 """
 STUCK = """
 def stuck(sample, rng):

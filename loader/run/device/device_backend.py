@@ -41,7 +41,7 @@ class Finished:
     hand_over = wait
 
 
-class Backend(ABC):
+class DeviceBackend(ABC):
     """Copies batches to one device. All but `moved` and `Copy.hand_over` is called by one thread, the copy thread."""
 
     def entered(self) -> AbstractContextManager[object]:

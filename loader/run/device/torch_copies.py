@@ -62,7 +62,11 @@ class StreamedCopies(DeviceBackend):
             on_device.append(self.start(source))
             return on_device[-1]
 
-        moved = rebuilt(batch, move, self._locked.kept if self._locked.nbytes else None)
+        try:
+            moved = rebuilt(batch, move, self._locked.kept if self._locked.nbytes else None)
+        except BaseException:
+            self.started(on_device).wait()  # the copies that have begun still read the host's memory
+            raise
         return moved, self.started(on_device)
 
     def close(self) -> None:

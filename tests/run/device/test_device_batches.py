@@ -278,6 +278,36 @@ def test_an_error_of_the_device_reaches_the_training(plan, delayed):
             list(islice(batches, 4))
 
 
+def test_a_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
+    class Full(delayed):
+        full = True
+
+        def start(self, tensor):
+            if self.full and self._reads:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().start(tensor)
+
+    device = Full()
+    with loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES) as batches:
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            next(batches)
+        assert device._reads == [], "nothing is on its way out of memory that may be used again"
+        device.full = False
+        batch = next(batches)
+        assert batch.step == 0
+        assert batch["x"].amin(1).tolist() == batch["cls"].tolist()
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
+def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
+    """As where the copy thread asks for one just after the loader was closed."""
+    with loader.Loader(plan, 0, 1, steps=99, **how) as batches:
+        next(batches)
+        batches._execution.dismiss()
+        with pytest.raises(InvalidRuntime, match="closed while a batch was waited for"):
+            list(batches)
+
+
 def test_a_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):
     class Lost(delayed):
         def entered(self):

@@ -69,7 +69,6 @@ def train_step(
     The global mean loss, and the loss of each of this rank's samples, float32 [B].
     """
     optimizer.zero_grad(set_to_none=False)
-    batch = batch.to(next(model.parameters()).device, non_blocking=True)
     pictures = batch["jpg"].float().div_(255).sub_(0.5)
     # batch.weight makes up for ranks with unequal shares: the mean over ranks is the mean over samples.
     losses = functional.cross_entropy(model(pictures), batch["cls"], reduction="none")
@@ -110,12 +109,15 @@ def run(options: argparse.Namespace, rank: int, world_size: int) -> None:
     with loader.Root(options.root) as root:
         plan = open_plan(root, options)
         labels = class_names_of(root.open(options.ref))
-        model = build_model(len(labels or ()) or options.classes).to(device_of_this_rank())
+        device = device_of_this_rank()
+        model = build_model(len(labels or ()) or options.classes).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         state = {"train": TrainingState(model, optimizer)}
         trail = loader.Trail(root, options.run, recipe="examples.train:recipe", ranks="all", tensors_every=10)
         with (
-            loader.Loader(plan, rank, world_size, **recipe(), steps=options.steps, trail=trail) as batches,
+            loader.Loader(
+                plan, rank, world_size, **recipe(), steps=options.steps, trail=trail, device=device
+            ) as batches,
             Checkpoints(out / "checkpoints", options.run, keep_last=2) as checkpoints,
         ):
             checkpoints.load(state, batches)

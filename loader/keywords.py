@@ -35,7 +35,7 @@ LOADER_WORDS = {
     "num_replicas": "world_size= is the number of data-parallel ranks",
     "num_workers": 'workers= is the number of threads or processes; "auto", the default, chooses',
     "persistent_workers": "workers live as long as the Loader",
-    "pin_memory": "batch.pin_memory() returns the batch in pinned memory",
+    "pin_memory": "device='cuda' copies batches to the GPU through page-locked memory, ahead of the training",
     "prefetch_factor": "prefetch= is in bytes of batches made ahead",
     "sampler": _ORDER,
     "seed": _ORDER,

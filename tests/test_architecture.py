@@ -199,6 +199,7 @@ def test_what_loader_exports_is_frozen() -> None:
         "follow",
         "image",
         "listed",
+        "on",
         "open_foreign",
         "open_plan",
         "pack",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..run.trail.trail import Trail
     from .explain import Explanation, explain
     from .follow import follow
+    from .on_device import on
     from .plan_of import plan_of
     from .report import report
 
@@ -66,6 +67,7 @@ __all__ = [
     "follow",
     "image",
     "listed",
+    "on",
     "open_foreign",
     "open_plan",
     "pack",
@@ -94,6 +96,7 @@ _LATER = {
     "explain": ".explain",
     "follow": ".follow",
     "image": "..modalities.image.request",
+    "on": ".on_device",
     "listed": "..dataset.versions.stored_list",
     "open_foreign": "..foreign.open_foreign",
     "random_resized_crop": "..modalities.image.random_crop",

@@ -18,6 +18,7 @@ def torch_dataset(
 
     Worker w of N makes steps w, w + N, ...; DataLoader hands them over in turn. The batches are those of `Loader`, in
     order, for every N. Options are as for `Loader`; inside a worker process `workers` is 0 unless given.
+    `device` is for iterating without a DataLoader, or with one through `loader.on(dataloader, device)`.
     Every pass over the dataset begins at the same step; it is endless, or ends at `steps=`. The position: torchdata's
     StatefulDataLoader and Lightning save and restore it by themselves (docs/training.md). With a DataLoader,
     `dataset.load_state_dict(state)` or `dataset.seek(step)` before iterating, and `plan.state(batch.step + 1)` after a

@@ -88,6 +88,12 @@ class PlanDataset(IterableDataset[Batch]):
         """Return the number of steps: see `loader.steps_of_run`."""
         return steps_of_run(self._end)
 
+    def on(self, device: Any) -> "PlanDataset":
+        """Return this dataset with its batches on a device, to be iterated in this process. Raises: InvalidRuntime."""
+        moved = PlanDataset(self.plan, self.world, None, {**self._options, "device": device})
+        moved._start, moved._resume = self._start, self._resume
+        return moved
+
     def seek(self, step: int) -> None:
         """Begin to iterate at this global step."""
         self._start, self._resume, self._position = self.plan.checked_step(step), None, None
@@ -120,6 +126,11 @@ class PlanDataset(IterableDataset[Batch]):
         info = get_worker_info()
         stride = info.num_workers if info else 1
         options = dict(self._options)
+        if info is not None and str(options.get("device", "cpu")) not in ("cpu", "None"):
+            raise InvalidRuntime(
+                f"device = {options['device']!r} in a worker process of a DataLoader, which cannot hand over memory of "
+                "a device: leave it out, and iterate over loader.on(DataLoader(...), device)"
+            )
         if info is not None:
             options.setdefault("workers", 0)
         if stride > 1:

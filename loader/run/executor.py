@@ -178,6 +178,11 @@ class Execution:
             f"{_mib(most)}, 1/{PREFETCH_SHARE} of this rank's memory"
         )
 
+    def dismiss(self) -> None:
+        """Begin no more batches: a thread in `batch` returns soon. Does not wait. For any thread."""
+        if self._prefetch is not None:
+            self._prefetch.dismiss()
+
     def close(self, *, wait: bool = True) -> None:
         """End all threads and processes; see `Prefetch.close`."""
         self._end_measuring(wait=wait)

@@ -3,6 +3,7 @@
 import os
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from threading import Lock
 from time import perf_counter
 from types import TracebackType
@@ -18,6 +19,7 @@ from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.collate import FRAMEWORKS
 from .batch.step_metrics import SlowSample
+from .delivery import Delivery, backend_for
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
@@ -56,6 +58,9 @@ class Loader:
         micro_batch: Most samples of one micro batch (`Batch.micro_batches`); None hands out each step's part whole.
             Every rank gets the same number of micro batches. Steps stay optimizer steps; a state between two pieces
             repeats the step.
+        device: Device to which a thread of the loader copies batches ahead of the training: "cuda", "cuda:1", a
+            `torch.device`; for jax also a `jax.Device` or a sharding. Two lie ready there. "cuda" is the current
+            device when the loader is made. Strings, bytes and numpy's arrays stay on the host, as do all with None.
 
     Args: The end
         steps: Global step to stop before; None for no such bound. Without `steps` and `epochs` the loader is
@@ -86,8 +91,8 @@ class Loader:
     Args: A look back
         trail: `loader.Trail` that keeps a record of the code and of each step (docs/training.md); None for none.
 
-    Raises: InvalidRuntime for arguments out of range. Unpicklable, with executor="processes", for a transform or
-    decoder that cannot be sent to a worker.
+    Raises: InvalidRuntime for arguments out of range, or a device that is not there. Unpicklable, with
+    executor="processes", for a transform or decoder that cannot be sent to a worker.
     """
 
     plan: Plan
@@ -112,6 +117,7 @@ class Loader:
         epochs: int | None = None,
         steps: int | None = None,
         micro_batch: int | None = None,
+        device: Any = None,
         on_corrupt: Literal["substitute", "raise"] = "substitute",
         corrupt_budget: float = 1e-4,
         ledger: Root | None = None,
@@ -146,9 +152,14 @@ class Loader:
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._handed_s: float | None = None  # when the last batch was handed over
+        self._framework = framework
+        backend = backend_for(device, framework)
+        # Worker threads would put JAX's arrays on its default device first.
+        by_copy_thread = backend is not None and framework == "jax"
+        made = replace(recipe, framework="numpy") if by_copy_thread else recipe
         self._io, run = range_threads(plan)
         kept = cache_spec(cache)
-        self._assembler = Assembler(recipe, self._metrics, run, kept, end=self._end)
+        self._assembler = Assembler(made, self._metrics, run, kept, end=self._end)
         self._execution = Execution(
             self._assembler,
             kept,
@@ -168,6 +179,9 @@ class Loader:
             trail,
             None if trail is None else self._recorder_of(trail, recipe, epochs),
         )
+        self._delivery = Delivery(self._execution, self._metrics)
+        self._delivery.begin(backend, self._recorder)
+        weakref.finalize(self, self._delivery.abandon)
         self._closed = False
         self._pid = os.getpid()
 
@@ -192,16 +206,16 @@ class Loader:
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
-        batch = self._execution.batch(self._step, self._end)
+        batch, crcs = self._delivery.take(self._step, self._end)
         self._list(batch)
         listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""
         self._budget.spend(int(batch.stats["samples"]), batch.substitutions, listed)
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
-        self._execution.batch_delivered(batch.wait_s, busy_s or 0.0)
+        self._delivery.handed(batch.wait_s, busy_s or 0.0)
         if self._recorder is not None:
-            self._recorder.made(batch)
+            self._recorder.made(batch, crcs)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
         self._handed_s = perf_counter()
         return self._piece()
@@ -216,6 +230,17 @@ class Loader:
 
     def _micros(self, step: int) -> int:
         return micro_count(self.plan.batch_size(step), self.world.world_size, self._micro_batch or 1)
+
+    def on(self, device: Any) -> "Loader":
+        """Hand out batches on a device from now on, as the argument `device` has it; None: on the host.
+
+        Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
+        """
+        self._check_usable()
+        backend = backend_for(device, self._framework)
+        with self._turn:
+            self._delivery.begin(backend, self._recorder)
+        return self
 
     @property
     def step(self) -> int:
@@ -266,7 +291,7 @@ class Loader:
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._list(batch)
-        return batch
+        return self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
@@ -322,7 +347,9 @@ class Loader:
 
     def status_line(self) -> str:
         """Return step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
-        return self._status.line(self._step, self.metrics(), executor=self.executor)
+        return self._status.line(
+            self._step, self.metrics(), executor=self.executor, ahead=self._delivery.is_ahead
+        )
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
         """Return the batches, with the status line on `stream` (stderr) twice a second, where it is a terminal."""
@@ -350,7 +377,7 @@ class Loader:
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
-        self._execution.close(wait=wait)
+        self._delivery.close(wait=wait)
         if wait:
             self._assembler.close()
         else:

@@ -1,5 +1,6 @@
 """`framework="jax"`: the numpy batches as `jax.Array`s. Run by test_jax.py in a process of its own."""
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,8 @@ import loader
 from loader.errors import InvalidRuntime
 from loader.run.batch.collate import collate
 from loader.run.batch.columns import Columns
+
+jax.config.update("jax_num_cpu_devices", 2)  # before it starts
 
 
 @pytest.fixture
@@ -26,8 +29,6 @@ def one(values, name="x.npy"):
 
 
 def test_the_batches_are_those_of_numpy(plan):
-    import jax
-
     for rank in range(2):
         with (
             loader.Loader(plan, rank, 2, framework="jax", workers=2, steps=5) as batches,
@@ -86,8 +87,6 @@ def test_wider_numbers_fit_or_are_refused(array):
 
 
 def test_with_64_bits_nothing_is_narrowed():
-    import jax
-
     jax.config.update("jax_enable_x64", True)
     try:
         got = one([2**40, 1], name="cls")
@@ -103,8 +102,6 @@ def test_what_jax_has_no_dtype_for_stays_numpy():
 
 
 def test_a_jitted_step_takes_a_batch(plan):
-    import jax
-
     @jax.jit
     def total(cls, x, mask):
         return (cls * mask).sum() + x.sum()
@@ -117,8 +114,6 @@ def test_a_jitted_step_takes_a_batch(plan):
 
 def test_arrays_over_memory_that_is_used_again_stay(tmp_path):
     """Large arrays lie where JAX copies nothing: what JAX holds is not given out again."""
-    import jax
-
     root = loader.Root(str(tmp_path / "root"))
     with root.write("large") as writer:
         for i in range(8):
@@ -139,3 +134,86 @@ def test_arrays_over_memory_that_is_used_again_stay(tmp_path):
     for ids, kept in held:
         for (_, key), row in zip(ids, np.asarray(kept), strict=False):
             assert (row == int(key)).all()
+
+
+def test_batches_come_on_the_device_that_was_asked_for(tmp_path, samples):
+    root = loader.Root(str(tmp_path / "root"))
+    plan = loader.plan({"photos": samples.write(root, "photos", range(40))}, seed=3, global_batch=8)
+    second = jax.devices()[1]
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=9) as wanted:
+        same = list(wanted)
+    for how in ({"executor": "processes", "workers": 1}, {"workers": 2}, {"workers": 0}):
+        options = {"framework": "jax", "steps": 9, **how}
+        for device in ("cpu:1", second):
+            with loader.Loader(plan, 0, 1, device=device, **options) as batches:
+                check(batches, same, {second})
+        with loader.Loader(plan, 0, 1, **options) as batches:
+            check([next(batches)], same[:1], {jax.devices()[0]})
+            check(batches.on("cpu:1"), same[1:], {second})
+            check([batches.batch_at(5)], same[5:6], {second})
+
+
+def test_batches_are_sharded_over_devices(tmp_path, samples):
+    root = loader.Root(str(tmp_path / "root"))
+    view = samples.write(root, "photos", range(40)).select("x.npy", "cls")
+    plan = loader.plan({"photos": view}, seed=3, global_batch=8)
+    sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("x",)), jax.sharding.PartitionSpec("x"))
+    with (
+        loader.Loader(plan, 0, 1, framework="jax", device=sharding, steps=5) as batches,
+        loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=5) as wanted,
+    ):
+        check(batches, wanted, set(jax.devices()))
+        batches._delivery._stage.dismiss()
+        batches._delivery._stage.join()
+        seen = batches.metrics()
+    assert seen["device_bytes_total"] == 5 * (8 * (6 * 4 + 4) + 8)
+    assert seen["device_copy_seconds_count"] == 5
+
+
+def check(batches, wanted, devices):
+    """They hold the same values, and lie on these devices."""
+    for batch, same in zip(batches, wanted, strict=True):
+        assert (batch.step, batch.ids, batch.digest) == (same.step, same.ids, same.digest)
+        for value, array in [(batch.mask, same.mask), *((batch[name], same[name]) for name in same)]:
+            items = zip(value, array, strict=True) if isinstance(array, list) else [(value, array)]
+            for item, other in items:
+                if isinstance(other, np.ndarray):
+                    assert item.devices() == devices
+                    assert np.array_equal(item, other)
+                else:
+                    assert not isinstance(item, jax.Array)
+                    assert item == other
+
+
+def test_a_device_that_jax_does_not_have_is_refused(plan):
+    for device in ("cpu:7", "cuda", "cpu:one", 3):
+        with pytest.raises(InvalidRuntime, match=f"device = {device!r}"):
+            loader.Loader(plan, 0, 1, framework="jax", device=device)
+
+
+def test_a_number_that_jax_would_change_is_an_error_of_its_step(plan):
+    def huge(sample, rng):
+        return {"x": np.int64(2**40) if sample["cls"] == 5 else np.int64(1)}
+
+    bad = next(step for step in range(30) if ("photos", "photos/005") in loader_ids(plan, step))
+    with loader.Loader(plan, 0, 1, framework="jax", device="cpu", transform=huge, workers=2) as batches:
+        with pytest.raises(InvalidRuntime, match="field 'x' holds"):
+            list(zip(range(40), batches, strict=False))
+        assert batches.step <= bad
+
+
+def loader_ids(plan, step):
+    with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as batches:
+        return batches.batch_at(step).ids
+
+
+def test_a_trail_has_the_same_checksums_with_a_device(plan, tmp_path):
+    found = {}
+    for run, more in {"host": {}, "device": {"device": "cpu:1"}}.items():
+        root = loader.Root(str(tmp_path / run))
+        trail = loader.Trail(root, run="run", tensors_every=2)
+        with loader.Loader(plan, 0, 1, framework="jax", steps=6, trail=trail, **more) as batches:
+            for _ in batches:
+                pass
+        found[run] = loader.read_trail(root, "run").steps.drop("at_us", "wait_us")
+    assert found["host"].equals(found["device"]), "with one start record: the framework is the same"

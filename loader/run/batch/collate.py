@@ -10,24 +10,25 @@ from ...errors import InvalidRuntime, MissingDependency
 from .columns import PADDED, Columns
 
 
-def to_jax(name: str, value: Any) -> Any:
-    """Return a field's value with its numpy arrays put on JAX's default device.
+def to_jax(name: str, value: Any, device: Any = None) -> Any:
+    """Return a field's value with its numpy arrays put on a device or sharding of JAX; None is JAX's default device.
 
-    They are uncommitted: a jitted function may move them. The value is an array [slots, ...], or a list, whose arrays
-    are put one by one and whose other elements stay Python. Arrays of dtypes that JAX does not have (strings, dates)
-    stay numpy. While JAX holds to 32 bits, 64-bit numbers become 32-bit ones as JAX rounds them. On a CPU the memory is
-    shared where it lies on 64 bytes, else copied; on other devices the copy goes on in the background.
+    On the default device they are uncommitted: a jitted function may move them. The value is an array [slots, ...], or
+    a list, whose arrays are put one by one and whose other elements stay Python. Arrays of dtypes that JAX does not
+    have (strings, dates) stay numpy. While JAX holds to 32 bits, 64-bit numbers become 32-bit ones as JAX rounds them.
+    On a CPU the memory is shared where it lies on 64 bytes, else copied; on other devices the copy goes on in the
+    background.
 
     Raises: InvalidRuntime for numbers that 32 bits do not hold, which JAX itself would wrap around in silence, or make
     infinite; MissingDependency without jax.
     """
     if isinstance(value, list):
-        return [to_jax(name, item) if isinstance(item, np.ndarray) else item for item in value]
+        return [to_jax(name, item, device) if isinstance(item, np.ndarray) else item for item in value]
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufc":
         return value
     jax = _jax()
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-    return jax.device_put(value if dtype == value.dtype else _narrowed(name, value, dtype))
+    return jax.device_put(value if dtype == value.dtype else _narrowed(name, value, dtype), device)
 
 
 def _narrowed(name: str, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

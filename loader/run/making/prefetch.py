@@ -135,6 +135,7 @@ class Prefetch:
         self._ready: deque[Batch] = deque()
         self._ready_s = 0.0  # when they were there
         self._failed: tuple[int, BaseException] | None = None  # the step after those that are ready
+        self._dismissed = False
         # Whoever drops the loader without closing it must not leave anybody working on.
         weakref.finalize(self, maker.abandon)
 
@@ -171,16 +172,20 @@ class Prefetch:
         self._maker = maker
         weakref.finalize(self, maker.abandon)
 
+    def dismiss(self) -> None:
+        """Begin no more steps: a thread in `take` returns soon. Does not wait. For any thread."""
+        self._dismissed = True
+        for maker in (self._maker, *self._retired):
+            maker.dismiss()
+
     def close(self, *, wait: bool = True) -> None:
         """Stop: batches being made are finished and thrown away, threads and processes end before this returns.
 
         Without `wait`, threads end after the call that they are in.
         """
-        makers = [self._maker, *self._retired]
-        for maker in makers:
-            maker.dismiss()
+        self.dismiss()
         self._drop()
-        for maker in makers:
+        for maker in (self._maker, *self._retired):
             (maker.join if wait else maker.abandon)()
 
     def _get_ready(self, step: int, end: int | None) -> None:
@@ -204,7 +209,7 @@ class Prefetch:
         self._fill(step, end)
         _, future = self._pending.popleft()
         try:
-            made = _waited_for(future)
+            made = self._waited_for(future)
         except CancelledError:
             raise InvalidRuntime("this Loader was closed while a batch was waited for") from None
         except BaseException:
@@ -218,6 +223,20 @@ class Prefetch:
             self._each_bytes = made.nbytes // len(made.batches)
             self._stride.saw(len(made.batches), made.took_s, made.nbytes)
             self.cpu_s += made.cpu_s
+
+    def _waited_for(self, future: "Future[Made]") -> Made:
+        """Return its result. Looks up now and then: a Ctrl-C just before the main thread waits would not wake it.
+
+        Raises: CancelledError where nobody will make it, since `dismiss` came before it was submitted.
+        """
+        while True:
+            try:
+                return future.result(LOOK_UP_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if self._dismissed and not future.running():
+                    raise CancelledError from None
 
     def _fill(self, step: int, end: int | None) -> None:
         """Submit steps while there is room; `step` is the first if nothing is submitted."""
@@ -253,13 +272,3 @@ class Prefetch:
         self._ready.clear()
         for maker in (self._maker, *self._retired):
             maker.cancel([future for _, future in dropped])
-
-
-def _waited_for(future: "Future[Made]") -> Made:
-    """Return its result. Looks up now and then: a Ctrl-C just before the main thread waits would not wake it."""
-    while True:
-        try:
-            return future.result(LOOK_UP_S)
-        except TimeoutError:
-            if future.done():
-                return future.result()

@@ -3,7 +3,8 @@
 Named as Prometheus names them. Every batch is made by one thread, stage after stage (`step_metrics.MAKING`). Then it
 lies ready (`handover_wait_seconds`) until the consumer takes it, who may have waited for it (`consumer_wait_seconds`)
 and then works on it (`consumer_busy_seconds`). A thread that may not begin another batch, because enough are made
-ahead, waits for room (`room_wait_seconds`): back-pressure. `limit.py` reads a verdict off these.
+ahead, waits for room (`room_wait_seconds`): back-pressure. Meanwhile
+the copy thread of a loader with a device copies batches (`device_copy_seconds`). `limit.py` reads a verdict off these.
 """
 
 import heapq
@@ -20,6 +21,7 @@ STAGES = {
     **MAKING,
     "handover": "handover_wait_seconds",
     "room": "room_wait_seconds",
+    "copy": "device_copy_seconds",
     "consumer": "consumer_wait_seconds",
     "busy": "consumer_busy_seconds",
 }
@@ -37,6 +39,7 @@ COUNTERS = {
     "fallbacks": "Reads that another store served than the nearest, of a root with mirrors.",
     "refetched": "Reads repeated because of a wrong checksum, a short answer or bytes that did not decode.",
     "substituted": "Corrupt samples for which others were handed out.",
+    "device_bytes": "Bytes of batches copied to the device.",
     "ahead_bytes": "Bytes read of the store ahead of the batches that need them.",
     "ahead_failed": "Reads ahead that failed; a batch that needs them reads them again.",
     "cache_hits": "Pages found in the cache.",
@@ -93,6 +96,12 @@ class Metrics:
                 self._observe(stage, seconds / len(step.steps), len(step.steps))
             for source, amount in step.samples.items():
                 self._samples[source] = self._samples.get(source, 0) + amount
+
+    def copied(self, nbytes: int, seconds: float) -> None:
+        """Note that a batch was copied to the device."""
+        with self._lock:
+            self._counts["device_bytes"] += nbytes
+            self._observe("copy", seconds)
 
     def consumed(self, batch: Batch, busy_s: float | None) -> None:
         """Note that the consumer got a batch, `busy_s` after it had got the one before (None for the first)."""

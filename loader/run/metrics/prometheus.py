@@ -22,6 +22,7 @@ HELP = {
     "collate": "Per batch: into one memory.",
     "handover": "Per batch: finished, and not yet asked for.",
     "room": "A thread waited until a batch was taken: back-pressure.",
+    "copy": "Per batch: copied to the device, beside the consumer.",
     "consumer": "The consumer waited for a batch.",
     "busy": "The consumer worked between two batches.",
 }

@@ -20,13 +20,14 @@ class Status:
     def __init__(self) -> None:
         self._before: Mapping[str, float] | None = None
 
-    def line(self, step: int, metrics: Mapping[str, float], *, executor: str) -> str:
+    def line(self, step: int, metrics: Mapping[str, float], *, executor: str, ahead: bool = True) -> str:
         """Return a line such as this one.
 
         step 1,234  812 samples/s  95.0 MB/s  training waits 61 %  workers: fetch 58 % ...  limited by: store
 
-        executor: as `Loader.executor`; processes are named. Of the workers' time the largest stages are named ("room":
-        they wait until a batch is taken). MB are 10^6 bytes of stored fields.
+        executor: as `Loader.executor`; processes are named. ahead: whether batches are made while the training works.
+        Of the workers' time the largest stages are named ("room": they wait until a batch is taken). MB are 10^6 bytes
+        of stored fields.
         """
         before, self._before = self._before, dict(metrics)
         spent = stage_seconds(metrics, before)
@@ -50,9 +51,7 @@ class Status:
             f"{rate('fetched_bytes_total') / 1e6:,.1f} MB/s",
             f"training waits {spent['consumer'] / elapsed_s:.0%}",
             f"{who}: {shares}" if shares else "",
-            f"limited by: {limit}"
-            if (limit := limited_by(metrics, before, ahead=executor != "caller"))
-            else "",
+            f"limited by: {limit}" if (limit := limited_by(metrics, before, ahead=ahead)) else "",
         ]
         return "  ".join(part for part in parts if part).replace("%", " %")
 

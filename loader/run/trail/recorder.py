@@ -59,16 +59,20 @@ class Recorder:
         self._real: Any = None  # bool [n], False at padding
         self._thread: Thread | None = None
 
-    def made(self, batch: Batch) -> None:
-        """Add the row of a step whose batch is about to be handed out."""
+    def checksums(self, batch: Batch) -> dict[str, int] | None:
+        """Return `tensor_crcs` of a batch whose step records them, else None. For any thread."""
         every = self._trail.tensors_every
+        return tensor_crcs(batch.fields) if every and batch.step % every == 0 else None
+
+    def made(self, batch: Batch, crcs: dict[str, int] | None) -> None:
+        """Add the row of a step whose batch is about to be handed out. crcs: its `checksums`."""
         row = StepRow(
             step=batch.step,
             at_us=time.time_ns() // 1000,
             digest=batch.digest,
             substituted=len({one.slot for one in batch.substitutions}) if batch.substitutions else 0,
             wait_us=int(batch.wait_s * 1e6),
-            crcs=tensor_crcs(batch.fields) if every and batch.step % every == 0 else None,
+            crcs=crcs,
         )
         self._first = self._n = 0
         with self._lock:

@@ -12,6 +12,19 @@ MAX_SEGMENTS = 128
 """Segments at most that batches are handed over in, or four per worker if those are more: each takes two descriptors
 and a mapping of the process. A user who keeps more batches gets copies."""
 
+_mapped: "weakref.WeakValueDictionary[int, Segment]" = (
+    weakref.WeakValueDictionary()
+)  # by address, of all rings
+
+
+def segment_at(address: int) -> Segment | None:
+    """Return the segment of batches that lies at an address of this process; None where other memory does."""
+    for ref in _mapped.valuerefs():  # a list: another thread may add one
+        segment = ref()
+        if segment is not None and 0 <= address - segment.address < segment.nbytes:
+            return segment
+    return None
+
 
 class Ring:
     """Not thread-safe, but for what arrays do when they go, which may be in any thread at any moment."""
@@ -45,6 +58,7 @@ class Ring:
         """Return a segment that a worker made. Takes the descriptor over."""
         segment = Segment(self._next, fd, nbytes)
         self._segments[segment.number] = segment
+        _mapped[segment.address] = segment
         self._next += 1
         return segment
 

@@ -1,5 +1,6 @@
 """Anonymous shared memory: no name that could be left behind; it is gone with the last process that holds it."""
 
+import ctypes
 import mmap
 import os
 import weakref
@@ -14,6 +15,16 @@ class Segment:
         self._close_fd = weakref.finalize(self, os.close, fd)
         self._close_fd.atexit = False
         self.memory = mmap.mmap(fd, nbytes)
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte in this process."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    @property
+    def is_dropped(self) -> bool:
+        """True after `close`: no batch will come in this memory any more."""
+        return not self._close_fd.alive
 
     def close(self) -> None:
         """Close the descriptor: it will not be sent to anybody any more."""

@@ -198,3 +198,17 @@ def deaf(sample, rng, folder):
     with open(f"{folder}/begun", "w") as begun:
         begun.write(f"{os.getpid()}\n")
     ctypes.PyDLL(None).sleep(600)
+
+
+def nested(sample, rng):
+    """Arrays and tensors of 16 KiB and more in every kind of container, now and then."""
+    import torch
+
+    number = sample["cls"]
+    big = np.full(2**11, number) if number == 7 else number
+    return {
+        "x": np.full(4, number),
+        "dict": {"a": [big], "b": (torch.full((2**11,), number),) if number == 7 else ()},
+        "text": "x" * number,
+        "day": np.datetime64("2026-01-01", "s"),
+    }

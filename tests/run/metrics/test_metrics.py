@@ -25,6 +25,7 @@ STAGES = MAKING | {
     "transform_seconds",
     "handover_wait_seconds",
     "room_wait_seconds",
+    "device_copy_seconds",
     "consumer_wait_seconds",
     "consumer_busy_seconds",
 }
@@ -40,6 +41,7 @@ NAMES = {
     "retries_total",
     "fallbacks_total",
     "refetched_total",
+    "device_bytes_total",
     "ahead_bytes_total",
     "ahead_failed_total",
     *(f"cache_{name}_total" for name in ("hits", "misses", "written_bytes", "evicted", "corrupt", "failed")),

@@ -1,0 +1,62 @@
+"""The device backend of a device that the user names."""
+
+from typing import Any
+
+from ...errors import InvalidRuntime, MissingDependency
+from ..batch.collate import import_framework
+from .device_backend import DeviceBackend
+
+
+def backend_of(device: Any, framework: str) -> DeviceBackend | None:
+    """Return the backend that copies batches of a framework to a device; None where they stay on the host.
+
+    Raises: InvalidRuntime where there is no such device; MissingDependency without the framework.
+    """
+    if device is None or isinstance(device, DeviceBackend):
+        return device
+    if framework == "numpy":
+        raise InvalidRuntime(
+            f"device = {device!r} with framework = 'numpy', whose arrays lie on the host; accepted: framework='torch' "
+            "or 'jax'"
+        )
+    import_framework(framework)
+    try:
+        if framework == "jax":
+            from .jax_copies import jax_backend
+
+            return jax_backend(device)
+        return _torch_backend(device)
+    except ImportError as error:
+        raise MissingDependency(f"device = {device!r}: {error}") from error
+
+
+def _torch_backend(device: Any) -> DeviceBackend | None:
+    import torch
+
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidRuntime(
+            f"device = {device!r}; accepted: None, a torch.device, or its name, such as 'cuda' or 'cuda:1' ({error})"
+        ) from None
+    if wanted.type == "cpu":
+        return None
+    there = torch.accelerator.current_accelerator(check_available=True)
+    if there is None or there.type != wanted.type:
+        has = "no accelerator" if there is None else f"only {there.type!r}"
+        raise InvalidRuntime(
+            f"device = {str(wanted)!r}, but torch {torch.__version__} finds {has} in this process; leave device out to "
+            f"keep batches on the host, or install torch's build for {wanted.type!r} and check its driver"
+        )
+    count = torch.accelerator.device_count()
+    if wanted.index is not None and wanted.index >= count:
+        raise InvalidRuntime(f"device = {str(wanted)!r}; this process sees {count} of them, 0 to {count - 1}")
+    index = torch.accelerator.current_device_index() if wanted.index is None else wanted.index
+    chosen = torch.device(wanted.type, index)
+    if chosen.type == "cuda":
+        from .cuda import CudaCopies
+
+        return CudaCopies(chosen)
+    from .torch_copies import PlainCopies
+
+    return PlainCopies(chosen)

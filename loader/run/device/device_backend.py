@@ -1,0 +1,140 @@
+"""The narrow protocol between the copy thread and a device, and the walk over what a batch holds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..batch.batch import Batch, SlotIds
+from ..batch.bytes_column import BytesColumn
+
+PLAIN = frozenset((bytes, str, int, float, bool, type(None)))
+"""Types of values that hold no array."""
+
+
+class Copy(Protocol):
+    """A copy of one batch that has begun."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied."""
+
+    def wait(self) -> None:
+        """Block until the device has read the host's memory. For the copy thread."""
+
+    def hand_over(self) -> None:
+        """Order the caller's later work on the device after the copy. For the training's thread; does not wait."""
+
+
+class Finished:
+    """A `Copy` that ended before it was returned."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    hand_over = wait
+
+
+class DeviceBackend(ABC):
+    """Copies batches to one device. All but `moved` and `Copy.hand_over` is called by one thread, the copy thread."""
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Return the context in which the copy thread works: it chooses the device and the stream."""
+        return nullcontext()
+
+    @abstractmethod
+    def copy(self, batch: Batch) -> tuple[Batch, Copy]:
+        """Begin a copy. Return the batch on the device, and the copy.
+
+        The caller keeps `batch` until `Copy.wait` has returned. Nothing in the new batch lies in page-locked memory.
+        Raises: errors of the device, such as want of its memory; InvalidRuntime for values that it cannot hold.
+        """
+
+    @abstractmethod
+    def moved(self, batch: Batch) -> Batch:
+        """Return the batch on the device, copied by the calling thread. Raises: as `copy`."""
+
+    def checksummed(self, host: Batch, moved: Batch) -> Batch:
+        """Return the batch whose values a trail records: with dtypes of the framework, on the host where possible."""
+        return host
+
+    def close(self) -> None:  # noqa: B027 - a device that keeps nothing
+        """Release the host's memory. For the copy thread, inside `entered`, after the last copy's `wait`."""
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is torch's tensor, which need not be imported for that."""
+    return hasattr(value, "pin_memory")
+
+
+def tensors_in(batch: Batch) -> list[Any]:
+    """Return the tensors that `rebuilt` would move."""
+    found: list[Any] = []
+
+    def note(value: Any) -> Any:
+        found.append(value)
+        return value
+
+    _each(batch.mask, note, None)
+    for value in batch.fields.values():
+        _each(value, note, None)
+    return found
+
+
+def rebuilt(batch: Batch, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Batch:
+    """Return the batch with `move` done to its tensors, which are columns or items of lists.
+
+    keep: done to every other array, also in containers; None where none lies in memory that must not leave the loader.
+    """
+    fields = {name: _each(value, move, keep) for name, value in batch.fields.items()}
+    out = with_values(batch, fields, _each(batch.mask, move, keep))
+    if keep is not None:
+        out.sources, out.ordinals = keep(batch.sources), keep(batch.ordinals)
+        ids = out.__dict__["ids"]
+        if isinstance(ids, SlotIds):
+            out.ids = replace(ids, source=keep(ids.source))
+    return out
+
+
+def with_values(batch: Batch, fields: dict[str, Any], mask: Any) -> Batch:
+    """Return the batch with other fields and another mask; its ids stay unlisted."""
+    return replace(batch, ids=batch.__dict__["ids"], mask=mask, fields=fields)
+
+
+def _each(value: Any, move: Callable[[Any], Any], keep: Callable[[Any], Any] | None) -> Any:
+    if is_tensor(value):
+        return move(value)
+    if type(value) is list:
+        if {*map(type, value)} <= PLAIN:
+            return value
+        return [_each(item, move, keep) for item in value]
+    return value if keep is None else _kept(value, keep)
+
+
+def _kept(value: Any, keep: Callable[[Any], Any]) -> Any:
+    """Return a value that stays on the host. Tensors in dicts and tuples stay there, as with `Batch.to`."""
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        return keep(value)
+    if isinstance(value, BytesColumn):
+        return _kept_bytes(value, keep)
+    if type(value) is dict:
+        return {name: _kept(item, keep) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_kept(item, keep) for item in value)
+    return value
+
+
+def _kept_bytes(column: BytesColumn, keep: Callable[[Any], Any]) -> BytesColumn:
+    """Return the column without the bytes of other batches, which may lie in the same memory."""
+    memory, begin, sizes = column.parts()
+    first = int(np.min(begin, initial=len(memory), where=sizes > 0))
+    end = int(np.max(begin + sizes, initial=first, where=sizes > 0))
+    return BytesColumn(keep(memory[first:end]), np.where(sizes > 0, begin - first, 0), sizes.copy())

@@ -1,0 +1,181 @@
+"""The copy thread: takes the host's batches in order, and has two on the device before the training asks.
+
+It alone takes batches from the executor. It keeps each of them until its copy has ended; only then may the memory hold
+a later batch. The training's thread waits for a batch, orders its stream after the copy, and never copies.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import perf_counter
+from typing import NamedTuple
+
+from ...errors import InvalidRuntime
+from ...storage.shared.threads import ends_with_the_process
+from ..batch.batch import Batch
+from ..making.prefetch import LOOK_UP_S
+from ..metrics.metrics import Metrics
+from .device_backend import Copy, DeviceBackend
+
+AHEAD = 2
+"""Batches that lie ready on the device: while the training uses one, one is there and one is copied."""
+
+Checksums = dict[str, int] | None
+
+
+class OnDevice(NamedTuple):
+    """A batch on the device."""
+
+    step: int
+    """The step that was asked for."""
+    batch: Batch
+    """The batch."""
+    crcs: Checksums
+    """Field -> CRC-32C of its values on the host; None where no trail records the step."""
+    copy: Copy
+    """Its copy, which may still go on."""
+    copied_s: float
+    """`perf_counter` when the copy had begun."""
+
+
+class _Position(NamedTuple):
+    """The step that the copy thread is to copy next."""
+
+    step: int
+    end: int | None
+    run: int
+    """Number of the seek that it follows."""
+
+
+class DeviceStage:
+    """`take` gives batches on the device, in order. Any thread may call `dismiss`; one at a time calls `take`."""
+
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        host_batch: Callable[[int, int | None], Batch],
+        checksums: Callable[[Batch], Checksums] = lambda batch: None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """host_batch: of (step, end), called by the copy thread. checksums: of a batch."""
+        self._backend, self._host_batch, self._checksums = backend, host_batch, checksums
+        self._metrics = metrics or Metrics()
+        self._pid = os.getpid()
+        self._changed = Condition()
+        self._ready: deque[OnDevice] = deque()
+        self._position: _Position | None = None
+        self._runs = 0
+        self._error: BaseException | None = None  # of the step of `_position`
+        self._stopped = False
+        self._thread: Thread | None = None
+
+    def take(self, step: int, end: int | None) -> OnDevice:
+        """Return the batch of `step`; those after it (below `end`) are copied meanwhile.
+
+        Raises: errors of making or copying it, after the batches before it; InvalidRuntime after `dismiss`.
+        """
+        asked_s = perf_counter()
+        with self._changed:
+            self._seek(step, end)
+            while not self._ready:
+                if self._stopped:
+                    raise InvalidRuntime("this Loader was closed while a batch was waited for")
+                if self._error is not None:
+                    self._position = None
+                    try:
+                        raise self._error  # never a local variable: its traceback holds this frame
+                    finally:
+                        self._error = None
+                self._changed.wait(LOOK_UP_S)
+            taken = self._ready.popleft()
+            self._changed.notify_all()
+        taken.copy.hand_over()
+        stats = taken.batch.stats
+        lay_s = stats.get("handover_wait_seconds", 0.0) + max(0.0, asked_s - taken.copied_s)
+        stats["handover_wait_seconds"] = lay_s
+        return taken
+
+    def dismiss(self) -> None:
+        """Let the copy thread end after the batch that it copies. Does not wait. In a forked child it does nothing."""
+        if os.getpid() == self._pid:
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the copy thread's end, so long at most, after `dismiss`. Drops the batches that lie ready."""
+        if os.getpid() == self._pid:
+            if self._thread is not None:
+                self._thread.join(timeout_s)
+            self._ready.clear()
+
+    def _seek(self, step: int, end: int | None) -> None:
+        """Have the copy thread go on with `step`, unless that comes next."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="penstock-device", daemon=True)
+            ends_with_the_process(self)
+            self._thread.start()
+        following = self._position
+        comes = self._ready[0].step if self._ready else None if following is None else following.step
+        if comes != step:
+            self._ready.clear()
+            self._error = None
+            self._runs += 1
+            self._position = _Position(step, end, self._runs)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        try:
+            with self._backend.entered():
+                try:
+                    while (position := self._wanted()) is not None:
+                        self._copied(position)
+                finally:
+                    self._backend.close()
+        except BaseException as error:  # noqa: BLE001 - whoever takes a batch gets it
+            while (position := self._wanted()) is not None:
+                self._fail(position, error)
+
+    def _wanted(self) -> _Position | None:
+        """Wait until there is room for a batch. Return its step; None after `dismiss`."""
+        with self._changed:
+            while not self._stopped:
+                position = self._position
+                if (
+                    position is not None
+                    and self._error is None
+                    and len(self._ready) < AHEAD
+                    and (position.end is None or position.step < position.end)
+                ):
+                    return position
+                self._changed.wait()
+        return None
+
+    def _copied(self, position: _Position) -> None:
+        """Make and copy one batch, or keep the error of it."""
+        try:
+            host = self._host_batch(position.step, position.end)
+            start = perf_counter()
+            moved, copy = self._backend.copy(host)
+            following = position._replace(step=position.step + 1)
+            try:
+                crcs = self._checksums(self._backend.checksummed(host, moved))
+                with self._changed:
+                    if self._position == position:
+                        self._ready.append(OnDevice(position.step, moved, crcs, copy, perf_counter()))
+                        self._position = following
+                        self._changed.notify_all()
+            finally:
+                copy.wait()  # only then may the memory of `host` be used again
+            self._metrics.copied(copy.nbytes, perf_counter() - start)
+        except BaseException as error:  # noqa: BLE001 - whoever takes the step's batch gets it
+            self._fail(position, error)
+
+    def _fail(self, position: _Position, error: BaseException) -> None:
+        """Keep an error for the step that comes next, unless the training has gone elsewhere."""
+        with self._changed:
+            now = self._position
+            if now is not None and now.run == position.run:
+                self._error = error
+                self._changed.notify_all()

@@ -1,0 +1,437 @@
+"""Batches on a device: those of the host, in order, and out of memory that nobody uses before its copy has ended."""
+
+import gc
+import logging
+import os
+import threading
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+import loader
+from loader.errors import InvalidRuntime
+from loader.run.device.page_locked import memory_of_rank
+
+PROCESSES = {"executor": "processes", "workers": 1}
+BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
+
+
+@pytest.fixture(scope="session")
+def delayed(shared):
+    return shared("run/device/delayed").DelayedCopies
+
+
+@pytest.fixture(scope="module")
+def version(tmp_path_factory, samples):
+    root = loader.Root(str(tmp_path_factory.mktemp("device") / "root"))
+    return samples.write(root, "photos", range(50), part_samples=11)
+
+
+@pytest.fixture(scope="module")
+def plan(version):
+    return loader.plan({"photos": version}, seed=8, global_batch=8)
+
+
+def pointers(value):
+    """Addresses of all arrays of a value of the host's."""
+    if isinstance(value, np.ndarray):
+        return [value.ctypes.data]
+    if torch.is_tensor(value):
+        return [value.data_ptr()]
+    if isinstance(value, dict):
+        return [place for item in value.values() for place in pointers(item)]
+    if hasattr(value, "parts"):
+        return [value.parts()[0].ctypes.data]
+    return [place for item in value for place in pointers(item)] if isinstance(value, list | tuple) else []
+
+
+def equal(value, other):
+    """Whether two columns, or items of them, have one type, dtype and shape, and the same values."""
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(equal, value, other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(equal(item, other[name]) for name, item in value.items())
+    if torch.is_tensor(value):
+        return value.dtype == other.dtype and torch.equal(value, other)
+    return bool(np.all(value == other))
+
+
+def check(got, wanted):
+    """They are the same in everything that a training looks at."""
+    got, wanted = list(got), list(wanted)
+    assert len(got) == len(wanted)
+    for one, same in zip(got, wanted, strict=True):
+        assert (one.step, one.ids, one.digest, one.weight) == (same.step, same.ids, same.digest, same.weight)
+        assert (one.micro, one.micros, one.substitutions) == (same.micro, same.micros, same.substitutions)
+        assert one.sources.tolist() == same.sources.tolist()
+        assert one.ordinals.tolist() == same.ordinals.tolist()
+        assert list(one.keys()) == list(same.keys())
+        for name, value in [("mask", one.mask), *one.items()]:
+            other = same.mask if name == "mask" else same[name]
+            assert equal(value, other), name
+
+
+@pytest.mark.parametrize(
+    "how",
+    [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}],
+    ids=["processes", "threads", "caller"],
+)
+@pytest.mark.parametrize(
+    "more", [{}, {"micro_batch": 3}, {"decode": False}], ids=["whole", "micro", "undecoded"]
+)
+def test_batches_on_a_device_are_those_of_the_host(plan, delayed, how, more):
+    with (
+        loader.Loader(plan, 0, 1, steps=14, workers=0, **more) as wanted,
+        loader.Loader(plan, 0, 1, steps=14, device=delayed(), **how, **more) as got,
+    ):
+        check(got, wanted)
+
+
+@pytest.mark.parametrize("transform", ["large", "various", "tensors"])
+def test_memory_is_used_again_only_after_its_copy(plan, in_workers, delayed, wait_for, transform):
+    """Each batch is copied as late as it may be: an earlier return of its memory shows as another batch's values."""
+    options = {"transform": getattr(in_workers, transform), "steps": 40}
+    device = delayed()
+    with (
+        loader.Loader(plan, 0, 1, workers=0, **options) as wanted,
+        loader.Loader(plan, 0, 1, device=device, prefetch=0, **PROCESSES, **options) as got,
+    ):
+        same = list(wanted)
+        batches = []
+        for number, batch in enumerate(got):
+            batches.append(batch)
+            # The copy thread and the worker go as far as they can before the next batch is asked for.
+            wait_for(lambda number=number: len(got._delivery._stage._ready) == min(2, 39 - number))
+        check(batches, same)
+    assert len(device.locked) == 0 < device.unlocked < 40, "each segment is page-locked once"
+
+
+def test_nothing_of_a_batch_lies_in_page_locked_memory(version, in_workers, delayed):
+    plan = loader.plan(
+        {"photos": version}, seed=8, global_batch=2**12, allow_repeats=True
+    )  # sources of 16 KiB
+    device = delayed()
+    with loader.Loader(
+        plan, 0, 1, device=device, steps=1, transform=in_workers.nested, **PROCESSES
+    ) as batches:
+        first = next(batches)
+        assert len(device.locked) == 1
+        ((start, nbytes),) = device.locked.items()
+        held = [
+            first.mask,
+            first.sources,
+            first.ordinals,
+            first.__dict__["ids"].source,
+            *first.fields.values(),
+        ]
+        places = [place for value in held for place in pointers(value)]
+        assert len(places) > 100
+        assert not [place for place in places if start <= place < start + nbytes]
+
+
+def test_undecoded_bytes_leave_page_locked_memory_without_other_batches(tmp_path, delayed):
+    root = loader.Root(str(tmp_path / "root"))
+    with root.write("raw") as writer:
+        for i in range(64):
+            writer.add(f"{i:02d}", {"bin": bytes([i]) * (2**12 + i), "x.npy": np.full(2**12, i)})
+    plan = loader.plan({"raw": root.open("raw@1")}, seed=2, global_batch=4)
+    device = delayed()
+    with loader.Loader(plan, 0, 1, device=device, decode={}, steps=64, **PROCESSES) as batches:
+        for batch in batches:
+            assert [bytes([int(key)]) * (2**12 + int(key)) for _, key in batch.ids] == batch["bin"]
+            assert len(batch["bin"].parts()[0]) == batch["bin"].nbytes
+    assert device.unlocked
+
+
+def test_page_locked_memory_stays_within_its_bound(plan, in_workers, delayed):
+    device = delayed(bound_bytes=3 * BATCH)
+    with loader.Loader(
+        plan, 0, 1, device=device, steps=30, transform=in_workers.large, executor="processes", workers=3
+    ) as batches:
+        for batch in batches:
+            numbers = [int(key[-3:]) for _, key in batch.ids]
+            assert batch["x"].amin(1).tolist() == batch["x"].amax(1).tolist() == numbers
+    assert BATCH <= device.most_locked <= 3 * BATCH
+    assert device.buffers, "the others are copied through the buffer"
+    assert device.locked == {}
+
+
+def test_segments_that_are_dropped_are_unlocked(plan, in_workers, delayed):
+    device = delayed()
+    with loader.Loader(
+        plan, 0, 1, device=device, transform=in_workers.growing, prefetch=0, **PROCESSES
+    ) as batches:
+        for batch in islice(batches, 30):
+            for number, rows in zip(batch["cls"].tolist(), batch["x"], strict=True):
+                assert rows.shape == (1 + number % 9, 9000)
+                assert (rows == number).all()
+        assert device.unlocked, "a larger segment took the place of one"
+        assert len(device.locked) <= len(batches._execution.prefetch()._maker._ring)
+    assert device.locked == {}
+
+
+@pytest.mark.parametrize("locks", [True, False], ids=["buffer", "pageable"])
+def test_refused_page_locking_is_said_once(plan, in_workers, delayed, caplog, locks):
+    device = delayed(registers=False, locks=locks)
+    with (
+        loader.Loader(plan, 0, 1, workers=0, steps=20, transform=in_workers.tensors) as wanted,
+        loader.Loader(plan, 0, 1, device=device, steps=20, transform=in_workers.tensors, **PROCESSES) as got,
+        caplog.at_level(logging.WARNING),
+    ):
+        check(got, wanted)
+    said = [record.getMessage() for record in caplog.records]
+    assert [text for text in said if "(operation not permitted (800))" in text] == said[:1]
+    assert len(said) == (1 if locks else 2)
+    assert (device.pageable == 0) == locks
+    assert len(device.buffers) <= 3 * locks, "one buffer serves all batches that it is large enough for"
+
+
+def test_the_training_waits_for_its_stream_in_its_own_thread_and_copies_nothing(plan, delayed):
+    device = delayed()
+    with loader.Loader(plan, 0, 1, device=device, steps=5, **PROCESSES) as batches:
+        assert [batch.step for batch in batches] == [0, 1, 2, 3, 4]
+    assert device.handed_by == [threading.current_thread()] * 5
+    assert [thread.name for thread in device.copied_by] == ["penstock-device"]
+
+
+def test_two_batches_lie_ready_and_no_more_are_made(plan, delayed, wait_for):
+    made = []
+
+    def counted(sample, rng):
+        made.append(sample["cls"])
+        return sample
+
+    with loader.Loader(plan, 0, 1, device=delayed(), workers=0, prefetch=0, transform=counted) as batches:
+        next(batches)
+        wait_for(lambda: len(made) == 3 * 8)
+        stage = batches._delivery._stage
+        wait_for(lambda: len(stage._ready) == 2)
+        next(batches)
+        wait_for(lambda: len(made) == 4 * 8)
+        wait_for(lambda: len(stage._ready) == 2)
+        assert len(made) == 4 * 8
+        assert batches.state_dict() == plan.state(2), "what lies ready is not handed out"
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"workers": 0}], ids=["processes", "caller"])
+def test_a_seek_drops_what_lies_ready(plan, delayed, how):
+    with (
+        loader.Loader(plan, 0, 1, workers=0) as wanted,
+        loader.Loader(plan, 0, 1, device=delayed(), **how) as got,
+    ):
+        for step in (0, 1, 7, 8, 3, 9, 9, 2, 3, 4):
+            got.seek(step)
+            check([next(got)], [wanted.batch_at(step)])
+            check([got.batch_at(step + 5)], [wanted.batch_at(step + 5)])
+        got.load_state_dict(plan.state(6))
+        check(islice(got, 3), [wanted.batch_at(step) for step in (6, 7, 8)])
+
+
+def test_a_device_may_be_chosen_on_the_way(plan, delayed):
+    first, second = delayed(), delayed()
+    with (
+        loader.Loader(plan, 0, 1, workers=0, steps=12) as wanted,
+        loader.Loader(plan, 0, 1, steps=12, **PROCESSES) as got,
+    ):
+        check(islice(got, 3), islice(wanted, 3))
+        check(islice(got.on(first), 3), islice(wanted, 3))
+        check(islice(got.on(second), 3), islice(wanted, 3))
+        assert first.closed.is_set()
+        assert not second.closed.is_set()
+        check(got.on(None), wanted)
+        assert second.closed.is_set()
+    assert len(first.handed_by) == len(second.handed_by) == 3
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}])
+def test_an_error_comes_at_the_turn_of_its_step(plan, in_workers, delayed, how):
+    """And again when the step is asked for again; the batches before and after it are there."""
+    failing = partial(in_workers.failing, number=17)
+    with loader.Loader(plan, 0, 1, workers=0) as wanted:
+        bad = next(batch.step for batch in wanted if ("photos", "photos/017") in batch.ids)
+    assert bad > 0
+    with loader.Loader(plan, 0, 1, device=delayed(), transform=failing, **how) as batches:
+        assert [next(batches).step for _ in range(bad)] == list(range(bad))
+        for _ in range(2):
+            with pytest.raises(loader.errors.TransformFailed, match="photos/017"):
+                next(batches)
+        batches.seek(bad - 1)
+        assert next(batches).step == bad - 1
+
+
+def test_an_error_of_the_device_reaches_the_training(plan, delayed):
+    class Full(delayed):
+        def started(self, tensors):
+            if len(self.handed_by) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().started(tensors)
+
+    device = Full()
+    with loader.Loader(plan, 0, 1, device=device, workers=0) as batches:
+        next(batches), next(batches)
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            list(islice(batches, 4))
+
+
+def test_a_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
+    class Full(delayed):
+        full = True
+
+        def start(self, tensor):
+            if self.full and self._reads:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().start(tensor)
+
+    device = Full()
+    with loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES) as batches:
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            next(batches)
+        assert device._reads == [], "nothing is on its way out of memory that may be used again"
+        device.full = False
+        batch = next(batches)
+        assert batch.step == 0
+        assert batch["x"].amin(1).tolist() == batch["cls"].tolist()
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
+def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
+    """As where the copy thread asks for one just after the loader was closed."""
+    with loader.Loader(plan, 0, 1, steps=99, **how) as batches:
+        next(batches)
+        batches._execution.dismiss()
+        with pytest.raises(InvalidRuntime, match="closed while a batch was waited for"):
+            list(batches)
+
+
+def test_a_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):
+    class Lost(delayed):
+        def entered(self):
+            raise RuntimeError("no CUDA-capable device is detected")
+
+    with loader.Loader(plan, 0, 1, device=Lost(), workers=0) as batches:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="no CUDA-capable device"):
+                next(batches)
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}, {"workers": 0}])
+def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed, how):
+    device = delayed()
+    batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **how)
+    next(batches)
+    thread = batches._delivery._stage._thread
+    batches.close()
+    assert not thread.is_alive()
+    assert device.closed.is_set()
+    assert device.locked == {}
+    with pytest.raises(InvalidRuntime, match="closed"):
+        next(batches)
+
+
+@pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
+def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, how):
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "gate")
+    gated = partial(in_workers.gated, folder=str(tmp_path))
+    batches = loader.Loader(plan, 0, 1, device=delayed(), transform=gated, **how)
+    errors = []
+
+    def wait():
+        try:
+            next(batches)
+        except InvalidRuntime as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    (tmp_path / "begun").read_text()  # a sample is being made
+    batches._closed = True
+    batches._delivery.close(wait=False)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert "closed while a batch was waited for" in errors[0]
+
+
+def test_a_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, wait_for):
+    device = delayed()
+    batches = loader.Loader(plan, 0, 1, device=device, transform=in_workers.large, **PROCESSES)
+    batch = next(batches)
+    thread = batches._delivery._stage._thread
+    gc.disable()  # nothing waits for the collector of cycles
+    try:
+        del batches
+        thread.join(60)
+    finally:
+        gc.enable()
+    assert not thread.is_alive()
+    assert device.locked == {}
+    assert batch["x"].amin(1).tolist() == batch["cls"].tolist()
+
+
+def test_the_trail_has_the_checksums_of_the_host(plan, tmp_path, in_workers, delayed):
+    root = loader.Root(str(tmp_path / "trails"))
+    found = {}
+    for run, more in {"host": {}, "device": {"device": delayed()}}.items():
+        trail = loader.Trail(root, run=run, tensors_every=2)
+        with loader.Loader(
+            plan, 0, 1, steps=8, trail=trail, transform=in_workers.various, **PROCESSES, **more
+        ) as batches:
+            for batch in batches:
+                batches.note(loss=float(batch.step))
+        found[run] = loader.read_trail(root, run).steps.drop("at_us", "wait_us", "start")
+    assert found["host"].equals(found["device"])
+    assert found["host"]["crc.equal"].null_count() == 4
+
+
+def test_metrics_of_the_copies(plan, delayed):
+    with loader.Loader(plan, 0, 1, device=delayed(), steps=6, workers=0) as batches:
+        nbytes = sum(
+            value.nbytes
+            for batch in batches
+            for value in [batch.mask, *batch.fields.values()]
+            if torch.is_tensor(value)
+        )
+        batches._delivery._stage.dismiss()
+        batches._delivery._stage.join()
+        seen = batches.metrics()
+    ragged = seen["device_bytes_total"] - nbytes  # the tensors of a list
+    assert 0 < ragged < nbytes
+    assert seen["device_copy_seconds_count"] == seen["consumed_batches_total"] == 6
+    assert seen["consumer_wait_seconds_count"] == seen["handover_wait_seconds_count"] == 6
+
+
+@pytest.mark.parametrize(
+    ("device", "framework", "words"),
+    [
+        ("cuda", "numpy", "accepted: framework='torch' or 'jax'"),
+        ("gpu0", "torch", "accepted: None, a torch.device, or its name"),
+        ("xpu", "torch", r"torch .* finds"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(plan, device, framework, words):
+    with pytest.raises(InvalidRuntime, match=f"device = '{device}'.*{words}"):
+        loader.Loader(plan, 0, 1, device=device, framework=framework)
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
+def test_the_host_needs_no_copy(plan, device):
+    with loader.Loader(plan, 0, 1, device=device, steps=3, workers=0) as batches:
+        assert batches._delivery._stage is None
+        assert [batch["x.npy"].device.type for batch in batches] == ["cpu"] * 3
+
+
+def test_page_locked_memory_is_bounded_by_the_share_of_a_rank(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    whole = memory_of_rank()
+    assert 2**28 < whole <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "4")
+        assert memory_of_rank() == whole // 4
+        monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4(x2)")
+    assert memory_of_rank() == whole

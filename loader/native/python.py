@@ -185,14 +185,14 @@ def resample(
     size: tuple[int, int],
     flip: bool,
 ) -> None:
-    """Filter a box of pixels to a size, by whole numbers: rows first, then columns.
+    """Filter a box of pixels to a size in whole numbers: rows first, then columns.
 
-    A pixel of the result weighs the box's pixels by a triangle around its centre. The triangle reaches over one pixel
-    of the result, or of the source where that is larger. Sums of rows are rounded to 1/128, sums of columns to 1.
+    A pixel of the result weighs the box's pixels by a triangle around its centre. The triangle reaches one pixel of the
+    result to each side, or one of the source if that is larger. Sums of rows are rounded to 1/128, of columns to 1.
 
-    source: uint8 of `shape` (height, width, channels), a picture whose sides were divided by `shrunk`, rounded up.
-    box: (top, left, height, width) in px before that. A pixel of the source counts where it lies in the box in part.
-    into: uint8 (height, width, channels) of `size` (height, width); flip: mirrors its rows.
+    source: uint8 of `shape` (height, width, channels), an image whose sides were divided by `shrunk` and rounded up.
+    box: (top, left, height, width) in px before that. A pixel of the source counts if part of it lies in the box.
+    into: uint8 (height, width, channels) of `size` (height, width). flip: swaps left and right.
 
     Raises: ValueError for other numbers of bytes, a box outside, sides beyond MAX_SIDE, or a number of channels that is
     none of 1, 3 and 4; then nothing was written.

@@ -112,9 +112,10 @@ def decode_box(
             box = stored_box(box, upright, turn)
             divisor = _divisor(Layout(box, scaled, (0, 0, *scaled)))
             pixels = _plain_jpeg(data, header, divisor)
+            turned_by = Turn(turn.transpose, turn.flip_y, turn.flip_x != flip)
             if alpha == "keep":
                 pixels = _with_alpha(pixels, alpha)
-            return _filtered(pixels, divisor, box, size, turn._replace(flip_x=turn.flip_x != flip), place)
+            return _filtered(pixels, divisor, box, size, turned_by, place)
     pixels = decode(data)
     if max(pixels.shape[:2]) > MAX_SIDE:
         raise DecodeFailed(
@@ -122,11 +123,10 @@ def decode_box(
         )
     (top, left, height, width), flip = choose((pixels.shape[0], pixels.shape[1]))
     part = np.ascontiguousarray(pixels[top : top + height, left : left + width])
-    turn = UPRIGHT._replace(flip_x=flip)
+    turn = Turn(False, False, flip)
     if alpha == "keep" and part.shape[2] == 4:
-        clear = np.array(
-            Image.fromarray(part).convert("RGBa")
-        )  # else colours that nobody sees bleed into others
+        # Premultiplied: else colours of transparent pixels bleed into others.
+        clear = np.array(Image.fromarray(part).convert("RGBa"))
         clear = _filtered(clear, 1, (0, 0, height, width), size, turn, nowhere)
         return np.array(Image.frombuffer("RGBa", size[::-1], clear).convert("RGBA"))
     return _filtered(_with_alpha(part, alpha), 1, (0, 0, height, width), size, turn, place)

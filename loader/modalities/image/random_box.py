@@ -1,9 +1,11 @@
-"""Boxes for random resized crops, drawn in whole numbers.
+"""Random boxes for crops, drawn in whole numbers.
 
-The box has a share of the picture's area, uniform in a range, and a ratio of width to height, uniform in its logarithm.
-Logarithms and powers of a C library differ in their last bit between machines. Here a table holds `_CELLS` + 1 ratios
-at equal steps of the logarithm, each the geometric mean of its neighbours (`math.isqrt`); between them ratios are
-uniform. The cumulative distribution is within 1.1e-6 of the logarithm's for (3/4, 4/3), and within 3e-5 for any range.
+The box's share of the image's area is uniform in a range. The logarithm of its width by height is uniform too.
+Logarithms and powers of C libraries differ in the last bit. A table holds 257 ratios at equal steps of the logarithm
+instead, each the geometric mean of its neighbours (`math.isqrt`). Between two of them the ratio is uniform. The
+cumulative distribution is within 1.1e-6 of the logarithm's for (3/4, 4/3), and within 3e-5 for any range.
+
+Numbers are drawn in this order: the flip, then area, ratio, top and left of each attempt.
 """
 
 from __future__ import annotations
@@ -19,19 +21,18 @@ from .crop import Box, Size
 _BITS = 32
 """Fractions are whole numbers of 2**-32."""
 _CELL_BITS = 8
-_CELLS = 1 << _CELL_BITS
+"""The table has 2**8 cells."""
 _ATTEMPTS = 10  # as torchvision
 
 Range = tuple[float, float]
 
 
 def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | None) -> Box:
-    """Return a random box of a picture of `whole` px (height, width).
+    """Return a random box of an image of `whole` px (height, width).
 
-    If no box of 10 fits into the picture, or without a generator, it is the largest one in the middle whose ratio is in
-    the range.
+    If 10 boxes in turn do not fit, or without a generator, return the largest box in the middle with an accepted ratio.
 
-    area: smallest and largest share of the picture's area. ratio: smallest and largest width by height.
+    area: smallest and largest share of the image's area. ratio: smallest and largest width by height.
     """
     height, width = whole
     ratios = _ratios(ratio)
@@ -53,7 +54,7 @@ def draw_box(whole: Size, area: Range, ratio: Range, rng: np.random.Generator | 
 def draw_flip(chance: float, rng: np.random.Generator | None) -> bool:
     """Return True with this chance; False without a generator.
 
-    A number is drawn even for a chance of 0, so that the boxes stay where they are when the chance is changed.
+    Draws a number even for a chance of 0, so that another chance leaves the boxes unchanged.
     """
     return rng is not None and _drawn(rng) < fixed(chance)
 

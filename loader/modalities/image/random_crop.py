@@ -28,11 +28,11 @@ class RandomResizedCrop(PlacingDecoder):
     size: Size
     """(height, width) in pixels."""
     area: Range = (0.08, 1.0)
-    """Smallest and largest share of the picture's area."""
+    """Smallest and largest share of the image's area."""
     ratio: Range = (3 / 4, 4 / 3)
     """Smallest and largest width by height of the box."""
     flip: float = 0.0
-    """Chance of a result that is mirrored left to right."""
+    """Chance that left and right are swapped."""
     alpha: Alpha = "white"
     """Ground for transparent images, "white" or "black"; "keep" gives four channels."""
 
@@ -74,7 +74,7 @@ def random_resized_crop(
     flip: float = 0.0,
     alpha: Alpha = "white",
 ) -> RandomResizedCrop:
-    """Return a decoder for training: a random box of an image, filtered to `size`, and flipped by chance.
+    """Return a decoder for training: it crops a random box of an image, scales it to `size`, and may flip it.
 
     `Loader(plan, decode={"jpg": loader.random_resized_crop((224, 224), flip=0.5)})` gives uint8 [H, W, 3] RGB, upright.
     torchvision's `RandomResizedCrop(size, scale=area, ratio=ratio)` and `RandomHorizontalFlip(p=flip)` draw from the
@@ -84,16 +84,17 @@ def random_resized_crop(
     it).
     area: smallest and largest share of the image's area (torchvision: `scale`). The share is uniform between them.
     ratio: smallest and largest width by height of the box. Its logarithm is uniform between them, to 3e-5 of the
-    cumulative distribution. If 10 boxes in turn do not fit, the largest one in the middle is taken.
+    cumulative distribution. If 10 boxes in turn do not fit, the crop is the largest box in the middle.
     flip: chance that left and right are swapped.
     alpha: ground of transparent pixels, "white" or "black"; or "keep": [H, W, 4], with an alpha of 255 for images that
     have none.
 
-    Draws come from the sample's generator. Without one, the box is the largest in the middle, not flipped.
+    The sample's generator gives the numbers. Without one, the crop is the largest box in the middle, not flipped.
 
-    The filter is linear, as wide as a shrinking needs (antialiased), and sees the box only: `interpolation=BILINEAR,
-    antialias=True` in torchvision, to one level. It computes in whole numbers: the same bits on every machine. A JPEG's
-    decoder scales a box first that is at least four times as large as the result, to no less than twice the result.
+    The filter is linear and antialiased, and reads the box only. It is torchvision's `BILINEAR` with `antialias=True`,
+    to one level. It computes in whole numbers: the same bits on every machine. If a JPEG's box is at least four times
+    as large as the result, its decoder scales the image first, to no less than twice the result. The whole file is
+    decoded, so damage anywhere in it is refused.
 
     Raises: InvalidRuntime.
     """

@@ -3,8 +3,8 @@
 It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. The environment, `sys.path`
 and limits of a process are those of its start. If the trainer's have changed since, it starts another server.
 
-`multiprocessing.forkserver` is one per process, and belongs to the training: its preloaded modules and its moment of
-start would be shared with torch's DataLoader, and its processes run the training's script again.
+`multiprocessing.forkserver` is not used: there is one per process, and the training or torch may use it. Its processes
+also run the training's script again.
 """
 
 import multiprocessing.spawn

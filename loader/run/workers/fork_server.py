@@ -25,6 +25,7 @@ from .fork_requests import ForkRequest, WaitRequest, receive_exit_code, send_for
 from .messages import connection
 
 _END_S = 1.0
+_SILENT_S = 60.0  # a start from a slow file system included
 
 
 class ForkServer:
@@ -79,13 +80,17 @@ class ForkServer:
     def wait(self, number: int, timeout_s: float) -> int | None:
         """Return the exit code of a worker, -n for signal n. A worker that does not end in time is killed.
 
-        None where the server is gone.
+        None where the server is gone; one that is silent is killed.
         """
         with self._turn:
             try:
+                self._control.settimeout(timeout_s + _SILENT_S)
                 send_wait(self._control, WaitRequest(number, timeout_s))
                 return receive_exit_code(self._control, number)
             except (ConnectionError, EOFError):
+                return None
+            except TimeoutError:
+                self._process.kill()
                 return None
 
     def is_alive(self) -> bool:

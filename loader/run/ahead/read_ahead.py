@@ -198,7 +198,9 @@ class ReadAhead(Generic[U]):
         with self._lock:
             if run != self._run:
                 return True
-            while (claimed := self._source.claim(unit)) is Claim.NEEDLESS:  # most, once the first steps are read
+            while (
+                claimed := self._source.claim(unit)
+            ) is Claim.NEEDLESS:  # most, once the first steps are read
                 self._queue.popleft()
                 if not self._queue:
                     return True

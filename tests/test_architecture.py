@@ -370,6 +370,8 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.view.terminal.pictures.picture_cells",  # whether tmux or screen shows the terminal
         "dagster_project.own_datasets",  # PENSTOCK_DATASETS, which names code of another repository
         "loader.run.recipe.world",  # the launcher's rank and world size
+        "loader.run.workers.fork_server",  # whether it has changed since the server was started
+        "loader.run.workers.fork_server_main",  # JE_ARROW_MALLOC_CONF; handed on to workers that are started afresh
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",

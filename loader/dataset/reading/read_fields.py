@@ -110,8 +110,12 @@ def read_places(
 ) -> list[tuple[int, str, bytes | memoryview | Corrupt]]:
     """Return (number, field, its bytes or the reason why it has none) of these samples of these fields, shard by shard.
 
-    A CRC-32C that is not known is put into the places. numbers: field -> numbers of the samples. unverified: fields
-    whose bytes the caller verifies and copies; they may lie in pages of a cache. Raises: as `read_fields`.
+    A CRC-32C that is not known is put into the places.
+
+    numbers: field -> numbers of the samples.
+    unverified: fields whose bytes the caller verifies and copies; they may lie in pages of a cache.
+
+    Raises: as `read_fields`.
     """
 
     def learn(number: int, field: str, crc: int) -> None:

@@ -198,12 +198,16 @@ class ReadAhead(Generic[U]):
         with self._lock:
             if run != self._run:
                 return True
-            claimed = self._source.claim(unit)
+            while (
+                claimed := self._source.claim(unit)
+            ) is Claim.NEEDLESS:  # most, once the first steps are read
+                self._queue.popleft()
+                if not self._queue:
+                    return True
+                unit = self._queue[0]
             if claimed is Claim.NO_ROOM:
                 return False
             self._queue.popleft()
-            if claimed is Claim.NEEDLESS:
-                return True
             self._busy += 1
         assert self._fetchers is not None  # `_plan` began it
         fetched = self._fetchers.submit((run, unit))

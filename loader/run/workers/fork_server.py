@@ -3,8 +3,8 @@
 It is started afresh (never forked from the trainer) and kept for the trainer's next Loader. The environment, `sys.path`
 and limits of a process are those of its start. If the trainer's have changed since, it starts another server.
 
-`multiprocessing.forkserver` is one per process, and belongs to the training: its preloaded modules and its moment of
-start would be shared with torch's DataLoader, and its processes run the training's script again.
+`multiprocessing.forkserver` is not used: there is one per process, and the training or torch may use it. Its processes
+also run the training's script again.
 """
 
 import multiprocessing.spawn
@@ -25,6 +25,7 @@ from .fork_requests import ForkRequest, WaitRequest, receive_exit_code, send_for
 from .messages import connection
 
 _END_S = 1.0
+_SILENT_S = 60.0  # a start from a slow file system included
 
 
 class ForkServer:
@@ -79,13 +80,17 @@ class ForkServer:
     def wait(self, number: int, timeout_s: float) -> int | None:
         """Return the exit code of a worker, -n for signal n. A worker that does not end in time is killed.
 
-        None where the server is gone.
+        None where the server is gone; one that is silent is killed.
         """
         with self._turn:
             try:
+                self._control.settimeout(timeout_s + _SILENT_S)
                 send_wait(self._control, WaitRequest(number, timeout_s))
                 return receive_exit_code(self._control, number)
             except (ConnectionError, EOFError):
+                return None
+            except TimeoutError:
+                self._process.kill()
                 return None
 
     def is_alive(self) -> bool:

@@ -17,7 +17,7 @@ from .open_files import NO_FILES
 from .parent_watch import GRACE_S
 from .shared_memory import Segment
 
-_NEEDED = ("loader.cache", "loader.dataset", "loader.modalities", "loader.run", "loader.storage", "obstore")
+_NEEDED = ("loader.cache", "loader.modalities", "loader.run.ahead", "loader.storage", "obstore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,6 +187,16 @@ def test_a_worker_that_keeps_the_lock_is_killed(plan, in_workers, monkeypatch, t
         os.kill(pid, 0)
 
 
+def test_a_fork_server_that_is_stopped_does_not_keep_a_training(plan, monkeypatch):
+    monkeypatch.setattr("loader.run.workers.worker_handle.GRACE_S", -3.8)
+    monkeypatch.setattr("loader.run.workers.fork_server._SILENT_S", 0.1)
+    with loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy") as batches:
+        next(batches)
+        pids = pids_of(batches)
+        os.kill(server_pid(), signal.SIGSTOP)
+    assert all(map(has_ended, pids))
+
+
 THREADED = """
 import sys, threading
 if "fork_server_main" in " ".join(sys.orig_argv):

@@ -1,7 +1,7 @@
 """Decoders that are kept: a used one gives what a new one gives, bit for bit, and what cannot is not kept."""
 
-import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -273,17 +273,37 @@ def test_decoders_end_with_their_thread():
     assert cache.take(("one",)) is None
 
 
-def test_a_forked_child_reads_with_kept_decoders(coded):
-    video = coded["plain"]
-    frames = window(video, 14)
-    expected = video.clip(frames)
-    fork = multiprocessing.get_context("fork")
-    found = fork.SimpleQueue()
-    child = fork.Process(target=lambda: found.put(bool(np.array_equal(video.clip(frames), expected))))
-    child.start()
-    assert found.get()
-    child.join()
-    assert np.array_equal(video.clip(frames), expected)
+FORK = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from loader.modalities.image.crop import Framing
+from loader.modalities.video.decode import read_bare
+from loader.modalities.video.packet_table import index_packets, read_packets
+from loader.modalities.video.timeline import Timeline
+
+data = Path(sys.argv[1]).read_bytes()
+table = read_packets(index_packets(data))
+bodies = dict(enumerate(data[at : at + n] for at, n in zip(table.pos.tolist(), table.size.tolist())))
+
+def clip():
+    return read_bare(table, Timeline.of_table(table), bodies, range(14, 22), Framing())
+
+expected = clip()
+child = os.fork()
+same = np.array_equal(clip(), expected)
+if not child:
+    os._exit(0 if same else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert same
+"""
+
+
+def test_parent_and_forked_child_read_with_kept_decoders(coded, tmp_path):
+    """At the same time, in a process of its own: this one has threads."""
+    file = tmp_path / "clip.mp4"
+    file.write_bytes(coded["plain"].data)
+    subprocess.run([sys.executable, "-c", FORK, file], check=True, timeout=60)
 
 
 def real_videos():

@@ -113,6 +113,8 @@ static uint32_t over_a_lane(uint32_t crc)
 CRC_BY_INSTRUCTION(crc_by_sse42, SSE42, _mm_crc32_u64, _mm_crc32_u8, NO_STORE)
 CRC_BY_INSTRUCTION(copy_by_sse42, SSE42, _mm_crc32_u64, _mm_crc32_u8, memcpy)
 
+#if defined(__clang__) || __GNUC__ >= 8 /* older compilers do not have the intrinsics */
+#define FOLDS
 /* Folding: multiplied by a power of x, 128 bits of a message stand for bytes that lie farther on, and are added there.
    Eight registers of 32 bytes have the time to answer; in the end the instruction above takes what is left of them.
    Copies of rows of 8 KiB out of memory ran at 29 GB/s, by the instruction alone at 23 (Zen 5, one core). */
@@ -143,7 +145,7 @@ VPCLMUL static inline __m256i folded(__m256i x, __m256i powers, __m256i next)
             x[i / VECTOR] = _mm256_loadu_si256((const void *)(from + i));                                              \
             STORE((void *)(to + i), x[i / VECTOR]);                                                                    \
         }                                                                                                              \
-        x[0] = _mm256_xor_si256(x[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));                            \
+        x[0] = _mm256_xor_si256(x[0], _mm256_set_epi64x(0, 0, 0, (long long)crc));                                     \
         for (to += FOLDED, from += FOLDED, n -= FOLDED; n >= FOLDED; to += FOLDED, from += FOLDED, n -= FOLDED) {      \
             if (next != NULL)                                                                                          \
                 for (const uint8_t *line = next, *end = next += FOLDED; line != end; line += LINE)                     \
@@ -188,6 +190,7 @@ static int has_vpclmul(void)
     }
     return 1;
 }
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #define ARMV8 __attribute__((target("+crc")))
 CRC_BY_INSTRUCTION(crc_by_armv8, ARMV8, __crc32cd, __crc32cb, NO_STORE)
@@ -219,8 +222,10 @@ static void make_tables(void)
     int n = 0;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2")) {
+#if defined(FOLDS)
         if (has_vpclmul())
             crc_means[n++] = (CrcMeans){"VPCLMULQDQ", crc_by_vpclmul, copy_by_vpclmul, stream_by_vpclmul};
+#endif
         crc_means[n++] = (CrcMeans){"SSE4.2", crc_by_sse42, copy_by_sse42, copy_by_sse42};
     }
 #elif defined(__aarch64__) && defined(__linux__)

@@ -124,11 +124,16 @@ EXCLUSIONS_SCHEMA = pa.schema(
 )
 
 
+KEPT_NAMES = 4096
+"""Names of parts that a table keeps."""
+
+
 class PartsTable:
     """Built once per open version from its `shards` and `exclusions` tables; read-only, thread-safe."""
 
     def __init__(self, shards: ShardRows, exclusions: Sequence[pa.Table], name: str) -> None:
         self._shards, self._name = shards, name
+        self._names: dict[int, str] = {}  # those asked for last
         self.groups, group, rows = _groups_and_rows(shards)
         part, self._shard_rows = _parts(shards, group, len(self.groups))
         self.n_rows = rows if part is None else rows[self._shard_rows]
@@ -157,9 +162,14 @@ class PartsTable:
         return names if self._shard_rows is None else taken(names, self._shard_rows)
 
     def id(self, position: int) -> str:
-        """Return the name of one part."""
-        at = position if self._shard_rows is None else int(self._shard_rows[position])
-        name: str = self._shards.value("part", at)
+        """Return the name of one part. Arrow takes 2 us for it, and 40 among other work, so the last ones are kept."""
+        name = self._names.get(position)
+        if name is None:
+            at = position if self._shard_rows is None else int(self._shard_rows[position])
+            name = self._shards.value("part", at)
+            if len(self._names) >= KEPT_NAMES:
+                self._names.clear()
+            self._names[position] = name
         return name
 
     def _positions(self, part: Int64s | None, mine: Int64s) -> Int64s:

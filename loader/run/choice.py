@@ -37,7 +37,7 @@ class Stages:
     decodes: float
     """Share of decoding and transforming in the work on batches."""
     fetches: float
-    """Share of waiting for the store in the work on batches."""
+    """Share of reading in the work on batches: of waiting for a remote store, of copying on this machine."""
     load: float
     """Cores that making the batches that were taken kept busy: CPU seconds per second."""
     cores: float
@@ -91,13 +91,17 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
     """Return the reason why processes would be faster than threads; None where they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
-    if stages.fetches >= WORK or not (waits or (decodes and stages.load >= LOAD)):
+    if stages.fetches >= WORK and not room.local:
         return None
-    if decodes and room.cores > FEW and (room.processes > FEW or stages.waits <= 1 - IDLE):
+    enough = room.processes > FEW or stages.waits <= 1 - IDLE
+    if decodes and room.cores > FEW and enough and (waits or stages.load >= LOAD):
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
+    # (where other programs leave less than a core, all of it is less)
+    if not waits and not (decodes and stages.load >= LOAD * min(1.0, stages.cores)):
+        return None
     # A training that waits holds no lock: what then looks like it are threads that lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
         return None
@@ -111,12 +115,12 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
     """Return fewer threads, or the caller, if they do as much."""
     decodes = stages.decodes >= WORK
     most = DECODING_THREADS if decodes else COPYING_THREADS
-    if threads > most and stages.fetches < WORK and (room.local or decodes):
+    low, high = ONE_CORE
+    if threads > most and (decodes or (room.local and stages.cores >= low)):
         work = "decode" if decodes else "copy"
         return Maker(
             "threads", most
         ), f"more than {most} threads that {work} samples take the lock from each other"
-    low, high = ONE_CORE
     if decodes or not room.local or stages.waits < WAITS or not low <= stages.cores < high:
         return None
     why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"

@@ -50,16 +50,16 @@ class LockProbe:
         self._running, self._pid = threading.Lock(), os.getpid()
         self._running.acquire()
         self._asked = self._late = 0
+        self._share = 0.0
         ends_with_the_process(self)
         self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late answers since the last time, and begin anew; 0.0 if they are too few."""
-        if self._asked < LEAST_ASKED:
-            return 0.0
-        asked, late, self._asked, self._late = self._asked, self._late, 0, 0
-        return late / asked
+        """Return the share of late answers of the last questions, at least LEAST_ASKED; 0.0 before."""
+        if self._asked >= LEAST_ASKED:
+            self._share, self._asked, self._late = self._late / self._asked, 0, 0
+        return self._share
 
     def dismiss(self) -> None:
         """Let the thread end. Does not wait. A forked child has no thread, and perhaps a lock that it held."""

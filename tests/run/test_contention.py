@@ -21,7 +21,7 @@ from loader.run.workers.startup_message import why_not
 PHOTOS = Stages(waits=0.97, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
 WORKING = replace(PHOTOS, waits=0.5)
-COPIES = Stages(waits=0.97, decodes=0.0, fetches=0.1, load=1.0, cores=1.1)
+COPIES = Stages(waits=0.97, decodes=0.0, fetches=0.87, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
 
 
@@ -60,8 +60,10 @@ def asked(probe, compute):
 def test_the_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
-        assert asked(probe, lambda: sum(range(10**6))) > 0.5
         assert probe.drain() == 0.0, "too few are no share"
+        share = asked(probe, lambda: sum(range(10**6)))
+        assert share > 0.5
+        assert probe.drain() == share, "nor do they take its place"
     finally:
         probe.dismiss()
         probe.join(10)

@@ -368,6 +368,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         "penstock.view.terminal.pictures.picture_cells",  # whether tmux or screen shows the terminal
         "dagster_project.own_datasets",  # PENSTOCK_DATASETS, which names code of another repository
         "loader.run.recipe.world",  # the launcher's rank and world size
+        "loader.cores",  # the launcher's ranks of this machine
         "loader.storage.cloud.s3",  # endpoint, region and profile, as the provider's own tools read them
         "loader.storage.cloud.gcs",
         "loader.storage.cloud.azure",

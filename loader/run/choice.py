@@ -1,8 +1,8 @@
 """The choice of `auto`: threads, worker processes, or the training's own thread.
 
 A pure function of what was measured. Decoders hold the interpreter's lock for a tenth of their time, so that a few
-threads keep it busy: on 16 cores four threads made 4,204 photos/s, 16 threads 2,738 and 16 processes 18,672. Where
-samples are only copied, a third thread costs more than it brings.
+threads keep it busy. On 16 cores 4 threads made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples
+are only copied, a third thread costs more than it brings.
 """
 
 from dataclasses import dataclass
@@ -53,11 +53,11 @@ class Room:
     processes: int
     """Worker processes that may be started; 0 for none."""
     threads: bool
-    """Whether another number of threads may be chosen: nobody gave one."""
+    """True allows another number of threads, which the user did not give."""
     local: bool
-    """Whether all samples lie on this machine. Threads that wait for a store do not wait for each other."""
+    """True if all samples lie on this machine. Threads that wait for a store do not wait for each other."""
     caller: bool
-    """Whether the training's own thread may make batches."""
+    """True allows the training's own thread."""
 
 
 class Maker(NamedTuple):

@@ -1,8 +1,7 @@
 """Measures a run for the choice of its maker: the costs of its batches, and the wait for the interpreter's lock.
 
-A training loses the lock inside its own step, where no batch is waited for: each operation that lets it go must wait
-until a thread that took it lets go. So a thread of its own asks for the lock now and then, and measures how long it
-takes to get it.
+A training loses the lock inside its own step, where it waits for no batch. Each operation that releases the lock must
+then wait for the thread that took it. So a thread of its own asks for the lock now and then, and measures its wait.
 """
 
 import os

@@ -203,6 +203,19 @@ def test_auto_starts_no_more_processes_than_memory_has_room_for(
         assert batches.workers == 2
 
 
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 16), (4, 4), (16, 1)])
+def test_processes_are_one_per_core_of_the_rank(plan, monkeypatch, ranks, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setattr("loader.cores.cpu_quota", lambda: float("inf"))
+    monkeypatch.setattr("loader.cores.memory_limit", lambda: float("inf"))
+    with loader.Loader(plan, 0, 1, executor="processes") as batches:
+        assert batches.workers == min(workers, batches._execution._memory_bytes // 4 // executor.WORKER_BYTES)
+    with loader.Loader(plan, 0, 1) as batches:
+        assert batches.workers == min(workers, 4)
+
+
 @pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])
 def test_auto_keeps_threads_on_two_cores(plan, recorded, cores, stages):
     recorded(Seen(0.14, stages))

@@ -128,10 +128,9 @@ class Execution:
             self._contention = Contention(probed=executor == "auto")
             # (not the execution itself, which the probe's thread would keep alive)
             weakref.finalize(self, self._contention.close)
-        self._starting: tuple[WorkerPool, str] | None = (
-            None  # of `auto`, until its workers are ready, and why
-        )
-        self._pool: WorkerPool | None = None  # of `auto`
+        # (of `auto`: processes whose workers are not ready yet, and why they start; then those that work)
+        self._starting: tuple[WorkerPool, str] | None = None
+        self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
 
     def batch(self, step: int, end: int | None) -> Batch:

@@ -18,6 +18,8 @@ WORK = 0.5
 """Share of the work on batches from which a stage is what the work consists of."""
 LOAD = 0.25
 """Cores that making batches keeps busy, from which their threads cost a training time that it wants the lock in."""
+COMPUTES = 0.1
+"""Share of its time that the training's thread computes, from which it loses the lock to threads that decode."""
 LOCKED = 0.25
 """Share of the time that the training holds the lock for long, from which threads starve beside it."""
 IDLE = 0.1
@@ -34,6 +36,8 @@ class Stages:
 
     waits: float
     """Share of the training's time in which it waited for batches."""
+    computes: float
+    """Share of the training's time in which its own thread kept a core busy, in Python or not."""
     decodes: float
     """Share of decoding and transforming in the work on batches."""
     fetches: float
@@ -100,8 +104,14 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
     # (where other programs leave less than a core, all of it is less)
-    if not waits and not (decodes and stages.load >= LOAD * min(1.0, stages.cores)):
+    loaded = decodes and stages.load >= LOAD * min(1.0, stages.cores)
+    if not waits and not loaded:
         return None
+    if decodes and stages.computes >= COMPUTES:
+        return (
+            f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
+            "threads that decode take the interpreter's lock from it, and it from them"
+        )
     # A training that waits holds no lock: what then looks like it are threads that lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
         return None

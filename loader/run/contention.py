@@ -108,13 +108,17 @@ class Contention:
     def __init__(self, *, probed: bool) -> None:
         """probed: whether to ask for the interpreter's lock."""
         self._before: tuple[Mapping[str, float], float, float] | None = None
-        self._since_s, self._next_s, self._looks = 0.0, 0.0, 0
+        self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
         self._probed = probed
         self._probe: LockProbe | None = None
 
-    def saw(self, waited_s: float, busy_s: float) -> bool:
-        """Count a step in which the training waited and worked. Return whether it is time for `look`."""
+    def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
+        """Count a step in which the training waited and worked. Return whether it is time for `look`.
+
+        computed_s: CPU seconds of its thread, as it worked.
+        """
         self._since_s += waited_s + busy_s
+        self._computed_s += computed_s
         return self._since_s >= self._next_s
 
     def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
@@ -124,7 +128,7 @@ class Contention:
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
-        self._since_s, self._looks = 0.0, self._looks + 1
+        computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
         if self._looks > PROBED_LOOKS:
             self.close()
@@ -136,6 +140,7 @@ class Contention:
         made = max(sum(spent[stage] for stage in MAKING), 1e-9)
         stages = Stages(
             waits=spent["consumer"] / elapsed,
+            computes=computed_s / elapsed,
             decodes=(spent["decode"] + spent["transform"]) / made,
             fetches=spent["fetch"] / made,
             load=(made_cpu_s - before[1]) / elapsed,

@@ -192,6 +192,7 @@ class Loader:
         if self._end is not None and self._step >= self._end:
             raise StopIteration
         start = perf_counter()
+        self._execution.batch_requested()
         batch = self._execution.batch(self._step, self._end)
         self._list(batch)
         listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""

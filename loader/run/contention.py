@@ -103,7 +103,7 @@ class _RunDelay:
 
 
 class Contention:
-    """Looks at a loader's metrics now and then. For the consumer's thread, but for `close`."""
+    """Looks at a loader's metrics now and then. For the consumer's thread, but for `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
         """probed: whether to ask for the interpreter's lock."""
@@ -131,7 +131,7 @@ class Contention:
         computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
         if self._looks > PROBED_LOOKS:
-            self.close()
+            self.end_probe()
         if before is None:  # the first batch waited for imports and indexes, which the run does not
             self._begin_probe()
             return None
@@ -154,7 +154,7 @@ class Contention:
         if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
             self._probe.dismiss()
 
-    def close(self, *, wait: bool = False) -> None:
+    def end_probe(self, *, wait: bool = False) -> None:
         """Ask for the lock no more. wait: for the end of the thread that did."""
         self._probed = False
         probe, self._probe = self._probe, None

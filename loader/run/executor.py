@@ -127,7 +127,7 @@ class Execution:
             self._may_start_processes = executor == "auto"
             self._contention = Contention(probed=executor == "auto")
             # (not the execution itself, which the probe's thread would keep alive)
-            weakref.finalize(self, self._contention.close)
+            weakref.finalize(self, self._contention.end_probe)
         # (of `auto`: processes whose workers are not ready yet, and why they start; then those that work)
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
@@ -263,6 +263,8 @@ class Execution:
             self._move(*maker, why)
             return
         self._may_start_processes = False
+        if self._contention is not None:
+            self._contention.end_probe()
         obstacle = self._start_processes(why)
         if obstacle is not None:
             self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
@@ -322,7 +324,7 @@ class Execution:
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
-            self._contention.close(wait=wait)
+            self._contention.end_probe(wait=wait)
             self._contention = None
 
 

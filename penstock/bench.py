@@ -91,7 +91,7 @@ def bench(
 
     The second half reads nothing again that the first one has read, unless the version is small.
 
-    workers: None is one per core.
+    workers: None is as many as gain from each other, as `Loader` has them.
     where_present: whether samples without the fields are left out.
 
     Raises: InvalidRuntime; InvalidPlan; FieldNotFound; EmptyView; what reading and decoding raise.
@@ -114,7 +114,7 @@ def bench(
         alone=one.rate(one.elapsed_s),
         together=several.rate(several.elapsed_s),
         limited_by=limit,
-        advice=_advice(limit, n_workers),
+        advice=_advice(limit, workers),
         native=KIND,
     )
 
@@ -125,11 +125,10 @@ class _Run:
     def __init__(self, plan: loader.Plan, workers: int | Literal["auto"], start: int, seconds: float) -> None:
         # Damage ends it, at the first batch that has some: a substitute would be a report to the pipeline.
         with loader.Loader(plan, 0, 1, workers=workers, framework="numpy", on_corrupt="raise") as batches:
-            self.threads = batches.workers
             batches.seek(start)
             next(batches)
             self.before = batches.metrics()
-            what = f"{self.threads} workers" if self.threads else "each stage alone"
+            what = f"{batches.workers} workers" if batches.workers else "each stage alone"
             begun = time.perf_counter()
             self._batches, self._samples, self._nbytes = 0, 0.0, 0.0
             for taken in progress(_taken(batches, seconds), what, _Taken.microseconds, round(seconds * 1e6)):
@@ -138,7 +137,7 @@ class _Run:
                 self._nbytes += taken.stats["fetched_bytes"]
             self.elapsed_s = time.perf_counter() - begun
             self.after = batches.metrics()
-            self.stop = batches.step
+            self.stop, self.threads = batches.step, batches.workers  # `auto` may have changed them
 
     def rate(self, seconds: float) -> Rate:
         """Return the rate of batches that took so many seconds in all."""
@@ -168,9 +167,10 @@ def _taken(batches: loader.Loader, seconds: float) -> Iterator[_Taken]:
             return
 
 
-def _advice(limit: str | None, workers: int) -> list[str]:
+def _advice(limit: str | None, workers: int | None) -> list[str]:
+    """Return what to do about a limit. workers: as they were asked for; None is as many as gain from each other."""
     if limit is None:
         return []
     cores = n_cores()
-    more = limit != CONSUMER and workers < cores
+    more = limit != CONSUMER and workers is not None and workers < cores
     return [*([f"more workers: {workers} now, {cores} cores are here"] if more else []), ADVICE[limit]]

@@ -1,8 +1,8 @@
 """The choice of `auto`: threads, worker processes, or the training's own thread.
 
 A pure function of what was measured. Decoders hold the interpreter's lock for a tenth of their time, so that a few
-threads keep it busy: on 16 cores four threads made 4,204 photos/s, 16 threads 2,738 and 16 processes 18,672. Where
-samples are only copied, a third thread costs more than it brings.
+threads keep it busy. On 16 cores 4 threads made 4,204 photos/s, 16 threads 2,738, and 16 processes 18,672. If samples
+are only copied, a third thread costs more than it brings.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ WORK = 0.5
 """Share of the work on batches from which a stage is what the work consists of."""
 LOAD = 0.25
 """Cores that making batches keeps busy, from which their threads cost a training time that it wants the lock in."""
+COMPUTES = 0.1
+"""Share of its time that the training's thread computes, from which it loses the lock to threads that decode."""
 LOCKED = 0.25
 """Share of the time that the training holds the lock for long, from which threads starve beside it."""
 IDLE = 0.1
@@ -34,10 +36,12 @@ class Stages:
 
     waits: float
     """Share of the training's time in which it waited for batches."""
+    computes: float
+    """Share of the training's time in which its own thread kept a core busy, in Python or not."""
     decodes: float
     """Share of decoding and transforming in the work on batches."""
     fetches: float
-    """Share of waiting for the store in the work on batches."""
+    """Share of reading in the work on batches: of waiting for a remote store, of copying on this machine."""
     load: float
     """Cores that making the batches that were taken kept busy: CPU seconds per second."""
     cores: float
@@ -53,11 +57,11 @@ class Room:
     processes: int
     """Worker processes that may be started; 0 for none."""
     threads: bool
-    """Whether another number of threads may be chosen: nobody gave one."""
+    """True allows another number of threads, which the user did not give."""
     local: bool
-    """Whether all samples lie on this machine. Threads that wait for a store do not wait for each other."""
+    """True if all samples lie on this machine. Threads that wait for a store do not wait for each other."""
     caller: bool
-    """Whether the training's own thread may make batches."""
+    """True allows the training's own thread."""
 
 
 class Maker(NamedTuple):
@@ -91,12 +95,22 @@ def choice(locked: float, room: Room, stages: Stages, now: Maker) -> tuple[Maker
 def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
     """Return the reason why processes would be faster than threads; None where they would not."""
     waits, decodes = stages.waits >= WAITS, stages.decodes >= WORK
-    if stages.fetches >= WORK or not (waits or (decodes and stages.load >= LOAD)):
+    if stages.fetches >= WORK and not room.local:
         return None
-    if decodes and room.cores > FEW and (room.processes > FEW or stages.waits <= 1 - IDLE):
+    enough = room.processes > FEW or stages.waits <= 1 - IDLE
+    if decodes and room.cores > FEW and enough and (waits or stages.load >= LOAD):
         return (
             f"decoders and transforms take {stages.decodes:.0%} of the work on batches, which keeps {stages.load:.2g} "
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
+        )
+    # (where other programs leave less than a core, all of it is less)
+    loaded = decodes and stages.load >= LOAD * min(1.0, stages.cores)
+    if not waits and not loaded:
+        return None
+    if decodes and stages.computes >= COMPUTES:
+        return (
+            f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
+            "threads that decode take the interpreter's lock from it, and it from them"
         )
     # A training that waits holds no lock: what then looks like it are threads that lost their core.
     if min(locked, 1 - stages.waits) < LOCKED:
@@ -111,12 +125,12 @@ def _fewer_threads(room: Room, stages: Stages, threads: int) -> tuple[Maker, str
     """Return fewer threads, or the caller, if they do as much."""
     decodes = stages.decodes >= WORK
     most = DECODING_THREADS if decodes else COPYING_THREADS
-    if threads > most and stages.fetches < WORK and (room.local or decodes):
+    low, high = ONE_CORE
+    if threads > most and (decodes or (room.local and stages.cores >= low)):
         work = "decode" if decodes else "copy"
         return Maker(
             "threads", most
         ), f"more than {most} threads that {work} samples take the lock from each other"
-    low, high = ONE_CORE
     if decodes or not room.local or stages.waits < WAITS or not low <= stages.cores < high:
         return None
     why = f"{threads} thread{'s' * (threads > 1)} and the training used {stages.cores:.2g} cores"

@@ -1,8 +1,7 @@
 """Measures a run for the choice of its maker: the costs of its batches, and the wait for the interpreter's lock.
 
-A training loses the lock inside its own step, where no batch is waited for: each operation that lets it go must wait
-until a thread that took it lets go. So a thread of its own asks for the lock now and then, and measures how long it
-takes to get it.
+A training loses the lock inside its own step, where it waits for no batch. Each operation that releases the lock must
+then wait for the thread that took it. So a thread of its own asks for the lock now and then, and measures its wait.
 """
 
 import os
@@ -50,16 +49,16 @@ class LockProbe:
         self._running, self._pid = threading.Lock(), os.getpid()
         self._running.acquire()
         self._asked = self._late = 0
+        self._share = 0.0
         ends_with_the_process(self)
         self._thread = threading.Thread(target=self._run, name="penstock-lock-probe", daemon=True)
         self._thread.start()
 
     def drain(self) -> float:
-        """Return the share of late answers since the last time, and begin anew; 0.0 if they are too few."""
-        if self._asked < LEAST_ASKED:
-            return 0.0
-        asked, late, self._asked, self._late = self._asked, self._late, 0, 0
-        return late / asked
+        """Return the share of late answers of the last questions, at least LEAST_ASKED; 0.0 before."""
+        if self._asked >= LEAST_ASKED:
+            self._share, self._asked, self._late = self._late / self._asked, 0, 0
+        return self._share
 
     def dismiss(self) -> None:
         """Let the thread end. Does not wait. A forked child has no thread, and perhaps a lock that it held."""
@@ -104,18 +103,22 @@ class _RunDelay:
 
 
 class Contention:
-    """Looks at a loader's metrics now and then. For the consumer's thread, but for `close`."""
+    """Looks at a loader's metrics now and then. For the consumer's thread, but for `end_probe`."""
 
     def __init__(self, *, probed: bool) -> None:
         """probed: whether to ask for the interpreter's lock."""
         self._before: tuple[Mapping[str, float], float, float] | None = None
-        self._since_s, self._next_s, self._looks = 0.0, 0.0, 0
+        self._since_s, self._computed_s, self._next_s, self._looks = 0.0, 0.0, 0.0, 0
         self._probed = probed
         self._probe: LockProbe | None = None
 
-    def saw(self, waited_s: float, busy_s: float) -> bool:
-        """Count a step in which the training waited and worked. Return whether it is time for `look`."""
+    def saw(self, waited_s: float, busy_s: float, computed_s: float) -> bool:
+        """Count a step in which the training waited and worked. Return whether it is time for `look`.
+
+        computed_s: CPU seconds of its thread, as it worked.
+        """
         self._since_s += waited_s + busy_s
+        self._computed_s += computed_s
         return self._since_s >= self._next_s
 
     def look(self, metrics: Mapping[str, float], made_cpu_s: float, process_cpu_s: float) -> Seen | None:
@@ -125,10 +128,10 @@ class Contention:
         """
         locked = self._probe.drain() if self._probe is not None else 0.0
         before, self._before = self._before, (metrics, made_cpu_s, process_cpu_s)
-        self._since_s, self._looks = 0.0, self._looks + 1
+        computed_s, self._since_s, self._computed_s, self._looks = self._computed_s, 0.0, 0.0, self._looks + 1
         self._next_s = FIRST_LOOK_S if before is None else LOOK_S
         if self._looks > PROBED_LOOKS:
-            self.close()
+            self.end_probe()
         if before is None:  # the first batch waited for imports and indexes, which the run does not
             self._begin_probe()
             return None
@@ -137,6 +140,7 @@ class Contention:
         made = max(sum(spent[stage] for stage in MAKING), 1e-9)
         stages = Stages(
             waits=spent["consumer"] / elapsed,
+            computes=computed_s / elapsed,
             decodes=(spent["decode"] + spent["transform"]) / made,
             fetches=spent["fetch"] / made,
             load=(made_cpu_s - before[1]) / elapsed,
@@ -150,7 +154,7 @@ class Contention:
         if not self._probed and self._probe is not None:  # closed meanwhile, by another thread
             self._probe.dismiss()
 
-    def close(self, *, wait: bool = False) -> None:
+    def end_probe(self, *, wait: bool = False) -> None:
         """Ask for the lock no more. wait: for the end of the thread that did."""
         self._probed = False
         probe, self._probe = self._probe, None

@@ -46,6 +46,7 @@ class Delivery:
         if self._stage is not None:
             taken = self._stage.take(step, end)
             return taken.batch, taken.crcs
+        self._execution.batch_requested()
         batch = self._execution.batch(step, end)
         return batch, self._checksums(batch)
 
@@ -82,6 +83,7 @@ class Delivery:
 
     def _host_batch(self, step: int, end: int | None) -> Batch:
         """Return a batch of the host, for the copy thread, which also says what the training did since the last one."""
+        self._execution.batch_requested()
         batch = self._execution.batch(step, end)
         while self._waits:
             self._execution.batch_delivered(*self._waits.popleft())

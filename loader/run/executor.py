@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from time import process_time
+from time import process_time, thread_time
 from typing import TYPE_CHECKING, Literal
 
 from ..cache.spec import CacheSpec
@@ -127,12 +127,12 @@ class Execution:
             self._may_start_processes = executor == "auto"
             self._contention = Contention(probed=executor == "auto")
             # (not the execution itself, which the probe's thread would keep alive)
-            weakref.finalize(self, self._contention.close)
-        self._starting: tuple[WorkerPool, str] | None = (
-            None  # of `auto`, until its workers are ready, and why
-        )
-        self._pool: WorkerPool | None = None  # of `auto`
+            weakref.finalize(self, self._contention.end_probe)
+        # (of `auto`: processes whose workers are not ready yet, and why they start; then those that work)
+        self._starting: tuple[WorkerPool, str] | None = None
+        self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
+        self._computed_s = self._delivered_cpu_s = 0.0  # of the training's thread
 
     def batch(self, step: int, end: int | None) -> Batch:
         """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
@@ -150,15 +150,27 @@ class Execution:
             self._prefetch = Prefetch(self._maker(), self._bound)
         return self._prefetch
 
+    def batch_requested(self) -> None:
+        """Note that the training asks for a batch: its thread has computed since `batch_delivered`."""
+        if self._contention is not None:
+            self._computed_s = thread_time() - self._delivered_cpu_s
+
     def batch_delivered(self, waited_s: float, busy_s: float) -> None:
         """Note that the training gets a batch that it waited for, after it had worked; perhaps change the maker."""
-        if self._contention is not None and self._starting is None and self._contention.saw(waited_s, busy_s):
+        measured = self._contention
+        if (
+            measured is not None
+            and measured.saw(waited_s, busy_s, self._computed_s)
+            and self._starting is None
+        ):
             made_cpu_s = self.prefetch().cpu_s
-            seen = self._contention.look(self._metrics.snapshot(), made_cpu_s, process_time())
+            seen = measured.look(self._metrics.snapshot(), made_cpu_s, process_time())
             if seen is not None:
                 self._choose(seen)
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
+        if self._contention is not None:
+            self._delivered_cpu_s = thread_time()
 
     def describe(self) -> str:
         """Return who makes the batches and why, and how many bytes of them are made ahead."""
@@ -259,6 +271,8 @@ class Execution:
             self._move(*maker, why)
             return
         self._may_start_processes = False
+        if self._contention is not None:
+            self._contention.end_probe()
         obstacle = self._start_processes(why)
         if obstacle is not None:
             self._move(self.name, self.workers, f"{why}; but worker processes cannot start: {obstacle}")
@@ -318,7 +332,7 @@ class Execution:
 
     def _end_measuring(self, *, wait: bool = False) -> None:
         if self._contention is not None:
-            self._contention.close(wait=wait)
+            self._contention.end_probe(wait=wait)
             self._contention = None
 
 

@@ -72,9 +72,9 @@ class Loader:
         executor: "threads" of this process or worker "processes"; both make the same batches. "auto" begins with
             threads, measures the first batches, and starts processes if they are faster. `executor_reason` says why
             (docs/executors.md).
-        workers: Number of threads or processes; 0 is the caller's thread. "auto" is as many as gain from each other:
-            at most four threads for samples on this machine, two if samples are only copied, or one process per core
-            of this rank's share of the machine.
+        workers: Number of threads or processes; 0 is the caller's thread. "auto" is as many as gain from each other.
+            These are at most four threads for samples on this machine, and two if samples are only copied.
+            Processes are one per core of this rank's share of the machine.
         prefetch: Bytes of batches made ahead. None is by need: two ready for each worker, at least 64 MiB and at most
             a 32nd of this rank's memory (`describe`). Each worker always makes one, and one more lies ready.
         cache: Place where reads of remote roots are kept and read ahead (docs/cache.md). A number is bytes of

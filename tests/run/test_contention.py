@@ -18,10 +18,10 @@ from loader.run.choice import Stages
 from loader.run.contention import FIRST_LOOK_S, LEAST_ASKED, PROBED_LOOKS, Contention, LockProbe, Seen
 from loader.run.workers.startup_message import why_not
 
-PHOTOS = Stages(waits=0.97, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
+PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
 """Recorded on a node of 16 cores, as those of test_choice.py."""
 WORKING = replace(PHOTOS, waits=0.5)
-COPIES = Stages(waits=0.97, decodes=0.0, fetches=0.1, load=1.0, cores=1.1)
+COPIES = Stages(waits=0.97, computes=0.02, decodes=0.0, fetches=0.87, load=1.0, cores=1.1)
 STAGES = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
 
 
@@ -32,17 +32,17 @@ def metrics(waited=0.0, busy=0.0, **stages):
 
 def test_contention_measures_a_stretch():
     measured = Contention(probed=False)
-    assert measured.saw(9.0, 9.0), "the first batch begins the first stretch"
+    assert measured.saw(9.0, 9.0, 9.0), "the first batch begins the first stretch"
     assert measured.look(metrics(9.0, 9.0, decode=9.0), 5.0, 50.0) is None, "the start is not judged"
     taken_s = 0.0
-    while not measured.saw(0.01, 0.03):
+    while not measured.saw(0.01, 0.03, 0.15):
         taken_s += 0.04
     assert taken_s <= FIRST_LOOK_S, "a choice within 2 s leaves a second for processes to start"
     after = metrics(10.0, 11.0, decode=11.0, transform=1.0, fetch_wait=1.0, plan=1.0)
     seen = measured.look(after, 5.6, 53.0)
-    expected = Stages(waits=1 / 3, decodes=0.6, fetches=0.2, load=0.2, cores=1.0)
+    expected = Stages(waits=1 / 3, computes=0.4, decodes=0.6, fetches=0.2, load=0.2, cores=1.0)
     assert seen.locked == 0.0
-    for name in ("waits", "decodes", "fetches", "load", "cores"):
+    for name in ("waits", "computes", "decodes", "fetches", "load", "cores"):
         assert getattr(seen.stages, name) == pytest.approx(getattr(expected, name))
 
 
@@ -60,8 +60,10 @@ def asked(probe, compute):
 def test_the_probe_finds_a_thread_that_computes_in_python():
     probe = LockProbe()
     try:
-        assert asked(probe, lambda: sum(range(10**6))) > 0.5
         assert probe.drain() == 0.0, "too few are no share"
+        share = asked(probe, lambda: sum(range(10**6)))
+        assert share > 0.5
+        assert probe.drain() == share, "nor do they take its place"
     finally:
         probe.dismiss()
         probe.join(10)
@@ -70,12 +72,13 @@ def test_the_probe_finds_a_thread_that_computes_in_python():
 
 def test_the_probe_ends_with_the_choice(plan, monkeypatch):
     monkeypatch.setattr(Contention, "saw", lambda *_: True)
+    monkeypatch.setattr(executor, "choice", lambda *_: None)
     with loader.Loader(plan, 0, 1, workers=1, framework="numpy") as batches:
         assert not probes(), "nothing is asked before the first batch"
-        next(batches)
-        assert len(probes()) == 1
         for _ in range(PROBED_LOOKS):
             next(batches)
+            assert len(probes()) == 1
+        next(batches)
         for one in probes():
             one.join(10)
         assert not probes()
@@ -199,6 +202,19 @@ def test_auto_starts_no_more_processes_than_memory_has_room_for(
         while batches.executor == "threads":
             next(batches)
         assert batches.workers == 2
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 16), (4, 4), (16, 1)])
+def test_processes_are_one_per_core_of_the_rank(plan, monkeypatch, ranks, workers):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setattr("loader.cores.cpu_quota", lambda: float("inf"))
+    monkeypatch.setattr("loader.cores.memory_limit", lambda: float("inf"))
+    with loader.Loader(plan, 0, 1, executor="processes") as batches:
+        assert batches.workers == min(workers, batches._execution._memory_bytes // 4 // executor.WORKER_BYTES)
+    with loader.Loader(plan, 0, 1) as batches:
+        assert batches.workers == min(workers, 4)
 
 
 @pytest.mark.parametrize("stages", [PHOTOS, replace(PHOTOS, waits=0.5, load=0.9)], ids=["idle", "sleeping"])

@@ -53,7 +53,7 @@ class Bound(NamedTuple):
     most: int
     """Bytes that may be taken if they are needed."""
     by_need: bool = True
-    """Whether READY stretches for each worker are what is needed; else `least` is."""
+    """True for READY stretches for each worker; False for `least` bytes."""
 
 
 class Made(NamedTuple):

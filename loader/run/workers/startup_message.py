@@ -104,7 +104,7 @@ class Obstacle(NamedTuple):
     text: str | None
     """Reason against it; None for none."""
     is_usual: bool = False
-    """Whether nobody can do anything about it, so that a warning is of no use."""
+    """True if the user cannot change it, so that a warning is of no use."""
     sent_bytes: int = 0
     """Bytes that each worker gets."""
 

@@ -168,3 +168,12 @@ def test_a_large_capture_is_named_once(plan, caplog, monkeypatch):
     (warning,) = warned(3 * 2**20)
     assert "transform = <function" in warning
     assert "holds 3 MiB, which each worker process gets a copy of" in warning
+
+
+@pytest.mark.gpu
+def test_a_tensor_on_a_gpu_is_not_sent(plan):
+    import torch
+
+    held = torch.ones(3, device="cuda")
+    with pytest.raises(Unpicklable, match="it holds a tensor on cuda:0"):
+        loader.Loader(plan, 0, 1, executor="processes", transform=lambda sample, rng: {"x": held.sum()})

@@ -301,11 +301,10 @@ def test_a_copy_that_fails_half_way_is_waited_for(plan, in_workers, delayed):
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
 def test_no_batch_is_waited_for_that_nobody_will_make(plan, how):
     """As where the copy thread asks for one just after the loader was closed."""
-    with loader.Loader(plan, 0, 1, steps=99, **how) as batches:
-        next(batches)
-        batches._execution.dismiss()
+    with loader.Loader(plan, 0, 1, **how) as batches:
+        batches._execution.prefetch().dismiss()
         with pytest.raises(InvalidRuntime, match="closed while a batch was waited for"):
-            list(batches)
+            next(batches)
 
 
 def test_a_device_that_cannot_be_entered_is_an_error_of_the_first_batch(plan, delayed):

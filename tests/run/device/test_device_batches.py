@@ -420,7 +420,7 @@ def test_a_device_that_is_not_there_is_refused(plan, device, framework, words):
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
 def test_the_host_needs_no_copy(plan, device):
     with loader.Loader(plan, 0, 1, device=device, steps=3, workers=0) as batches:
-        assert batches._delivery._stage is None
+        assert batches._delivery is None
         assert [batch["x.npy"].device.type for batch in batches] == ["cpu"] * 3
 
 

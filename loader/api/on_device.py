@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import InvalidRuntime
 from ..run.batch.batch import Batch
-from ..run.delivery import backend_for
+from ..run.device.choose import backend_of
 from ..run.device.stage import DeviceStage
 from ..storage.shared.threads import LEAVE_S
 
@@ -15,7 +15,7 @@ class BatchesOnDevice:
     """Iterable over the batches of another one, copied to a device by a thread of this process."""
 
     def __init__(self, batches: Iterable[Batch], device: Any) -> None:
-        self._batches, self._backend = batches, backend_for(device, "torch")
+        self._batches, self._backend = batches, backend_of(device, "torch")
 
     def __len__(self) -> int:
         """Return the number of batches. Raises: TypeError where they have none."""

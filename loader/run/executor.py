@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
-from time import process_time, thread_time
+from time import process_time
 from typing import TYPE_CHECKING, Literal
 
 from ..cache.spec import CacheSpec
@@ -132,7 +132,6 @@ class Execution:
         self._starting: tuple[WorkerPool, str] | None = None
         self._pool: WorkerPool | None = None
         self._prefetch: Prefetch | None = None
-        self._computed_s = self._delivered_cpu_s = 0.0  # of the training's thread
 
     def batch(self, step: int, end: int | None) -> Batch:
         """Return the batch of a step, and begin those after it (below `end`). Raises: errors of making it."""
@@ -150,27 +149,19 @@ class Execution:
             self._prefetch = Prefetch(self._maker(), self._bound)
         return self._prefetch
 
-    def batch_requested(self) -> None:
-        """Note that the training asks for a batch: its thread has computed since `batch_delivered`."""
-        if self._contention is not None:
-            self._computed_s = thread_time() - self._delivered_cpu_s
+    def batch_delivered(self, waited_s: float, busy_s: float, computed_s: float) -> None:
+        """Note that the training gets a batch; perhaps change the maker.
 
-    def batch_delivered(self, waited_s: float, busy_s: float) -> None:
-        """Note that the training gets a batch that it waited for, after it had worked; perhaps change the maker."""
+        waited_s: seconds for which it waited. busy_s, computed_s: seconds for which it had worked before, and its
+        thread's CPU seconds meanwhile.
+        """
         measured = self._contention
-        if (
-            measured is not None
-            and measured.saw(waited_s, busy_s, self._computed_s)
-            and self._starting is None
-        ):
-            made_cpu_s = self.prefetch().cpu_s
-            seen = measured.look(self._metrics.snapshot(), made_cpu_s, process_time())
+        if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
+            seen = measured.look(self._metrics.snapshot(), self.prefetch().cpu_s, process_time())
             if seen is not None:
                 self._choose(seen)
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
-        if self._contention is not None:
-            self._delivered_cpu_s = thread_time()
 
     def describe(self) -> str:
         """Return who makes the batches and why, and how many bytes of them are made ahead."""

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
@@ -19,7 +19,6 @@ from .ahead.thread_pools import range_threads
 from .batch.batch import Batch
 from .batch.collate import FRAMEWORKS
 from .batch.step_metrics import SlowSample
-from .delivery import Delivery, backend_for
 from .executor import Execution, Executor, Workers, prefetch_bound
 from .ledger import Budget, Ledger
 from .making.assemble import Assembler
@@ -32,6 +31,7 @@ from .recipe.recipe import Recipe, bounds, whole_number
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
+    from .device.delivery import Delivery
     from .trail.recorder import Recorder
     from .trail.trail import Trail
 
@@ -152,10 +152,10 @@ class Loader:
         self._metrics = Metrics(plan.source_names)
         self._status = Status()
         self._handed_s: float | None = None  # when the last batch was handed over
+        self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread by then
         self._framework = framework
-        backend = backend_for(device, framework)
         # Worker threads would put JAX's arrays on its default device first.
-        by_copy_thread = backend is not None and framework == "jax"
+        by_copy_thread = device is not None and framework == "jax"
         made = replace(recipe, framework="numpy") if by_copy_thread else recipe
         self._io, run = range_threads(plan)
         kept = cache_spec(cache)
@@ -179,9 +179,7 @@ class Loader:
             trail,
             None if trail is None else self._recorder_of(trail, recipe, epochs),
         )
-        self._delivery = Delivery(self._execution, self._metrics)
-        self._delivery.begin(backend, self._recorder)
-        weakref.finalize(self, self._delivery.abandon)
+        self._delivery = self._delivery_to(device)
         self._closed = False
         self._pid = os.getpid()
 
@@ -205,19 +203,26 @@ class Loader:
             return self._piece()
         if self._end is not None and self._step >= self._end:
             raise StopIteration
-        start = perf_counter()
-        batch, crcs = self._delivery.take(self._step, self._end)
+        start, computed_s = perf_counter(), thread_time() - self._handed_cpu_s
+        if self._delivery is not None:
+            _, batch, crcs, *_ = self._delivery.take(self._step, self._end)
+        else:
+            batch = self._execution.batch(self._step, self._end)
+            crcs = None if self._recorder is None else self._recorder.checksums(batch)
         self._list(batch)
         listed = self._ledger.name(batch.substitutions) if batch.substitutions else ""
         self._budget.spend(int(batch.stats["samples"]), batch.substitutions, listed)
         batch.wait_s = batch.stats["consumer_wait_seconds"] = perf_counter() - start
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
-        self._delivery.handed(batch.wait_s, busy_s or 0.0)
+        note = self._execution.batch_delivered if self._delivery is None else self._delivery.handed
+        note(
+            batch.wait_s, busy_s or 0.0, max(0.0, computed_s)
+        )  # (less than 0 where another thread asked before)
         if self._recorder is not None:
             self._recorder.made(batch, crcs)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
-        self._handed_s = perf_counter()
+        self._handed_s, self._handed_cpu_s = perf_counter(), thread_time()
         return self._piece()
 
     def _piece(self) -> Batch:
@@ -237,9 +242,11 @@ class Loader:
         Returns this loader: `for batch in batches.on(accelerator.device)`. Raises: InvalidRuntime.
         """
         self._check_usable()
-        backend = backend_for(device, self._framework)
+        made = self._delivery_to(device)
         with self._turn:
-            self._delivery.begin(backend, self._recorder)
+            if self._delivery is not None:
+                self._delivery.end()
+            self._delivery = made
         return self
 
     @property
@@ -291,7 +298,7 @@ class Loader:
         self._check_usable()
         batch = self._assembler.batch(self.plan.checked_step(step), alone=True)
         self._list(batch)
-        return self._delivery.moved(batch)
+        return batch if self._delivery is None else self._delivery.moved(batch)
 
     def seek(self, step: int) -> None:
         """Go on with the batch of this step, which may lie in the past. Raises: InvalidRuntime."""
@@ -347,9 +354,8 @@ class Loader:
 
     def status_line(self) -> str:
         """Return step, throughput, who waits and who limits, since the line before: for a log or a terminal."""
-        return self._status.line(
-            self._step, self.metrics(), executor=self.executor, ahead=self._delivery.is_ahead
-        )
+        ahead = self._delivery is not None or self.executor != "caller"
+        return self._status.line(self._step, self.metrics(), executor=self.executor, ahead=ahead)
 
     def with_status(self, stream: TextIO | None = None) -> Iterator[Batch]:
         """Return the batches, with the status line on `stream` (stderr) twice a second, where it is a terminal."""
@@ -377,7 +383,9 @@ class Loader:
         self._closed = True
         if os.getpid() != self._pid:
             return  # threads and workers are the parent's; a lock that one of them held at the fork is locked for ever
-        self._delivery.close(wait=wait)
+        if self._delivery is not None:
+            self._delivery.close(wait=wait)
+        self._execution.close(wait=wait)
         if wait:
             self._assembler.close()
         else:
@@ -396,6 +404,19 @@ class Loader:
         made = recorder_of(trail, recipe, epochs)
         if made is not None:
             weakref.finalize(self, made.dismiss)
+        return made
+
+    def _delivery_to(self, device: Any) -> "Delivery | None":
+        """Return the way to a device; None where batches stay on the host. Raises: InvalidRuntime."""
+        if device is None:
+            return None
+        from .device.choose import backend_of  # which a training on the host does without
+        from .device.delivery import Delivery
+
+        if (backend := backend_of(device, self._framework)) is None:
+            return None
+        made = Delivery(backend, self._execution, self._recorder, self._metrics)
+        weakref.finalize(self, made.abandon)
         return made
 
     def _list(self, batch: Batch) -> None:

@@ -7,14 +7,11 @@ rejected: it costs more than the copy.
 """
 
 import logging
-import os
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
-from ..recipe.world import ranks_on_node
+from ...cores import rank_memory_bytes
 from ..workers.ring import segment_at
 from ..workers.shared_memory import Segment
 from .device_backend import is_tensor
@@ -48,7 +45,7 @@ class PageLocked:
     def __init__(self, device: Locking, bound_bytes: int | None = None) -> None:
         """bound_bytes: of all segments together; None: a share of the memory of this rank."""
         self._device = device
-        self._bound = memory_of_rank() // SHARE if bound_bytes is None else bound_bytes
+        self._bound = rank_memory_bytes() // SHARE if bound_bytes is None else bound_bytes
         self._segments: list[Segment] = []  # in the order of addresses
         self._may_register = self._may_stage = True
         self._buffer: Any = None
@@ -140,23 +137,6 @@ class PageLocked:
             self._device.unregister(segment.address)
         except RuntimeError as error:
             logger.warning("memory stays page-locked: %s", error)
-
-
-def memory_of_rank() -> int:
-    """Return the bytes of memory that are this rank's: the machine's or the container's over the ranks on it."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    groups = ["/memory.max", "/memory/memory.limit_in_bytes"]
-    with suppress(OSError):  # not Linux
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, own = line.split(":", 2)
-            if not controllers:
-                groups.append(f"{own}/memory.max")
-            elif "memory" in controllers.split(","):
-                groups.append(f"/memory{own}/memory.limit_in_bytes")
-    for group in groups:
-        with suppress(OSError, ValueError):  # not there, or "max"
-            limits.append(int(Path(f"/sys/fs/cgroup{group}").read_text()))
-    return min(limits) // ranks_on_node()
 
 
 def _address(segment: Segment) -> int:

@@ -51,5 +51,6 @@ def stage_seconds(
     metrics: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Return stage -> seconds between two `Loader.metrics`, or since the loader was made."""
-    names = {stage: f"{name}_sum" for stage, name in STAGES.items()}
+    # Copies to a device go on beside both sides.
+    names = {stage: f"{name}_sum" for stage, name in STAGES.items() if stage != "copy"}
     return {stage: metrics[name] - (before[name] if before else 0.0) for stage, name in names.items()}

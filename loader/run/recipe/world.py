@@ -20,8 +20,6 @@ LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
 )
 """torchrun, Slurm, Open MPI, MPICH and Intel MPI, in this order of preference."""
-ON_NODE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-"""Variables of the same launchers: the processes of a job on this machine."""
 
 
 class Mesh(Protocol):
@@ -172,10 +170,3 @@ def micros_before(plan: Plan, end: int, world_size: int, micro_batch: int) -> in
         for size, (first, last) in zip(stream.batch_sizes, pairwise([*starts, own]), strict=True):
             steps[size] += last - first
     return sum(count * micro_count(size, world_size, micro_batch) for size, count in steps.items())
-
-
-def ranks_on_node(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of the job's processes on this machine, as the launcher's environment has it; else 1."""
-    environ = os.environ if environ is None else environ
-    given = next((environ[name] for name in ON_NODE if name in environ), "1")
-    return max(1, int(given)) if given.isdigit() else 1

@@ -41,7 +41,7 @@ def test_the_line(batches):
 def test_rates_and_shares_are_those_since_the_line_before():
     status = Status()
     names = ("plan", "address", "fetch_wait", "verify", "decode", "transform", "collate")
-    names += ("handover_wait", "room_wait", "device_copy", "consumer_wait", "consumer_busy")
+    names += ("handover_wait", "room_wait", "consumer_wait", "consumer_busy")
     before = {f"{name}_seconds_sum": 50.0 for name in names}
     before |= {"consumed_samples_total": 10**6, "fetched_bytes_total": 10**9}
     status.line(1000, before, executor="threads")

@@ -119,7 +119,7 @@ prove-clusters: $(READY) ## the demo through Dagster on Slurm and on Ray, while 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
-servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite, Slurm
+servers: ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, Azurite, Slurm
 	scripts/install-peers.sh
 	scripts/install-servers.sh
 	scripts/install-slurm.sh

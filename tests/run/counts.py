@@ -108,13 +108,14 @@ def write(folder):
     return folder
 
 
-def count(root, workload, executor, **runtime):
+def count(root, workload, executor, times=1, **runtime):
     """Return the `Counts` of a workload ("photos", "tokens", ...) with an executor ("caller", "threads", "processes").
 
-    runtime: more of the Loader's arguments, as JSON can hold them.
+    times: so many times the workload's batches are taken. runtime: more of the Loader's arguments, as JSON can hold
+    them.
     """
     asked = {"root": str(root), "workload": workload, "executor": executor, "runtime": runtime}
-    return Counts(**_child([], asked))
+    return Counts(**_child([], asked | {"times": times}))
 
 
 def count_system_calls(root, workload, executor, **runtime):
@@ -204,7 +205,7 @@ def reads():
     return int(found["syscr"]) + int(found["syscw"])
 
 
-def measure(root, workload, executor, runtime, traced=False):
+def measure(root, workload, executor, runtime, times=1, traced=False):
     """Return the fields of `Counts`, measured in this process; traced: batches between the marks alone."""
     import worker_transforms
 
@@ -219,7 +220,7 @@ def measure(root, workload, executor, runtime, traced=False):
     arguments = {"framework": "numpy", **work.arguments, **EXECUTORS[executor], **runtime}
     if isinstance(arguments.get("decode"), str):
         arguments["decode"] = {work.field: getattr(worker_transforms, arguments["decode"])}
-    n = min(work.batches, TRACED) if traced else work.batches
+    n = min(work.batches, TRACED) if traced else times * work.batches
     held = deque(
         maxlen=2
     )  # as a training does that copies one batch to its device while it computes with the other

@@ -23,7 +23,7 @@ from ..photos import resizer
 from ..rows import LIMIT, NODE, OURS, TITLES, TORCH
 from ..throughput import Bench
 from . import page
-from .measure import WHOLE, Clock, tables, trainings
+from .measure import WHOLE, Clock, around_decoder, tables, trainings
 from .training import device_of
 
 PEERS = (OURS, LIMIT, TORCH, "grain", "webdataset", "spdl", "litdata", "streaming", "video")
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     cores = len(os.sched_getaffinity(0))
     doubled = sorted({cores, *(2**n for n in range(cores.bit_length()))} - {0})
     options = argparse.ArgumentParser(prog="python -m benchmarks.node", description=__doc__)
-    options.add_argument("--rows", default=",".join((*NODE, "training")), help="of: %(default)s")
+    options.add_argument("--rows", default=",".join((*NODE, "training", "around")), help="of: %(default)s")
     options.add_argument("--peers", default=",".join(PEERS), help="of: %(default)s")
     options.add_argument(
         "--workers", default=",".join(map(str, doubled)), help="a table for each: %(default)s"
@@ -93,7 +93,7 @@ def run(given: argparse.Namespace, bench: Bench) -> tuple[str, str]:
     """(the table of defaults, everything), as Markdown."""
     rows = given.rows.split(",")
     workers = [int(one) for one in given.workers.split(",")]
-    kinds = [row for row in rows if row != "training"]
+    kinds = [row for row in rows if row not in ("training", "around")]
     weights = [WHOLE] * (len(kinds) + ("training" in rows)) + [1] * len(kinds) * (len(set(workers)) - 1)
     clock = Clock(given.seconds, weights)
     lines = given.lines.open("a") if given.lines else None
@@ -106,13 +106,14 @@ def run(given: argparse.Namespace, bench: Bench) -> tuple[str, str]:
     bench.record = record
     bench.workers = max(workers)
     trained = trainings(bench, given.rounds, clock, device_of()) if "training" in rows else []
+    around = around_decoder(bench) if "around" in rows and OURS in bench.known else None
     measured = list(tables(bench, kinds, workers, given.rounds, clock))
     if lines:
         lines.close()
     about = head(given, bench)
     largest = [table for table in measured if table.workers == max(workers)]
     summary = "\n".join(
-        [f"### {cores_of()} cores", "", *about, "", *page.defaults(largest, trained)]
+        [f"### {cores_of()} cores", "", *about, "", *page.defaults(largest, trained, around)]
     ).rstrip()
     left_out = [f"{TITLES.get(peer, peer)} is left out: {why}\n" for peer, why in bench.failed.items()]
     everything = [summary, "", *left_out, *(line for table in measured for line in page.full(table))]

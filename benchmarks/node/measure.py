@@ -1,5 +1,8 @@
 """The parent's side: a table per number of workers, trainings, and the time that a run may take."""
 
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -7,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..contest import PeerError, Runner
-from ..rows import ROWS, Row
+from ..contest import ONE_THREAD, ROOT, PeerError, Runner
+from ..rows import OURS, ROWS, Row
 from ..throughput import SETTLE_S, Bench, Turns, measure, say
 from .models import models_of
 
@@ -79,6 +82,17 @@ def tables(
         for name in names:
             turns, _, failed = measure(bench, ROWS[name], rounds, TURN_S, clock.share_s(), CHECK_BATCHES)
             yield Table(row=ROWS[name], workers=n, turns=turns, failed=failed)
+
+
+def around_decoder(bench: Bench) -> dict[str, float]:
+    """Run benchmarks/node/around.py over the photos."""
+    root = bench.prepared(ROWS["crops"], OURS)
+    command = [sys.executable, "-m", "benchmarks.node.around", str(root)]
+    ran = subprocess.run(
+        command, cwd=ROOT, env=os.environ | ONE_THREAD, capture_output=True, text=True, check=True
+    )
+    found: dict[str, float] = json.loads(ran.stdout)
+    return found
 
 
 def with_workers(known: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

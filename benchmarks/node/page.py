@@ -31,7 +31,9 @@ def fixed_of(turns: Turns) -> str | None:
     return fastest(turns, lambda name: is_of(name, OURS) and AS_IT_COMES not in name)
 
 
-def defaults(tables: Iterable[Table], trainings: Iterable[Training]) -> list[str]:
+def defaults(
+    tables: Iterable[Table], trainings: Iterable[Training], around: Mapping[str, float] | None = None
+) -> list[str]:
     """What a user gets who sets nothing, a line per row."""
     lines = [
         "| nothing set | samples/s | of the limit | of the best choice | of the fastest peer | took "
@@ -54,7 +56,14 @@ def defaults(tables: Iterable[Table], trainings: Iterable[Training]) -> list[str
                 f"{median(turns, 'first_s'):.2f}",
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", *lost(trainings)]
+    work = []
+    if around:
+        work = [
+            f"Around a photo's decoder the Loader takes {around['around_us']:.0f} us of the processor: with reads, "
+            f"checksums, and {around['copy_us']:.0f} us for the copy into the batch.",
+            "",
+        ]
+    return [*lines, "", *work, *lost(trainings)]
 
 
 def processor(turns: Sequence[Mapping[str, Any]]) -> str:

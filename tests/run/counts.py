@@ -6,6 +6,7 @@ Page faults and reads are counted in a first pass, and calls under a profiler in
 in a process under strace.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -26,6 +27,8 @@ TRACED = 96
 """Batches that are counted under strace, at most: it stops the process twice at each call."""
 STEPS_TOGETHER_S = 60
 """Seconds of work that steps may take that are made together, in place of the loader's: a busy machine makes fewer."""
+PR_SET_THP_DISABLE = 41
+"""Of prctl: each page of memory is a fault of its own, as where the kernel has no huge ones."""
 PHOTO_PX = 96
 
 
@@ -212,6 +215,7 @@ def measure(root, workload, executor, runtime, times=1, traced=False):
     import loader
     from loader.run.making import prefetch
 
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     assert prefetch.SECONDS < STEPS_TOGETHER_S
     prefetch.SECONDS = STEPS_TOGETHER_S
     work = WORKLOADS[workload]

@@ -144,7 +144,9 @@ contestants take turns, each in its pinned environment, and their samples are co
 - **lost**: share of the device's time that a training loses against batches that lie on the device.
 
 `python -m benchmarks.node --out node.md` writes a table for each number of workers, with every contestant. `--page`
-puts its first tables here, in the section on as many cores."""
+puts its first tables here, in the section on as many cores. Without a network, `--wheels FOLDER` takes what
+`pip download --no-deps -d FOLDER -r benchmarks/peers/NAME.txt` fetched elsewhere, and `--site FOLDER` packages that
+`pip install --target FOLDER` unpacked."""
 
 REST = "## All rows, on two cores"
 

@@ -13,6 +13,7 @@ from benchmarks.data import Data
 from benchmarks.node import __main__ as command
 from benchmarks.node import around, measure, page
 from benchmarks.node.training import Trainer
+from benchmarks.page import HEAD
 from benchmarks.peers import penstock
 from benchmarks.rows import AS_IT_COMES, OURS, ROWS
 from benchmarks.throughput import Bench
@@ -98,6 +99,7 @@ def test_readme_and_page_hold_the_same_speed() -> None:
         one for one in page.sections_of(benchmarks) if one.startswith(page.mark(page.README_CORES)[0])
     )
     assert page.readme(text, summary) == text
+    assert benchmarks.startswith(f"{HEAD}\n")
     faster = re.sub(r"(?m)^\| Photos \| [\d,]+", "| Photos | 99,999", summary)
     assert "99,999 samples/s on two cores" in page.readme(text, faster)
     with pytest.raises(ValueError):

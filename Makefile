@@ -15,7 +15,7 @@ CROWDED := -n $(shell expr $(shell nproc) + 2) --maxprocesses 8 --dist loadfile 
 # A warning ends it: a link or an anchor that leads nowhere, a page that the navigation lacks. (--quiet would hide it.)
 SITE := NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m mkdocs build --strict
 
-.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench media docs clean
+.PHONY: help setup servers demo ui soak test test-python test-all test-times test-full test-ceph test-gpu mutants check collected ci nightly prove prove-clusters campaign oracles fuzz bench bench-node media docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -119,7 +119,7 @@ prove-clusters: $(READY) ## the demo through Dagster on Slurm and on Ray, while 
 campaign: $(READY) ## 5,000 random worlds with faults, judged from docs/format.md alone (20 minutes of two cores; WORLDS=500 for less)
 	$(BIN)/python tests/campaign --worlds $(or $(WORLDS),5000)
 
-servers: ## what pip does not bring: ffprobe and exiftool, Postgres, Chromium, Azurite, Slurm
+servers: ## what pip does not bring: ffprobe, exiftool and strace, Postgres, Chromium, Azurite, Slurm
 	scripts/install-peers.sh
 	scripts/install-servers.sh
 	scripts/install-slurm.sh
@@ -132,9 +132,14 @@ fuzz: $(READY) ## 10,000 damaged files through audit, cutter and decoders, as ma
 	$(BIN)/python -m fuzz --cases $(or $(CASES),10000)
 	$(BIN)/python -m fuzz --of formats --cases $(or $(CASES),10000)
 
-bench: $(READY) ## the benchmarks, against peers in .peers; writes docs/benchmarks.md (25 minutes)
+bench: $(READY) ## the benchmarks, against peers in .peers; writes docs/benchmarks.md (35 minutes)
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks
+	$(MAKE) bench-node
+
+bench-node: $(READY) ## what comes as it is beside peers and bare loops on this machine's cores, into docs/benchmarks.md and README.md (BUDGET=600)
+	$(BIN)/python -m benchmarks.peers grain webdataset spdl litdata streaming video
+	$(BIN)/python -m benchmarks.node --seconds $(or $(BUDGET),600) --page
 
 clean: ## remove the demo and every cache, keep .venv
 	rm -rf demo media-cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

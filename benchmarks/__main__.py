@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from . import alone, page, store, throughput
+from .node.page import sections_of
 from .picture import picture
 from .rows import ORDER, PEERS, ROWS, Store
 from .throughput import Bench, Turns
@@ -88,6 +89,7 @@ def run(bench: Bench, given: argparse.Namespace, keep: bool) -> tuple[str, dict[
         verdicts=verdicts,
         sections=sections,
         picture=(given.out or PAGE).with_suffix(".svg").name if panels else "",
+        defaults=sections_of(PAGE.read_text()),
     )
     return text, panels
 

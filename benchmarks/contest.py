@@ -24,9 +24,19 @@ class PeerError(Exception):
     """What a contestant answered instead of a measurement."""
 
 
+SITE: list[Path] = []
+"""A folder with the packages of all peers, in place of their environments; or nothing."""
+
+
+def use_site(folder: Path) -> None:
+    """Have all contestants run by this Python, with the packages of the folder before its own."""
+    SITE[:] = [folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def python_of(peer: str) -> Path:
     """The Python of a peer's environment; the project's own for what needs no other."""
-    if not (LISTS / f"{peer}.txt").exists():
+    if SITE or not (LISTS / f"{peer}.txt").exists():
         return Path(sys.executable)
     return ENVIRONMENTS / peer / "bin" / "python"
 
@@ -34,7 +44,7 @@ def python_of(peer: str) -> Path:
 def failure_of(peer: str) -> str:
     """Why a peer has no environment to run in, or ""."""
     failed = ENVIRONMENTS / peer / "failed.txt"
-    if failed.exists():
+    if failed.exists() and not SITE:
         return f"does not install: {failed.read_text()}"
     return "" if python_of(peer).exists() else "not installed: python -m benchmarks.peers"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import meter
+from . import clips, meter, photos
 from .data import GROUPS, Data, checksums
 
 
@@ -29,8 +29,9 @@ from .data import GROUPS, Data, checksums
 class Task:
     """What is to be served: `folder` holds the library's own format, `scratch` is this contestant's own.
 
-    store: URL of an S3-compatible server whose bucket `BUCKET` holds `folder` under its name, or "". state: where to go
-    on, as the library's own state says it (`state(task, samples)` of its module), or None.
+    crop: the library by which decoded photos are cropped at random, or "" (photos.py). store: URL of an S3-compatible
+    server whose bucket `BUCKET` holds `folder` under its name, or "". state: where to go on, as the library's own state
+    says it (`state(task, samples)` of its module), or None.
     """
 
     data: Data
@@ -38,6 +39,7 @@ class Task:
     scratch: Path
     batch: int
     decode: bool = False
+    crop: str = ""
     workers: int = 2
     store: str = ""
     state: Any = None
@@ -48,8 +50,18 @@ class Task:
         return cls(data=data, folder=Path(given.pop("folder")), scratch=Path(given.pop("scratch")), **given)
 
     @property
-    def form(self) -> str:
-        return "decoded" if self.decode else "stored"
+    def decoder(self) -> Callable[..., Any]:
+        """JPEG -> the photo that a batch holds; a function by name, for worker processes."""
+        return photos.CROPS[self.crop] if self.crop else photos.decoded
+
+    def finder(self) -> Callable[[Any], list[int | None]]:
+        """Return a function: batch -> the samples that it was made of, None for what is not as written."""
+        if self.crop:
+            return photos.Crops(self.data, self.crop)
+        if self.data.kind == "clips":
+            return clips.Windows(self.data)
+        known = self.data.samples("decoded" if self.decode else "stored")
+        return lambda batch: [known.get(one) for one in checksums(batch)]
 
 
 def size(batch: Any) -> int:
@@ -63,6 +75,7 @@ class Contestant:
         self.peer = peer
         self.task: Task | None = None
         self.batches: Any = None
+        self.opened_s = 0.0
 
     def hello(self) -> dict[str, Any]:
         rows = {row: list(ways) for row, ways in self.peer.ROWS.items()}
@@ -76,6 +89,7 @@ class Contestant:
     def open(self, row: str, label: str, task: dict[str, Any]) -> dict[str, Any]:
         """Begin to serve; nothing is waited for. Imports are behind us: what follows is the start of an epoch."""
         self.task = Task.of(task)
+        self.opened_s = time.perf_counter()
         self.batches = self.peer.ROWS[row][label](self.task)
         return {}
 
@@ -86,19 +100,31 @@ class Contestant:
     def turn(self, warm_s: float, seconds: float) -> dict[str, Any]:
         """Take batches for a time, after some that empty what was made ahead while others had their turn."""
         if hasattr(self.batches, "rate"):
-            cpu = meter.cpu_s(os.getpid())
+            before = meter.cpu_times_s(os.getpid())
             samples, took = self.batches.rate(seconds)
         else:
             self._take(warm_s)
-            cpu = meter.cpu_s(os.getpid())
+            before = meter.cpu_times_s(os.getpid())
             samples, took = self._take(seconds)
-        used = meter.cpu_s(os.getpid()) - cpu
+        user_s, kernel_s = (b - a for a, b in zip(before, meter.cpu_times_s(os.getpid()), strict=True))
         return {
             "samples": samples,
             "seconds": took,
-            "cpu_s": used,
+            "cpu_s": user_s + kernel_s,
+            "kernel_s": kernel_s,
             "memory_bytes": meter.memory_bytes(os.getpid()),
         }
+
+    def first(self) -> dict[str, Any]:
+        """Seconds from `open` to the first batch; nothing for a bare loop."""
+        if hasattr(self.batches, "rate"):
+            return {}
+        next(self.batches)
+        return {"first_s": time.perf_counter() - self.opened_s}
+
+    def settled(self) -> dict[str, Any]:
+        """What the library chose by itself, in words; "" for one that chooses nothing."""
+        return {"choice": self.peer.choice() if hasattr(self.peer, "choice") else ""}
 
     def race(self, samples: int, limit_s: float) -> dict[str, Any]:
         """From nothing to the first batch, and on to so many samples or seconds; call it right after `open`."""
@@ -122,10 +148,10 @@ class Contestant:
         """Of the next n batches: in how many twentieths of the data set a batch's samples lie, on average, and how
         many samples are not what they should be."""
         assert self.task is not None
-        known = self.task.data.samples(self.task.form)
+        find = self.batches.find if hasattr(self.batches, "find") else self.task.finder()
         per_group, spread, wrong = max(1, len(self.task.data) // GROUPS), [], 0
         for _ in range(n):
-            seen = [known.get(one) for one in checksums(next(self.batches))]
+            seen = find(next(self.batches))
             wrong += seen.count(None)
             spread.append(len({one // per_group for one in seen if one is not None}))
         return {"groups": sum(spread) / n, "wrong": wrong}

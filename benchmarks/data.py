@@ -22,7 +22,8 @@ GROUPS = 20
 
 @dataclass(frozen=True)
 class Data:
-    """Samples of one kind: "images" (JPEG), "latents" (float16 [4, 64, 64], int32 [77]), "tokens" (uint16 [2048])."""
+    """Samples of one kind: "images" (JPEG), "clips" (MP4), "latents" (float16 [4, 64, 64], int32 [77]), "tokens"
+    (uint16 [2048])."""
 
     kind: str
     folder: Path
@@ -120,6 +121,13 @@ def latents(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         yield record, {"stored": record}
 
 
+def clips(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
+    from .clips import encoded
+
+    for clip in map(encoded, range(n)):
+        yield clip, {"stored": clip}
+
+
 def tokens(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
     rng = np.random.default_rng(0)
     for _ in range(n):
@@ -127,7 +135,7 @@ def tokens(n: int) -> Iterator[tuple[bytes, dict[str, bytes]]]:
         yield record, {"stored": record}
 
 
-MAKERS = {"images": images, "latents": latents, "tokens": tokens}
+MAKERS = {"images": images, "clips": clips, "latents": latents, "tokens": tokens}
 
 
 def checksum(data: bytes) -> int:

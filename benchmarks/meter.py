@@ -21,9 +21,16 @@ def family(pid: int) -> dict[int, list[str]]:
     return {one: stats[one] for one in found}
 
 
+def cpu_times_s(pid: int) -> tuple[float, float]:
+    """(user, system) seconds of a process and its descendants, with those that they have waited for."""
+    stats = family(pid).values()
+    user, system = (sum(int(stat[at]) + int(stat[at + 2]) for stat in stats) * TICK_S for at in (11, 12))
+    return user, system
+
+
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process and its descendants, with those that they have waited for."""
-    return sum(int(ticks) for stat in family(pid).values() for ticks in stat[11:15]) * TICK_S
+    """User and system seconds, as above."""
+    return sum(cpu_times_s(pid))
 
 
 def memory_bytes(pid: int) -> int:

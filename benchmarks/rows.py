@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 OURS, LIMIT = "penstock", "limit"
+AS_IT_COMES = "as it comes"
+"""Nothing is set: the Loader has its plan, and chooses executor, workers and prefetch by itself."""
 TORCH = "torch_files"
 
 PEERS = (
@@ -17,6 +19,7 @@ PEERS = (
     "lance",
     "energon",
     "hf_datasets",
+    "video",
 )
 """Modules of benchmarks/peers, in the order of the tables."""
 
@@ -26,6 +29,7 @@ TITLES = {
     "streaming": "mosaicml-streaming",
     "energon": "megatron-energon",
     "hf_datasets": "HF datasets",
+    "video": "torchcodec",
 }
 
 
@@ -58,7 +62,10 @@ class Aim:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A kind of samples, served in a way, by everybody. samples: how many the data set has."""
+    """A kind of samples, served in a way, by everybody.
+
+    samples: how many the data set has. decode: JPEGs, to pixels; crop: and a random box of them, resized to 224 px.
+    """
 
     name: str
     title: str
@@ -66,6 +73,7 @@ class Row:
     samples: int
     batch: int = 64
     decode: bool = False
+    crop: bool = False
     aims: tuple[Aim, ...] = field(default=())
     limit: str
     bound: str
@@ -97,6 +105,20 @@ ROWS: dict[str, Row] = {
             limit="two processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
             bound="the decoder, then memory: a picture takes 195 us in one buffer that stays in the processor's cache, "
             "as the limit's, 213 in rows of batches, 245 in the Loader with checksum and Python.",
+        ),
+        Row(
+            name="crops",
+            title="Photos: 256 px JPEG, decoded and cropped at random to 224 px in the user's decoder",
+            kind="images",
+            samples=20_000,
+            decode=True,
+            crop=True,
+            aims=(
+                Aim(of=LIMIT, at_least=0.85, ours=f"{OURS}, {AS_IT_COMES}"),
+                Aim(of="any", at_least=1.2, ours=f"{OURS}, {AS_IT_COMES}"),
+            ),
+            limit="processes read JPEGs at random places of one file, decode them (simplejpeg) and crop them.",
+            bound="the decoder and the resizing, which are the limit's.",
         ),
         Row(
             name="raw",
@@ -147,6 +169,16 @@ ROWS: dict[str, Row] = {
             bound="a look at each source's shard file, index and view. Sources read alike are handled together.",
         ),
         Row(
+            name="windows",
+            title="Video: random windows of 16 frames, 320 x 240 px, of H.264 clips of 64 frames, batches of 8",
+            kind="clips",
+            samples=160,
+            batch=8,
+            aims=(Aim(of="any", at_least=1.1, ours=f"{OURS}, {AS_IT_COMES}"),),
+            limit="processes decode random windows of clips in memory (PyAV), from the keyframe before.",
+            bound="FFmpeg's decoder and the conversion of colours, which are the limit's.",
+        ),
+        Row(
             name="latents",
             title="Latents: float16 [4, 64, 64] and int32 [77], batches of 64",
             kind="latents",
@@ -174,5 +206,20 @@ ROWS: dict[str, Row] = {
     )
 }
 
-ORDER = ("images", "raw", "store", "resume", "mixture", "resumed", "latents", "tokens", "first_step", "video")
+ORDER = (
+    "images",
+    "crops",
+    "raw",
+    "store",
+    "resume",
+    "mixture",
+    "resumed",
+    "latents",
+    "tokens",
+    "first_step",
+    "video",
+)
 """The page's: those not in ROWS are of benchmarks/alone.py, without peers."""
+
+NODE = ("crops", "tokens", "latents", "windows")
+"""Those of `python -m benchmarks.node`, for each number of workers."""

@@ -11,7 +11,7 @@ from typing import Any
 from .contest import PeerError
 from .latency_server import Served, latency_store
 from .rows import LIMIT, Store
-from .throughput import Bench, Turns, checked, say, title
+from .throughput import Bench, Turns, checked, say
 
 LIMIT_S, CHECKED = 10.0, 10
 
@@ -27,7 +27,7 @@ def measure(bench: Bench, row: Store, rounds: int) -> tuple[Turns, dict[str, flo
     with latency_store(bench.folder, row.latency_s) as server:
         states = {}
         for peer, label in ways:
-            name = title(peer, label)
+            name = bench.title(peer, label)
             try:
                 bench.prepared(row, peer)
                 if row.resume_at:
@@ -41,7 +41,7 @@ def measure(bench: Bench, row: Store, rounds: int) -> tuple[Turns, dict[str, flo
                 say(f"{row.name}, {name}: {error}")
         for number in range(rounds):
             for peer, label in ways:
-                name = title(peer, label)
+                name = bench.title(peer, label)
                 if name in failed:
                     continue
                 given = task(bench, row, peer, label, server) | states.get(name, {})

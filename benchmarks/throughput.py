@@ -1,30 +1,36 @@
 """Steady speed: contestants that are open side by side take turns; all but one are stopped."""
 
+import math
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from .contest import PeerError, Runner
 from .data import Data, make
-from .rows import LIMIT, TITLES, Row
+from .photos import resizer
+from .rows import AS_IT_COMES, LIMIT, TITLES, Row
 
 WARM_S, TURN_S, CHECKED = 0.25, 0.6, 20
+SETTLE_S = 6.0
+"""What comes as it is chooses meanwhile, and not in its turns, between which it is stopped."""
 
 Turns = dict[str, list[dict[str, Any]]]
-"""Name of a contestant -> what each of its turns measured."""
+"""Name of a contestant -> what each of its turns measured, and its start."""
 
 
 class Bench:
     """Peers, their data in a folder, and the log that their libraries write."""
 
-    def __init__(self, folder: Path, peers: Iterable[str], scale: float = 1) -> None:
-        self.folder, self.scale = folder, scale
+    def __init__(self, folder: Path, peers: Iterable[str], scale: float = 1, workers: int = 2) -> None:
+        self.folder, self.scale, self.workers = folder, scale, workers
         self.log = folder / "peers.log"
         self.known: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, str] = {}
+        self.record: Callable[[dict[str, Any]], None] = lambda turn: None
         self._prepared: set[Path] = set()
         for peer in peers:
             try:
@@ -83,15 +89,18 @@ class Bench:
             "scratch": str(scratch),
             "batch": row.batch,
             "decode": row.decode,
+            "crop": resizer() if row.crop else "",
+            "workers": self.workers,
         }
 
     def ways(self, name: str) -> list[tuple[str, str]]:
-        """(peer, label) of all who take part in a row."""
-        return [(peer, label) for peer, hello in self.known.items() for label in hello["rows"].get(name, [])]
+        """(peer, label) of all who take part in a row: what comes as it is, the limit, and the others as listed."""
+        ways = [(peer, label) for peer, hello in self.known.items() for label in hello["rows"].get(name, [])]
+        return sorted(ways, key=lambda way: (not way[1].startswith(AS_IT_COMES), way[0] != LIMIT))
 
-
-def title(peer: str, label: str) -> str:
-    return f"{TITLES.get(peer, peer)}, {label}"
+    def title(self, peer: str, label: str) -> str:
+        """The contestant's name in tables; "{}" in its label is the number of workers."""
+        return f"{TITLES.get(peer, peer)}, {label.format(self.workers)}"
 
 
 def say(text: str) -> None:
@@ -99,40 +108,74 @@ def say(text: str) -> None:
 
 
 def measure(
-    bench: Bench, row: Row, rounds: int, turn_s: float = TURN_S
+    bench: Bench,
+    row: Row,
+    rounds: int,
+    turn_s: float = TURN_S,
+    within_s: float = math.inf,
+    n_checked: int = CHECKED,
 ) -> tuple[Turns, dict[str, float], dict[str, str]]:
     """(turns, twentieths of the data set that a batch has samples of, why others have no turns), by contestant.
 
     Round 0 warms: worker processes begin, files come into the page cache, and samples are checked against what they
-    should be. The order of the contestants moves on by one each round.
+    should be. The order of the contestants moves on by one each round. within_s: after so long no round begins, but
+    the first; and after two thirds of it no contestant.
     """
     turns: Turns = {}
     spread: dict[str, float] = {}
     failed: dict[str, str] = {}
+    begun = time.monotonic()
     with ExitStack() as stack:
         runners: dict[str, Runner] = {}
+        opened: dict[str, dict[str, Any]] = {}
         for peer, label in bench.ways(row.name):
-            name = title(peer, label)
+            name = bench.title(peer, label)
             try:
+                if time.monotonic() - begun > 2 / 3 * within_s:
+                    raise PeerError("no time was left")
                 task = bench.task(row, peer, label)
                 runners[name] = stack.enter_context(bench.runner(peer))
-                with runners[name].running():
-                    runners[name].ask("open", row=row.name, label=label, task=task)
-                    first = runners[name].ask("turn", warm_s=WARM_S, seconds=turn_s)
-                    if peer != LIMIT:
-                        spread[name] = checked(runners[name].ask("check", n=CHECKED))
-                say(f"{row.name}, {name}: {first['samples'] / first['seconds']:.0f}/s at first")
+                opened[name] = _open(runners[name], row, peer, label, task, turn_s, n_checked)
+                if "groups" in opened[name]:
+                    spread[name] = opened[name]["groups"]
+                say(f"{row.name}, {name}: {opened[name]['rate']:.0f}/s at first")
             except PeerError as error:
                 failed[name] = str(error)
                 say(f"{row.name}, {name}: {error}")
         names = [name for name in runners if name not in failed]
-        for number in range(rounds):
+        for number in range(rounds if names else 0):
+            if number and time.monotonic() - begun > within_s:
+                break
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 with runners[name].running():
                     turn = runners[name].ask("turn", warm_s=WARM_S, seconds=turn_s)
-                turns.setdefault(name, []).append(turn)
+                turns.setdefault(name, []).append(opened[name] | turn)
+                bench.record(
+                    {"row": row.name, "workers": bench.workers, "contestant": name, "round": number, **turn}
+                )
             say(f"{row.name}: round {number + 1} of {rounds}")
     return {name: turns[name] for name in names}, spread, failed
+
+
+def _open(
+    runner: Runner,
+    row: Row,
+    peer: str,
+    label: str,
+    task: Mapping[str, Any],
+    turn_s: float,
+    n_checked: int,
+) -> dict[str, Any]:
+    """The start, the choice and the spread of a contestant whose samples are right. Raises: PeerError."""
+    with runner.running():
+        runner.ask("hello")  # imported, before the clock of the first batch starts
+        runner.ask("open", row=row.name, label=label, task=task)
+        found: dict[str, Any] = runner.ask("first")
+        warm_s = SETTLE_S if label.startswith(AS_IT_COMES) else WARM_S
+        first = runner.ask("turn", warm_s=warm_s, seconds=turn_s)
+        if peer != LIMIT or found:
+            found["groups"] = checked(runner.ask("check", within_s=180, n=n_checked))
+        return found | runner.ask("settled") | {"rate": first["samples"] / first["seconds"]}
 
 
 def checked(found: Mapping[str, Any]) -> float:

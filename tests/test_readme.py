@@ -158,16 +158,3 @@ def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"`?make ([a-z]+)", TEXT + TOUR)):
         assert re.search(rf"^{target}:", makefile, re.M), target
-
-
-def test_the_readmes_speed_is_that_of_the_benchmarks_page() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    table = page.partition("## Images: 256 px JPEG, decoded, batches of 64\n")[2].partition("\n## ")[0]
-    (ours,) = re.findall(r"^\| penstock, 2 worker processes \| ([\d,]+) ", table, re.M)
-    (times,) = re.findall(
-        r"^\| torch DataLoader, 2 workers \|.*\| ([\d.]+) \([\d.-]+\) \| [\d.]+ \|", table, re.M
-    )
-    assert f"{ours} samples/s" in TEXT
-    assert f"{times} times torch's DataLoader" in TEXT
-    assert "`python -m benchmarks --rounds 3`" in TEXT
-    assert "`python -m benchmarks --rounds 3`" in page

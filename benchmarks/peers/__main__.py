@@ -8,12 +8,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from pathlib import Path
 
 from ..contest import ENVIRONMENTS, LISTS, failure_of, python_of
 
 
-def install(name: str) -> str:
-    """Make one environment, unless it is as listed already; gives what went wrong, or ""."""
+def install(name: str, wheels: Path | None = None) -> str:
+    """Make one environment, unless it is as listed already; gives what went wrong, or "". wheels: a folder in place of
+    the network."""
     folder, wanted = ENVIRONMENTS / name, (LISTS / f"{name}.txt").read_text()
     done = folder / "installed.txt"
     if done.exists() and done.read_text() == wanted:
@@ -22,8 +24,9 @@ def install(name: str) -> str:
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "project.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python_of(name))]
-    wheels = ["install", "--quiet", "--no-deps", "-r", str(LISTS / f"{name}.txt")]
-    ran = subprocess.run([*pip, *wheels], capture_output=True, text=True)
+    source = ["--no-index", "--find-links", str(wheels)] if wheels else []
+    pinned = ["install", "--quiet", "--no-deps", *source, "-r", str(LISTS / f"{name}.txt")]
+    ran = subprocess.run([*pip, *pinned], capture_output=True, text=True)
     if ran.returncode == 0:
         done.write_text(wanted)
         return ""

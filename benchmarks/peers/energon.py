@@ -91,6 +91,6 @@ def serve(task: Task, workers: int) -> Iterator[Any]:
         yield tuple(batch) if task.data.kind == "latents" else batch
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
 ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}

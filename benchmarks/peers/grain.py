@@ -29,19 +29,13 @@ def prepare(data: Data, folder: Path) -> None:
         out.close()
 
 
-def decoded(jpeg: bytes) -> Any:
-    import simplejpeg
-
-    return simplejpeg.decode_jpeg(jpeg)
-
-
 def serve(task: Task, workers: int) -> Iterator[Any]:
     kind = task.data.kind
     raw = kind == "images" and not task.decode
     source = grain.sources.ArrayRecordDataSource(sorted(map(str, task.folder.glob("*.array_record"))))
     samples = grain.MapDataset.source(source).shuffle(seed=1).repeat()
     if task.decode:
-        samples = samples.map(decoded)
+        samples = samples.map(task.decoder)
     elif not raw:
         samples = samples.map(lambda record: arrays(kind, record))
     batches = samples.batch(task.batch, batch_fn=list if raw else None).to_iter_dataset(
@@ -55,6 +49,7 @@ def serve(task: Task, workers: int) -> Iterator[Any]:
         yield batch[0] if kind == "tokens" else batch
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process, its threads": lambda task: serve(task, 0)}
-ROWS = {"images": BOTH, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+ROWS = {"images": BOTH, "crops": BOTH, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
+ROWS["training"] = WORKERS

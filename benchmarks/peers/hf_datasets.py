@@ -85,7 +85,7 @@ def streamed(task: Task) -> Iterator[Any]:
         yield from loader
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
 ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}
 ROWS["parquet"] = {"streaming": streamed}

@@ -112,6 +112,6 @@ def scanned(task: Task) -> Iterator[Any]:
                 yield delivered(rows, task)
 
 
-WORKERS: dict[str, Callable[[Task], Iterator[Any]]] = {"2 workers, take": workers}
+WORKERS: dict[str, Callable[[Task], Iterator[Any]]] = {"{} workers, take": workers}
 BOTH = WORKERS | {"in process, take": taken, "in process, scan": scanned}
 ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH}

@@ -1,5 +1,6 @@
 """The machine's own limit: a bare loop on every core that reads random samples and decodes them into one buffer."""
 
+import io
 import multiprocessing
 import os
 import time
@@ -14,9 +15,11 @@ import obstore  # noqa: F401 - which `open_store` would import, in the time that
 
 from loader.storage import open_store
 
+from ..clips import random_window
 from ..contestant import Task
 from ..data import Data
 from ..latency_server import BUCKET, OPTIONS
+from . import torch_files
 
 VERSION = ""
 RANGE_BYTES, IN_FLIGHT = 2**20, 32
@@ -81,6 +84,41 @@ def decodes(task: Task, rng: np.random.Generator) -> Callable[[], None]:
     return serve
 
 
+def crops(task: Task, rng: np.random.Generator) -> Callable[[], None]:
+    """pread of each JPEG, decoded and cropped at random."""
+    file, offsets = os.open(task.data.path, os.O_RDONLY), task.data.offsets.tolist()
+
+    def serve() -> None:
+        for i in rng.integers(0, len(task.data), task.batch).tolist():
+            task.decoder(os.pread(file, offsets[i + 1] - offsets[i], offsets[i]))
+
+    return serve
+
+
+def windows(task: Task, rng: np.random.Generator) -> Callable[[], None]:
+    """Random windows of clips in memory, by PyAV with one thread."""
+    clips = [task.data[i] for i in range(min(len(task.data), 64))]
+
+    def serve() -> None:
+        for i in rng.integers(0, len(clips), task.batch).tolist():
+            random_window(io.BytesIO(clips[i]))
+
+    return serve
+
+
+def gather(task: Task) -> Iterator[Any]:
+    """Rows of the mapped file copied into new batches, each epoch in another order, by the training's own thread."""
+    rows = torch_files.MappedBatches(task.data)
+    return (rows.__getitems__(wanted) for wanted in batches_of_rows(len(rows), task.batch))
+
+
+def batches_of_rows(n: int, batch: int) -> Iterator[Any]:
+    rng = np.random.default_rng(1)
+    while True:
+        order = rng.permutation(n)
+        yield from (order[first : first + batch] for first in range(0, n - batch + 1, batch))
+
+
 def gathers(task: Task, rng: np.random.Generator) -> Callable[[], None]:
     """Rows of the mapped file copied into the same batch; records are of one length."""
     rows = np.memmap(task.data.path, np.uint8, "r").reshape(len(task.data), -1)
@@ -111,10 +149,16 @@ def ranges(task: Task) -> Iterator[list[None]]:
             left -= int(left)
 
 
+GATHERS = {
+    "{} bare loops: gather from the mapped file": lambda task: Bare(task, gathers),
+    "a bare gather, in process": gather,
+}
 ROWS = {
-    "images": {"bare loop: pread and decode": lambda task: Bare(task, decodes)},
-    "raw": {"bare loop: pread": lambda task: Bare(task, reads)},
-    "latents": {"bare loop: gather from the mapped file": lambda task: Bare(task, gathers)},
-    "tokens": {"bare loop: gather from the mapped file": lambda task: Bare(task, gathers)},
+    "images": {"{} bare loops: pread and decode": lambda task: Bare(task, decodes)},
+    "raw": {"{} bare loops: pread": lambda task: Bare(task, reads)},
+    "crops": {"{} bare loops: pread, decode and crop": lambda task: Bare(task, crops)},
+    "windows": {"{} bare loops: clips in memory, PyAV": lambda task: Bare(task, windows)},
+    "latents": GATHERS,
+    "tokens": GATHERS,
     "store": {"bare reads: 1 MiB, 32 at once": ranges},
 }

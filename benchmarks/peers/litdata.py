@@ -41,14 +41,10 @@ def prepare(data: Data, folder: Path) -> None:
     )
 
 
-def delivered(sample: Any, kind: str, decode: bool) -> Any:
-    if kind != "images":
-        return sample if kind == "tokens" else (sample["latent"], sample["tokens"])
-    if not decode:
-        return sample["jpg"]
-    import simplejpeg
-
-    return simplejpeg.decode_jpeg(sample["jpg"])
+def delivered(sample: Any, task: Task) -> Any:
+    if task.data.kind != "images":
+        return sample if task.data.kind == "tokens" else (sample["latent"], sample["tokens"])
+    return task.decoder(sample["jpg"]) if task.decode else sample["jpg"]
 
 
 def opened(task: Task, workers: int) -> Any:
@@ -70,7 +66,7 @@ def opened(task: Task, workers: int) -> Any:
         shuffle=True,
         drop_last=True,
         item_loader=TokensLoader(block_size=TOKENS) if kind == "tokens" else None,
-        transform=partial(delivered, kind=kind, decode=task.decode),
+        transform=partial(delivered, task=task),
     )
     raw = kind == "images" and not task.decode
     return litdata.StreamingDataLoader(
@@ -100,6 +96,9 @@ def state(task: Task, samples: int) -> Any:
     return loader.state_dict()
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
-ROWS = {"images": WORKERS, "raw": BOTH, "latents": BOTH, "tokens": BOTH, "store": WORKERS, "resume": WORKERS}
+ROWS = dict.fromkeys(("images", "crops", "store", "resume"), WORKERS) | dict.fromkeys(
+    ("raw", "latents", "tokens"), BOTH
+)
+ROWS["training"] = WORKERS

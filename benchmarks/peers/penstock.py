@@ -9,18 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import obstore  # noqa: F401 - imported before anything is timed, as the peers' modules are
-import torch  # noqa: F401
+import torch
 
 import loader
+from loader.modalities.video.packet_table import index_packets
 
+from ..clips import WINDOW
 from ..contestant import Task
 from ..data import Data
 from ..exchange import tables
 from ..latency_server import BUCKET, CREDENTIALS
+from ..photos import SIDE_PX
+from ..rows import AS_IT_COMES
 
 VERSION = ""
 SOURCES = 32
-FIELDS = {"images": ["jpg"], "latents": ["latent.npy", "tokens.npy"], "tokens": ["tokens.npy"]}
+OPEN: list[loader.Loader] = []
+FIELDS = {
+    "images": ["jpg"],
+    "clips": ["mp4"],
+    "latents": ["latent.npy", "tokens.npy"],
+    "tokens": ["tokens.npy"],
+}
 
 
 def prepare(data: Data, folder: Path) -> None:
@@ -28,11 +38,18 @@ def prepare(data: Data, folder: Path) -> None:
 
 
 def write(root: loader.Root, name: str, data: Data, ordinals: range) -> None:
-    fields = FIELDS[data.kind]
-    with root.write(name) as writer:
+    groups = {"mp4.packets": "media_index"} if data.kind == "clips" else {}
+    with root.write(name, groups=groups) as writer:
         for i in ordinals:
-            values = (data[i],) if data.kind == "images" else data.arrays(i)
-            writer.add(f"{i:06d}", dict(zip(fields, values, strict=True)))
+            writer.add(f"{i:06d}", sample(data, i))
+
+
+def sample(data: Data, i: int) -> dict[str, Any]:
+    """Field -> value. A clip comes with its table of packets."""
+    if data.kind == "clips":
+        return {"mp4": data[i], "mp4.packets": index_packets(data[i])}
+    values = (data[i],) if data.kind == "images" else data.arrays(i)
+    return dict(zip(FIELDS[data.kind], values, strict=True))
 
 
 def plan(task: Task, root: loader.Root, names: Sequence[str] = ("bench",)) -> loader.Plan:
@@ -49,12 +66,22 @@ def root_of(task: Task) -> loader.Root:
 
 def serve(task: Task, names: Sequence[str] = ("bench",), **runtime: Any) -> Iterator[Any]:
     fields = FIELDS[task.data.kind]
-    decode = task.decode or task.data.kind != "images"
+    decode: Any = task.decode or task.data.kind != "images"
+    if task.crop:
+        decode = {"jpg": task.decoder}
+    elif task.data.kind == "clips":
+        decode = {"mp4": loader.video(frames=WINDOW)}
     with loader.Loader(plan(task, root_of(task), names), 0, 1, decode=decode, **runtime) as batches:
+        OPEN.append(batches)
         if task.state:
             batches.load_state_dict(task.state)
         for batch in batches:
             yield batch[fields[0]] if len(fields) == 1 else tuple(batch[field] for field in fields)
+
+
+def choice() -> str:
+    """The executor of the Loader that was opened last, and its workers."""
+    return f"{OPEN[-1].executor}, {OPEN[-1].workers}" if OPEN else ""
 
 
 def state(task: Task, samples: int) -> Any:
@@ -121,18 +148,52 @@ def default(task: Task) -> Iterator[Any]:
     return serve(task)
 
 
+def on_device(task: Task) -> Iterator[Any]:
+    """The Loader copies to the device, as docs/training.md shows first."""
+    return serve(task, device="cuda")
+
+
 def made_into_bytes(task: Task) -> Iterator[Any]:
     """Every sample of a column is asked for."""
     return map(list, in_process(task))
 
 
-WAYS = {"2 threads": threads, "in process": in_process, "auto": default}
-if "executor" in inspect.signature(loader.Loader).parameters:
-    WAYS["2 worker processes"] = processes
-REMOTE = {label: way for label, way in WAYS.items() if label not in ("in process", "auto")}
-ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), WAYS) | dict.fromkeys(
+class OwnCrops:
+    """`loader.random_resized_crop`, as it comes. A crop is right if the training's own thread makes the same one."""
+
+    def __init__(self, task: Task) -> None:
+        decode = {"jpg": loader.random_resized_crop((SIDE_PX, SIDE_PX))}
+        planned = plan(task, root_of(task))
+        self._batches = loader.Loader(planned, 0, 1, decode=decode)
+        self._again = loader.Loader(planned, 0, 1, decode=decode, workers=0)
+        self._step = 0
+        OPEN.append(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self._step = batch.step
+        return batch["jpg"]
+
+    def find(self, crops: Any) -> list[int | None]:
+        again = self._again.batch_at(self._step)
+        equal = [bool((a == b).all()) for a, b in zip(crops, again["jpg"], strict=True)]
+        return [int(key) if same else None for same, (_, key) in zip(equal, again.ids, strict=True)]
+
+    def close(self) -> None:
+        self._batches.close()
+        self._again.close()
+
+
+REMOTE = {"{} threads": threads, "{} worker processes": processes}
+WAYS = {AS_IT_COMES: default} | REMOTE | {"in process": in_process}
+ROWS = dict.fromkeys(("images", "crops", "raw", "windows", "latents", "tokens"), WAYS) | dict.fromkeys(
     ("store", "resume"), REMOTE
 )
+if hasattr(loader, "random_resized_crop"):
+    ROWS["crops"] = WAYS | {f"{AS_IT_COMES}, loader.random_resized_crop": OwnCrops}
 ROWS["raw"] = WAYS | {"in process, made into bytes": made_into_bytes}
 ROWS["exchange"] = {"native": threads} | {
     f"registered {format}": partial(registered, format) for format in ("webdataset", "mds")
@@ -143,3 +204,6 @@ ROWS["parquet"] = {
     "Parquet (cache: an eighth)": partial(over_parquet, 8),
 }
 ROWS["mixture"] = {"1 source": threads, f"{SOURCES} sources": mixture}
+ROWS["training"] = {AS_IT_COMES: default} | REMOTE
+if torch.cuda.is_available() and "device" in inspect.signature(loader.Loader).parameters:
+    ROWS["training"] = {f'{AS_IT_COMES}, device="cuda"': on_device} | ROWS["training"]

@@ -14,20 +14,13 @@ from spdl.pipeline import PipelineBuilder
 from ..contestant import Task
 from ..data import SIDE_PX, Data
 from . import torch_files
+from .limit import batches_of_rows
 
 VERSION = version("spdl")
 
 
 def prepare(data: Data, folder: Path) -> None:
     torch_files.prepare(data, folder)
-
-
-def indices(n: int, batch: int) -> Iterator[Sequence[int]]:
-    """Batches of a new permutation each epoch, for ever."""
-    rng = np.random.default_rng(1)
-    while True:
-        order = rng.permutation(n)
-        yield from (order[first : first + batch] for first in range(0, n - batch + 1, batch))
 
 
 def files(task: Task) -> Callable[[Sequence[int]], Any]:
@@ -45,13 +38,18 @@ def files(task: Task) -> Callable[[Sequence[int]], Any]:
             simplejpeg.decode_jpeg(read(index), buffer=row)
         return out
 
+    def cropped(wanted: Sequence[int]) -> Any:
+        return np.stack([task.decoder(read(index)) for index in wanted])
+
+    if task.crop:
+        return cropped
     return decoded if task.decode else lambda wanted: [read(index) for index in wanted]
 
 
 def serve(task: Task) -> Iterator[Any]:
     mapped = task.data.kind != "images"
     work = torch_files.MappedBatches(task.data).__getitems__ if mapped else files(task)
-    builder = PipelineBuilder().add_source(indices(len(task.data), task.batch))
+    builder = PipelineBuilder().add_source(batches_of_rows(len(task.data), task.batch))
     pipeline = (
         builder.pipe(work, concurrency=task.workers, output_order="input")
         .add_sink(8)
@@ -61,5 +59,6 @@ def serve(task: Task) -> Iterator[Any]:
         yield from pipeline
 
 
-THREADS = {"2 threads, a batch function": serve}
-ROWS = dict.fromkeys(("images", "raw", "latents", "tokens"), THREADS)
+THREADS = {"{} threads, a batch function": serve}
+ROWS = dict.fromkeys(("images", "crops", "raw", "latents", "tokens"), THREADS)
+ROWS["training"] = THREADS

@@ -54,7 +54,7 @@ class Samples(streaming.StreamingDataset):
     """Decodes where its users do: in `__getitem__`."""
 
     def __init__(self, task: Task) -> None:
-        self.kind, self.decode = task.data.kind, task.decode
+        self.kind, self.task = task.data.kind, task
         where = {"local": str(task.folder)}
         if task.store:
             os.environ |= CREDENTIALS | {"S3_ENDPOINT_URL": task.store}
@@ -65,11 +65,7 @@ class Samples(streaming.StreamingDataset):
         sample = super().__getitem__(at)
         if self.kind != "images":
             return sample["tokens"] if self.kind == "tokens" else tuple(sample.values())
-        if not self.decode:
-            return sample["jpg"]
-        import simplejpeg
-
-        return simplejpeg.decode_jpeg(sample["jpg"])
+        return self.task.decoder(sample["jpg"]) if self.task.decode else sample["jpg"]
 
 
 def serve(task: Task, workers: int) -> Iterator[Any]:
@@ -93,10 +89,11 @@ def state(task: Task, samples: int) -> Any:
     return Samples(task).state_dict(samples, from_beginning=True)
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
 ROWS = {
     "images": WORKERS,
+    "crops": WORKERS,
     "raw": BOTH,
     "exchange": WORKERS,
     "latents": BOTH,
@@ -104,3 +101,4 @@ ROWS = {
     "store": WORKERS,
     "resume": WORKERS,
 }
+ROWS["training"] = WORKERS

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from ..clips import random_window
 from ..contestant import Task
 from ..data import LATENT, Data
 
@@ -15,22 +16,22 @@ VERSION = torch.__version__
 
 
 def prepare(data: Data, folder: Path) -> None:
-    """A file per image, a thousand to a folder; equal records are mapped where they lie."""
+    """A file per image or clip, a thousand to a folder; equal records are mapped where they lie."""
     folder.mkdir(parents=True)
-    if data.kind == "images":
-        for path, jpeg in zip(map(Path, paths(folder, len(data))), data, strict=True):
+    if data.kind in ("images", "clips"):
+        for path, record in zip(map(Path, paths(folder, len(data))), data, strict=True):
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(jpeg)
+            path.write_bytes(record)
 
 
 def paths(folder: Path, n: int) -> list[str]:
-    return [f"{folder}/{i // 1000:03d}/{i:06d}.jpg" for i in range(n)]
+    return [f"{folder}/{i // 1000:03d}/{i:06d}" for i in range(n)]
 
 
 class Files(Dataset[Any]):
-    def __init__(self, folder: Path, n: int, decode: bool) -> None:
-        self.paths = paths(folder, n)
-        self.decode = decode
+    def __init__(self, task: Task) -> None:
+        self.paths = paths(task.folder, len(task.data))
+        self.task = task
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -38,11 +39,20 @@ class Files(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         with open(self.paths[index], "rb") as file:
             data = file.read()
-        if not self.decode:
-            return data
-        import simplejpeg
+        return torch.from_numpy(self.task.decoder(data)) if self.task.decode else data
 
-        return torch.from_numpy(simplejpeg.decode_jpeg(data))
+
+class Clips(Dataset[Any]):
+    """A random window of a clip, by PyAV."""
+
+    def __init__(self, task: Task) -> None:
+        self.paths = paths(task.folder, len(task.data))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(random_window(self.paths[index]))
 
 
 class Mapped(Dataset[Any]):
@@ -80,9 +90,11 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-def serve(task: Task, workers: int, whole_batches: bool = False) -> Iterator[Any]:
+def serve(task: Task, workers: int, whole_batches: bool = False, pinned: bool = False) -> Iterator[Any]:
     if task.data.kind == "images":
-        source: Dataset[Any] = Files(task.folder, len(task.data), task.decode)
+        source: Dataset[Any] = Files(task)
+    elif task.data.kind == "clips":
+        source = Clips(task)
     else:
         source = (MappedBatches if whole_batches else Mapped)(task.data)
     raw = task.data.kind == "images" and not task.decode
@@ -94,16 +106,26 @@ def serve(task: Task, workers: int, whole_batches: bool = False) -> Iterator[Any
         num_workers=workers,
         persistent_workers=workers > 0,
         collate_fn=as_it_is if raw or whole_batches else None,
+        pin_memory=pinned,
     )
     while True:
         for batch in loader:
             yield tuple(batch) if task.data.kind == "latents" else batch
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 ONE_BY_ONE = WORKERS | {"in process": lambda task: serve(task, 0)}
 MAPPED = ONE_BY_ONE | {
-    "2 workers, a batch per read": lambda task: serve(task, task.workers, True),
+    "{} workers, a batch per read": lambda task: serve(task, task.workers, True),
     "in process, a batch per read": lambda task: serve(task, 0, True),
 }
-ROWS = {"images": WORKERS, "raw": ONE_BY_ONE, "latents": MAPPED, "tokens": MAPPED}
+WINDOWS = {"{} workers, PyAV": WORKERS["{} workers"]}
+ROWS = {
+    "images": WORKERS,
+    "crops": WORKERS,
+    "windows": WINDOWS,
+    "raw": ONE_BY_ONE,
+    "latents": MAPPED,
+    "tokens": MAPPED,
+}
+ROWS["training"] = {"{} workers, pin_memory": lambda task: serve(task, task.workers, pinned=True)}

@@ -25,12 +25,6 @@ def prepare(data: Data, folder: Path) -> None:
             out.write({"__key__": f"{i:06d}", SUFFIX[data.kind]: data[i]})
 
 
-def decoded(jpeg: bytes) -> Any:
-    import simplejpeg
-
-    return simplejpeg.decode_jpeg(jpeg)
-
-
 def stacked(samples: list[tuple[Any]]) -> Any:
     return torch.from_numpy(np.stack([one for (one,) in samples]))
 
@@ -58,7 +52,7 @@ def pipeline(task: Task, urls: list[str]) -> Any:
         data = data.slice(task.state // task.workers, None)
     data = data.to_tuple(SUFFIX[kind])
     if kind == "images":
-        data = data.map_tuple(decoded) if task.decode else data
+        data = data.map_tuple(task.decoder) if task.decode else data
         return data.batched(task.batch, collation_fn=stacked if task.decode else plain)
     collate = first if kind == "tokens" else stacked_fields
     return data.map_tuple(partial(arrays, kind)).batched(task.batch, collation_fn=collate)
@@ -76,10 +70,11 @@ def state(task: Task, samples: int) -> Any:
     return samples
 
 
-WORKERS = {"2 workers": lambda task: serve(task, task.workers)}
+WORKERS = {"{} workers": lambda task: serve(task, task.workers)}
 BOTH = WORKERS | {"in process": lambda task: serve(task, 0)}
 ROWS = {
     "images": WORKERS,
+    "crops": WORKERS,
     "raw": BOTH,
     "exchange": WORKERS,
     "latents": BOTH,
@@ -87,3 +82,4 @@ ROWS = {
     "store": WORKERS,
     "resume": WORKERS,
 }
+ROWS["training"] = WORKERS

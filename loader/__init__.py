@@ -7,28 +7,13 @@ plan = loader.plan({"photos": version}, seed=7, global_batch=64)
 for batch in loader.Loader(plan): ...                        every batch a pure function of its step
 """
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from . import errors as errors
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Pause the collector of cycles: of modules it finds none, and beside torch it takes as long as their import."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
+from .lazy_imports import without_collector as _without_collector
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403 - what `__getattr__` gives

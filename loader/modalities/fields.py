@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import InvalidField, MissingDependency
+from ..lazy_imports import without_collector
 
 # What a stored field's bytes may come as: read from a store, or mapped from a local file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -80,7 +81,8 @@ def load(target: str) -> Any:
     """
     module, attribute = target.split(":")
     try:
-        return getattr(import_module(f"{__package__}.{module}"), attribute)
+        with without_collector():
+            return getattr(import_module(f"{__package__}.{module}"), attribute)
     except ImportError as error:
         extra = module.partition(".")[0]
         if extra not in EXTRAS or (error.name or "").startswith(str(__package__)):

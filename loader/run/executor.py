@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from ..cache.spec import CacheSpec
 from ..cores import rank_cores, rank_memory_bytes
 from ..errors import InvalidRuntime, Unpicklable
+from ..lazy_imports import without_collector
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
@@ -205,12 +206,13 @@ class Execution:
                 raise InvalidRuntime(
                     "workers = 0 with executor = 'processes'; at least 1, or 'auto', is needed"
                 )
-            from .workers.startup_message import check_can_be_sent
+            with without_collector():
+                from .workers.fork_server import prepare
+                from .workers.pool import WorkerPool  # noqa: F401 - which is wanted next
+                from .workers.startup_message import check_can_be_sent
 
             self._sent_bytes = check_can_be_sent(self._assembler.recipe)
-            from .workers.fork_server import prepare
-
-            prepare()  # it imports while the training opens what else it needs
+            prepare()  # it imports while the training does what else it has to
             return "processes", "asked for"
         if self._given == 0:
             return "caller", "workers = 0"

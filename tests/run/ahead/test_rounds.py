@@ -166,3 +166,22 @@ def test_nothing_heavy_is_imported_on_the_way_to_the_first_batch(store, tmp_path
     assert seen["heavy"] == []
     assert seen["collector"]
     assert {name: n for name, n in MOST[store].items() if seen[name] > n} == {}, seen
+
+
+DECODER = """
+import gc
+from loader.modalities import decoder_for
+
+looks = []
+gc.callbacks.append(lambda phase, about: looks.append(1) if phase == "start" else None)
+decoder_for("jpg")
+print(len(looks))
+"""
+
+
+def test_a_decoder_is_imported_without_the_collector():
+    """Once after it, not eight times meanwhile: each may look at all objects of the training."""
+    done = subprocess.run(
+        [sys.executable, "-c", DECODER], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(done.stdout) <= 1

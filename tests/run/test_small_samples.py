@@ -75,7 +75,10 @@ def test_batches_lie_in_memory_that_is_used_again(executor, workers, tmp_path):
 
 @pytest.mark.parametrize(("kind", "most"), [("tokens", 80), ("latents", 135), ("raw", 150)])
 def test_a_batch_in_process_costs_few_calls(kind, most, tmp_path):
-    assert output([sys.executable, str(CHILD), ".", kind, "threads", "0"], tmp_path)["calls"] < most
+    counted = output([sys.executable, str(CHILD), ".", kind, "threads", "0"], tmp_path)["calls"]
+    assert counted < most + (
+        0 if native.KIND != "Python" else 32 * 20
+    )  # where it does what C does, per sample
 
 
 def test_a_batch_of_a_thread_costs_the_training_few_calls(tmp_path):

@@ -104,10 +104,11 @@ def _why_processes(locked: float, room: Room, stages: Stages) -> str | None:
             f"of {room.cores} cores busy, and the training waited for {stages.waits:.0%} of its time"
         )
     # (where other programs leave less than a core, all of it is less)
-    loaded = decodes and stages.load >= LOAD * min(1.0, stages.cores)
+    left = min(1.0, stages.cores)
+    loaded = decodes and stages.load >= LOAD * left
     if not waits and not loaded:
         return None
-    if decodes and stages.computes >= COMPUTES:
+    if decodes and stages.computes >= COMPUTES * left:
         return (
             f"the training waited for {stages.waits:.0%} of its time and computed for {stages.computes:.0%}, in which "
             "threads that decode take the interpreter's lock from it, and it from them"

@@ -63,6 +63,20 @@ def threads(number):
         (0.0, TWO, replace(PHOTOS, waits=0.4, computes=0.4, load=0.9), threads(2), Maker("processes", 2)),
         (0.0, TWO, replace(PHOTOS, waits=0.05, computes=0.6, load=0.9), threads(2), Maker("processes", 2)),
         (0.0, TWO, replace(PHOTOS, waits=0.05, computes=0.6, load=0.1, cores=1.1), threads(2), None),
+        (
+            0.0,
+            TWO,
+            replace(PHOTOS, waits=0.7, computes=0.05, load=0.28, cores=0.34),
+            threads(2),
+            Maker("processes", 2),
+        ),
+        (
+            0.0,
+            TWO,
+            replace(PHOTOS, waits=0.55, computes=0.01, load=0.39, cores=0.4),
+            threads(2),
+            None,
+        ),  # it sleeps
         (0.0, TWO, replace(COPIES, waits=0.4, computes=0.4), threads(2), None),
         # Copies: two threads at most, and processes only where the training starves them.
         (0.0, NODE, COPIES, threads(4), threads(2)),

@@ -24,7 +24,7 @@ class Delivery:
     def __init__(
         self, device: DeviceBackend, execution: Execution, recorder: "Recorder | None", metrics: Metrics
     ) -> None:
-        """Begin copying. recorder: None where no trail is kept."""
+        """Begin with no copy thread: the first `take` starts it. recorder: None where no trail is kept."""
         self._backend, self._execution, self._recorder = device, execution, recorder
         self._waits: deque[tuple[float, float, float]] = deque(maxlen=MAX_WAITS)
         self._stage: DeviceStage | None = DeviceStage(device, self._host_batch, self._checksums, metrics)

@@ -13,6 +13,7 @@ import torch
 
 import loader
 from loader.errors import InvalidRuntime
+from loader.run.device.stage import DeviceStage
 
 PROCESSES = {"executor": "processes", "workers": 1}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
@@ -229,6 +230,30 @@ def test_a_seek_drops_what_lies_ready(plan, delayed, how):
             check([got.batch_at(step + 5)], [wanted.batch_at(step + 5)])
         got.load_state_dict(plan.state(6))
         check(islice(got, 3), [wanted.batch_at(step) for step in (6, 7, 8)])
+
+
+def test_a_seek_drops_the_batch_that_is_being_made(plan, delayed, wait_for):
+    begun, gate = threading.Event(), threading.Event()
+    with loader.Loader(plan, 0, 1, workers=0) as batches:
+
+        def host_batch(step, end):
+            if step == 1:
+                begun.set()
+                gate.wait()
+            return batches.batch_at(step)
+
+        stage = DeviceStage(delayed(), host_batch)
+        assert stage.take(0, None).batch.step == 0
+        assert begun.wait(60)
+        taken = []
+        asking = threading.Thread(target=lambda: taken.append(stage.take(5, None).batch.step))
+        asking.start()
+        wait_for(lambda: stage._position.step == 5)
+        gate.set()
+        asking.join(60)
+        assert taken == [5]
+        stage.dismiss()
+        stage.join()
 
 
 def test_a_device_may_be_chosen_on_the_way(plan, delayed):

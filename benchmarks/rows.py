@@ -102,7 +102,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="any", at_least=1.2),
                 Aim(of=TORCH, at_least=2),
             ),
-            limit="two processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
+            limit="processes read JPEGs at random places of one file and decode them (simplejpeg) into one buffer.",
             bound="the decoder, then memory: a picture takes 195 us in one buffer that stays in the processor's cache, "
             "as the limit's, 213 in rows of batches, 245 in the Loader with checksum and Python.",
         ),
@@ -130,7 +130,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=2, ours="in process"),
                 Aim(of="in process", at_least=2, ours="penstock, in process, made into bytes"),
             ),
-            limit="two processes read JPEGs at random places of one file and keep nothing.",
+            limit="processes read JPEGs at random places of one file and keep nothing.",
             bound="memory: bytes are copied and checked in one pass outside the interpreter's lock, two thirds of the "
             "time; then plans, look-ups and objects. Peers in process verify nothing, and hand out the map's bytes.",
         ),
@@ -188,7 +188,7 @@ ROWS: dict[str, Row] = {
                 Aim(of="in process", at_least=1.2, ours="in process"),
                 Aim(of="in process", at_least=2, ours="penstock, 2 threads"),
             ),
-            limit="two processes copy random records of one mapped file into one batch.",
+            limit="processes copy random records of one mapped file into one batch.",
             bound="a millisecond of Python per call of the stages, shared by as many batches as 16 MiB hold: half "
             "of the time. The other half copies and checks. Peers that read whole batches over a map verify nothing.",
         ),
@@ -199,7 +199,7 @@ ROWS: dict[str, Row] = {
             samples=100_000,
             batch=32,
             aims=(Aim(of="any", at_least=1.5), Aim(of="workers", at_least=10)),
-            limit="two processes copy random records of one mapped file into one batch.",
+            limit="processes copy random records of one mapped file into one batch.",
             bound="85 us of one core per batch: 33 copy and check rows, 13 plan, 9 look up places, 30 make the batch "
             "and hand it over. The fastest peer only gathers out of a map: 40.",
         ),

@@ -7,7 +7,6 @@ name.
 
 import argparse
 import json
-import os
 import platform
 import signal
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from loader.cores import n_cores
 
 from .. import contest
 from ..contest import LISTS, ROOT
@@ -32,7 +33,7 @@ PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 
 
 def parser() -> argparse.ArgumentParser:
-    cores = len(os.sched_getaffinity(0))
+    cores = n_cores()
     doubled = sorted({cores, *(2**n for n in range(cores.bit_length()))} - {0})
     options = argparse.ArgumentParser(prog="python -m benchmarks.node", description=__doc__)
     options.add_argument("--rows", default=",".join((*NODE, "training", "around")), help="of: %(default)s")
@@ -83,8 +84,8 @@ def main() -> int:
     if given.out:
         given.out.write_text(whole)
     if given.page:
-        PAGE.write_text(page.put(PAGE.read_text(), cores_of(), summary))
-        if cores_of() == page.README_CORES:
+        PAGE.write_text(page.put(PAGE.read_text(), n_cores(), summary))
+        if n_cores() == page.README_CORES:
             README.write_text(page.readme(README.read_text(), summary))
     return 0
 
@@ -113,7 +114,7 @@ def run(given: argparse.Namespace, bench: Bench) -> tuple[str, str]:
     about = head(given, bench)
     largest = [table for table in measured if table.workers == max(workers)]
     summary = "\n".join(
-        [f"### {cores_of()} cores", "", *about, "", *page.defaults(largest, trained, around)]
+        [f"### {n_cores()} cores", "", *about, "", *page.defaults(largest, trained, around)]
     ).rstrip()
     left_out = [f"{TITLES.get(peer, peer)} is left out: {why}\n" for peer, why in bench.failed.items()]
     everything = [summary, "", *left_out, *(line for table in measured for line in page.full(table))]
@@ -128,14 +129,10 @@ def head(given: argparse.Namespace, bench: Bench) -> list[str]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     peers = ", ".join(f"{TITLES.get(peer, peer)} {version}" for peer, version in bench.versions.items())
     return [
-        f"`{' '.join(['python -m benchmarks.node', *changed])}` on {platform.machine()}, {cores_of()} cores, {device}, "
+        f"`{' '.join(['python -m benchmarks.node', *changed])}` on {platform.machine()}, {n_cores()} cores, {device}, "
         f"Python {platform.python_version()}.{given.note and f' **{given.note}**'}",
         f"Photos are resized by {resizer()}. Peers: {peers}.",
     ]
-
-
-def cores_of() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 if __name__ == "__main__":

@@ -220,11 +220,3 @@ def nested(sample, rng):
         "text": "x" * number,
         "day": np.datetime64("2026-01-01", "s"),
     }
-
-
-EMPTY_PHOTO = np.zeros((224, 224, 3), np.uint8)
-
-
-def draw_nothing(data, rng):
-    """A decoder that costs nothing, and draws from no generator: what is left is the loader's own work."""
-    return EMPTY_PHOTO

@@ -13,7 +13,8 @@ from ..cache.spec import cache_spec
 from ..errors import InvalidRuntime, PlanMismatch, Unpicklable
 from ..order.plan import Plan
 from ..run.batch.batch import Batch
-from ..run.loader import Loader, steps_of_run
+from ..run.loader import Loader
+from ..run.recipe.recipe import steps_of_run
 from ..run.recipe.world import World
 
 
@@ -85,7 +86,7 @@ class PlanDataset(IterableDataset[Batch]):
         return True
 
     def __len__(self) -> int:
-        """Return the number of steps: see `loader.steps_of_run`."""
+        """Return the number of steps: see `steps_of_run`."""
         return steps_of_run(self._end)
 
     def on(self, device: Any) -> "PlanDataset":

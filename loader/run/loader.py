@@ -27,7 +27,7 @@ from .metrics.prometheus import exposition
 from .metrics.status import Status, shown
 from .recipe.by_bucket import ByBucket
 from .recipe.decode import Decode, Transform
-from .recipe.recipe import Recipe, bounds, whole_number
+from .recipe.recipe import Recipe, bounds, steps_of_run, whole_number
 from .recipe.world import World, checked_micro_batch, micro_count, micros_before
 
 if TYPE_CHECKING:
@@ -434,18 +434,6 @@ class Loader:
                 f"this Loader was made in process {self._pid}, which forked this one; its threads are not here. Make "
                 "the Loader in the child, or start workers by spawn"
             )
-
-
-def steps_of_run(end: int | None) -> int:
-    """Return the batches of the whole run, from step 0 to its end, which a framework takes for the length of its epoch.
-
-    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one ahead,
-    so that the position they save is that after the last batch *used*. Raises: TypeError where the run is endless, as
-    Python has it for iterables without a length.
-    """
-    if end is None:
-        raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
-    return end
 
 
 def _dismiss(assembler: Assembler, pool: DaemonPool | None) -> None:

@@ -129,6 +129,18 @@ def bounds(plan: Plan, epochs: int | None, steps: int | None) -> tuple[int | Non
     return last + 1 if end is None else min(end, last + 1), None if plan.boundary == MASK else limit
 
 
+def steps_of_run(end: int | None) -> int:
+    """Return the batches of the whole run, from step 0 to its end, which a framework takes for the length of its epoch.
+
+    An iteration that begins later has fewer. With a length, frameworks know the last batch without reading one ahead,
+    so that the position they save is that after the last batch *used*. Raises: TypeError where the run is endless, as
+    Python has it for iterables without a length.
+    """
+    if end is None:
+        raise TypeError("an endless run has no length; steps=... or epochs=... bounds it")
+    return end
+
+
 def whole_number(name: str, value: object, low: int) -> int:
     """Return a whole number. Raises: InvalidRuntime for another value, or one below `low`."""
     number = value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else None

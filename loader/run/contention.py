@@ -137,12 +137,11 @@ class Contention:
             return None
         spent = stage_seconds(metrics, before[0])
         elapsed = max(spent["consumer"] + spent["busy"], 1e-9)
-        made = max(sum(spent[stage] for stage in MAKING), 1e-9)
         stages = Stages(
             waits=spent["consumer"] / elapsed,
             computes=computed_s / elapsed,
-            decodes=(spent["decode"] + spent["transform"]) / made,
-            fetches=spent["fetch"] / made,
+            decodes=decodes(metrics, before[0]),
+            fetches=spent["fetch"] / _made_s(spent),
             load=(made_cpu_s - before[1]) / elapsed,
             cores=(process_cpu_s - before[2]) / elapsed,
         )
@@ -162,3 +161,13 @@ class Contention:
             probe.dismiss()
             if wait:
                 probe.join()
+
+
+def decodes(metrics: Mapping[str, float], before: Mapping[str, float] | None = None) -> float:
+    """Return the share of decoding and transforming in the work on batches, since `before` or the start."""
+    spent = stage_seconds(metrics, before)
+    return (spent["decode"] + spent["transform"]) / _made_s(spent)
+
+
+def _made_s(spent: Mapping[str, float]) -> float:
+    return max(sum(spent[stage] for stage in MAKING), 1e-9)

@@ -20,8 +20,8 @@ from ..lazy_imports import without_collector
 from ..storage import is_local
 from .ahead.thread_pools import ThreadPool
 from .batch.batch import Batch
-from .choice import Maker, Room, choice, first_threads
-from .contention import Contention, Seen
+from .choice import FEW, WORK, Maker, Room, choice, first_threads
+from .contention import Contention, Seen, decodes
 from .making.assemble import Assembler
 from .making.prefetch import READY, BatchMaker, Bound, Made, Prefetch, making
 from .metrics.metrics import Metrics
@@ -158,9 +158,14 @@ class Execution:
         """
         measured = self._contention
         if measured is not None and measured.saw(waited_s, busy_s, computed_s) and self._starting is None:
-            seen = measured.look(self._metrics.snapshot(), self.prefetch().cpu_s, process_time())
+            metrics = self._metrics.snapshot()
+            seen = measured.look(metrics, self.prefetch().cpu_s, process_time())
             if seen is not None:
                 self._choose(seen)
+            elif self._may_start_processes and self._cores > FEW and decodes(metrics) >= WORK:
+                from .workers.fork_server import prepare
+
+                prepare()  # processes are likely: it imports until the next look
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
 

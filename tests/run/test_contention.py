@@ -16,6 +16,7 @@ from loader.errors import Unpicklable
 from loader.run import executor
 from loader.run.choice import Stages
 from loader.run.contention import FIRST_LOOK_S, LEAST_ASKED, PROBED_LOOKS, Contention, LockProbe, Seen
+from loader.run.workers import fork_server
 from loader.run.workers.startup_message import why_not
 
 PHOTOS = Stages(waits=0.97, computes=0.02, decodes=0.93, fetches=0.02, load=2.5, cores=2.6)
@@ -178,6 +179,28 @@ def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_
         batches.seek(0)
         assert next(batches).digest == digests[0]
     assert digests == properties.uninterrupted(plan, len(digests))
+
+
+def at_length(sample, rng):
+    return {"sum": sum(range(20_000))}
+
+
+def fork_servers(plan, **options):
+    """How many fork servers a loader wants with its first batch."""
+    wanted = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "prepare", lambda: wanted.append(1))
+        with loader.Loader(plan, 0, 1, **options) as batches:
+            next(batches)
+    return len(wanted)
+
+
+def test_auto_starts_its_fork_server_with_the_first_batch_that_is_decoded(plan, cores):
+    cores(3)
+    assert fork_servers(plan, transform=at_length) == 1
+    assert fork_servers(plan, decode=False) == 0
+    cores(2)
+    assert fork_servers(plan, transform=at_length) == 0
 
 
 def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):

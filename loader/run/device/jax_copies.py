@@ -19,7 +19,7 @@ class JaxCopy:
 
     def wait(self) -> None:
         """Block until the arrays are there."""
-        jax.block_until_ready(self._arrays)  # type: ignore[no-untyped-call]
+        jax.block_until_ready(self._arrays)  # type: ignore[no-untyped-call, unused-ignore]
 
     def hand_over(self) -> None:
         """Do nothing: whatever JAX computes from an array waits for it."""

@@ -182,7 +182,7 @@ def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_
 
 
 def at_length(sample, rng):
-    return {"sum": sum(range(20_000))}
+    return {"sum": sum(range(1_000_000))}
 
 
 def fork_servers(plan, **options):

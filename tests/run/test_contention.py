@@ -1,5 +1,6 @@
 """`executor="auto"` begins with threads, measures the run, and moves on in the middle of it."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -178,6 +179,27 @@ def test_auto_moves_to_processes_on_figures_of_photos(plan, recorded, cores, in_
         batches.seek(0)
         assert next(batches).digest == digests[0]
     assert digests == properties.uninterrupted(plan, len(digests))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, in_workers, closes):
+    recorded(Seen(0.0, WORKING))
+    cores(3)
+
+    def recipes():
+        files = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+        return sum("penstock-recipe" in os.readlink(name) for name in files if os.path.islink(name))
+
+    before = recipes()
+    batches = loader.Loader(plan, 0, 1, workers=1, transform=in_workers.large, framework="numpy")
+    while batches._execution._starting is None:
+        next(batches)
+    assert recipes() == before + 1
+    if closes:
+        batches.close()
+    del batches
+    gc.collect()
+    assert recipes() == before
 
 
 def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):

@@ -284,10 +284,13 @@ class Execution:
         if obstacle.text is None:
             self._sent_bytes = obstacle.sent_bytes
             try:
-                self._starting = self._processes(self._count("processes")), why
+                pool = self._processes(self._count("processes"))
             except (OSError, InvalidRuntime) as error:
                 obstacle = obstacle._replace(text=str(error))
             else:
+                # Whoever drops the loader meanwhile must not leave what they were sent in memory.
+                weakref.finalize(self, pool.abandon)
+                self._starting = pool, why
                 return None
         if not obstacle.is_usual:
             logger.warning(

@@ -1,5 +1,6 @@
 """`executor="auto"` begins with threads, measures the run, and moves on in the middle of it."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -201,6 +202,27 @@ def test_auto_starts_its_fork_server_with_the_first_batch_that_is_decoded(plan, 
     assert fork_servers(plan, decode=False) == 0
     cores(2)
     assert fork_servers(plan, transform=at_length) == 0
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_nothing_is_left_of_processes_that_are_starting(plan, recorded, cores, in_workers, closes):
+    recorded(Seen(0.0, WORKING))
+    cores(3)
+
+    def recipes():
+        files = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+        return sum("penstock-recipe" in os.readlink(name) for name in files if os.path.islink(name))
+
+    before = recipes()
+    batches = loader.Loader(plan, 0, 1, workers=1, transform=in_workers.large, framework="numpy")
+    while batches._execution._starting is None:
+        next(batches)
+    assert recipes() == before + 1
+    if closes:
+        batches.close()
+    del batches
+    gc.collect()
+    assert recipes() == before
 
 
 def test_auto_starts_as_many_processes_as_were_asked_for(plan, recorded, cores, in_workers):

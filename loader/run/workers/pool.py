@@ -308,5 +308,6 @@ def _words(steps: range) -> str:
 
 
 def _fail(future: Future[Made], error: BaseException) -> None:
-    if future.set_running_or_notify_cancel():
+    # (several workers may end before anybody looks, and each fails all tasks)
+    if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)

@@ -8,8 +8,9 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper, lru_cache
 from mmap import PROT_READ, mmap
 from multiprocessing import current_process
 from types import FunctionType
@@ -140,7 +141,7 @@ class _Pickler(pickle.Pickler):
     """Pickles by name; refuses what has no name in a worker, which does not run the script again."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+        if isinstance(value, type | FunctionType | _lru_cache_wrapper) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is defined in the script")
         _refuse_gpu(value)
         return NotImplemented
@@ -164,9 +165,16 @@ def _pickle(value: object, into: "IO[bytes] | _Size") -> None:
     class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             _refuse_gpu(value)
+            # cloudpickle sends a function with a cache by its name.
+            if isinstance(value, _lru_cache_wrapper) and value.__module__ == "__main__":
+                return _with_cache, (value.__wrapped__, value.cache_parameters())
             return super().reducer_override(value)
 
     ByValue(into, 5).dump(value)
+
+
+def _with_cache(function: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    return lru_cache(**settings)(function)
 
 
 def _refuse_gpu(value: object) -> None:

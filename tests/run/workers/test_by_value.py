@@ -14,7 +14,7 @@ from loader.errors import Unpicklable
 from loader.run.workers import startup_message
 
 GUARDLESS = """
-import enum, sys
+import enum, functools, sys
 from dataclasses import dataclass
 import loader
 import beside
@@ -43,6 +43,7 @@ class Scale:
                 "beside": beside.Named(sample["cls"])}
 
 OFFSET, FAILS = 5, int(sys.argv[3])
+@functools.lru_cache(maxsize=8)
 def offset(number):
     return number + OFFSET
 

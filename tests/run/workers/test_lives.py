@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,18 @@ def test_closing_while_another_thread_waits(plan, pipes, in_workers):
     assert len(raised) == 1
     assert "closed while a batch was waited for" in raised[0]
     wait_for_end(pid)
+
+
+def test_workers_that_all_end_at_a_close_fail_a_task_once(plan, caplog):
+    """Whoever waits may see one worker after another end, as a copy thread does at each close."""
+    with loader.Loader(plan, 0, 1, executor="processes", workers=2, framework="numpy") as batches:
+        next(batches)
+        pool = batches._execution.prefetch()._maker
+        pool.dismiss()
+        for _ in range(2):
+            with pytest.raises(CancelledError):
+                pool.poll()
+    assert not caplog.messages
 
 
 def test_a_forked_child_is_told_and_disturbs_nobody(plan):

@@ -169,9 +169,13 @@ class Execution:
         if self._starting is not None:
             self._switch_to_processes(*self._starting)
 
-    def describe(self) -> str:
-        """Return who makes the batches and why, and how many bytes of them are made ahead."""
-        most, maker = self._bound.most, f"batches are made by {self._named()}: {self.why}"
+    def describe(self, caller: str = "the training's own thread") -> str:
+        """Return who makes the batches and why, and how many bytes of them are made ahead.
+
+        caller: name of the thread that asks for batches.
+        """
+        made_by = caller if self.name == "caller" else self._named()
+        most, maker = self._bound.most, f"batches are made by {made_by}: {self.why}"
         if self.name == "caller":
             return f"{maker}\nnone is made ahead"
         prefetch = self._prefetch

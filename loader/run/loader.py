@@ -155,8 +155,8 @@ class Loader:
         self._handed_cpu_s = thread_time()  # CPU seconds of the training's thread by then
         self._framework = framework
         # Worker threads would put JAX's arrays on its default device first.
-        by_copy_thread = device is not None and framework == "jax"
-        made = replace(recipe, framework="numpy") if by_copy_thread else recipe
+        self._copies_jax = device is not None and framework == "jax"
+        made = replace(recipe, framework="numpy") if self._copies_jax else recipe
         self._io, run = range_threads(plan)
         kept = cache_spec(cache)
         self._assembler = Assembler(made, self._metrics, run, kept, end=self._end)
@@ -216,9 +216,8 @@ class Loader:
         busy_s = None if self._handed_s is None else start - self._handed_s
         self._metrics.consumed(batch, busy_s)
         note = self._execution.batch_delivered if self._delivery is None else self._delivery.handed
-        note(
-            batch.wait_s, busy_s or 0.0, max(0.0, computed_s)
-        )  # (less than 0 where another thread asked before)
+        # (threads that share a loader have CPU seconds of their own)
+        note(batch.wait_s, busy_s or 0.0, min(busy_s or 0.0, max(0.0, computed_s)))
         if self._recorder is not None:
             self._recorder.made(batch, crcs)
         self._pieces = [batch] if self._micro_batch is None else batch.micro_batches(self._micros(self._step))
@@ -287,7 +286,9 @@ class Loader:
 
     def describe(self) -> str:
         """Return who makes the batches and why, and how many bytes of them are made ahead, for a log."""
-        return self._execution.describe()
+        if self._delivery is None:
+            return self._execution.describe()
+        return f"{self._execution.describe('the copy thread')}\n{self._delivery.describe()}"
 
     def batch_at(self, step: int) -> Batch:
         """Return the whole part of any step; the position of the iteration does not move.
@@ -408,12 +409,12 @@ class Loader:
 
     def _delivery_to(self, device: Any) -> "Delivery | None":
         """Return the way to a device; None where batches stay on the host. Raises: InvalidRuntime."""
-        if device is None:
+        if device is None and not self._copies_jax:
             return None
         from .device.choose import backend_of  # which a training on the host does without
         from .device.delivery import Delivery
 
-        if (backend := backend_of(device, self._framework)) is None:
+        if (backend := backend_of(device, self._framework, default=self._copies_jax)) is None:
             return None
         made = Delivery(backend, self._execution, self._recorder, self._metrics)
         weakref.finalize(self, made.abandon)

@@ -147,6 +147,8 @@ def test_batches_come_on_the_device_that_was_asked_for(tmp_path, samples):
         for device in ("cpu:1", second):
             with loader.Loader(plan, 0, 1, device=device, **options) as batches:
                 check(batches, same, {second})
+                batches.seek(3)
+                check([next(batches.on(None))], same[3:4], {jax.devices()[0]})
         with loader.Loader(plan, 0, 1, **options) as batches:
             check([next(batches)], same[:1], {jax.devices()[0]})
             check(batches.on("cpu:1"), same[1:], {second})

@@ -7,12 +7,13 @@ from ..batch.collate import import_framework
 from .device_backend import DeviceBackend
 
 
-def backend_of(device: Any, framework: str) -> DeviceBackend | None:
+def backend_of(device: Any, framework: str, *, default: bool = False) -> DeviceBackend | None:
     """Return the backend that copies batches of a framework to a device; None where they stay on the host.
 
-    Raises: InvalidRuntime where there is no such device; MissingDependency without the framework.
+    default: True takes JAX's default device for None, where batches are made of numpy's arrays. Raises:
+    InvalidRuntime where there is no such device; MissingDependency without the framework.
     """
-    if device is None or isinstance(device, DeviceBackend):
+    if isinstance(device, DeviceBackend) or (device is None and not default):
         return device
     if framework == "numpy":
         raise InvalidRuntime(
@@ -22,9 +23,9 @@ def backend_of(device: Any, framework: str) -> DeviceBackend | None:
     import_framework(framework)
     try:
         if framework == "jax":
-            from .jax_copies import jax_backend
+            from .jax_copies import JaxCopies, jax_backend
 
-            return jax_backend(device)
+            return JaxCopies(None) if device is None else jax_backend(device)
         return _torch_backend(device)
     except ImportError as error:
         raise MissingDependency(f"device = {device!r}: {error}") from error

@@ -9,7 +9,7 @@ from ..batch.batch import Batch
 from ..executor import Execution
 from ..metrics.metrics import Metrics
 from .device_backend import DeviceBackend
-from .stage import DeviceStage, OnDevice
+from .stage import AHEAD, DeviceStage, OnDevice
 
 if TYPE_CHECKING:
     from ..trail.recorder import Recorder
@@ -38,6 +38,10 @@ class Delivery:
     def handed(self, waited_s: float, busy_s: float, computed_s: float) -> None:
         """Note that the training got a batch, as `Execution.batch_delivered` has it."""
         self._waits.append((waited_s, busy_s, computed_s))
+
+    def describe(self) -> str:
+        """Return where batches lie ready, in words."""
+        return f"the copy thread has up to {AHEAD} of them ready on the device"
 
     def moved(self, batch: Batch) -> Batch:
         """Return a batch of the host on the device, copied by the caller. Raises: errors of the device."""

@@ -161,9 +161,12 @@ def _is_open(fd: int) -> bool:
 
 
 def _end(control: socket.socket, process: "subprocess.Popen[bytes]", trainer: int) -> None:
-    control.close()
     if os.getpid() != trainer:
+        control.close()
         return
+    with suppress(OSError):  # the server is gone
+        control.shutdown(socket.SHUT_RDWR)  # else a forked child would hold it open
+    control.close()
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:

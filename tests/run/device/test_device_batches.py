@@ -441,6 +441,13 @@ def test_a_device_that_is_not_there_is_refused(plan, device, framework, words):
         loader.Loader(plan, 0, 1, device=device, framework=framework)
 
 
+def test_describe_names_the_copy_thread(plan, delayed):
+    with loader.Loader(plan, 0, 1, device=delayed(), workers=0) as batches:
+        said = batches.describe()
+    assert said.startswith("batches are made by the copy thread: ")
+    assert said.endswith("up to 2 of them ready on the device")
+
+
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
 def test_the_host_needs_no_copy(plan, device):
     with loader.Loader(plan, 0, 1, device=device, steps=3, workers=0) as batches:

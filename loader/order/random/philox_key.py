@@ -55,12 +55,13 @@ class _Reused:
         self._generator = generator = np.random.Generator(self._bits)
         self._memory = _memory_of(self._bits)
         # A caller may keep the generator, its bit generator or its seed sequence.
-        self._references = getrefcount(generator) + getrefcount(self._bits) + getrefcount(self._key)
+        self._references = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
 
     def begin(self, first: int, second: int) -> np.random.Generator | None:
         """Return the generator as new, with this key; None while somebody else holds it."""
         generator = self._generator  # from here on held, should a signal's handler draw in this thread
-        held = getrefcount(generator) + getrefcount(self._bits) + getrefcount(self._key)
+        # Each by itself: a state with another seed sequence drops the key, and so would hide a kept generator in a sum.
+        held = getrefcount(generator), getrefcount(self._bits), getrefcount(self._key)
         if held != self._references:
             return None
         self._key.words = first, second

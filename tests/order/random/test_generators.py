@@ -102,6 +102,15 @@ def test_generator_that_was_changed_does_not_change_the_next(change):
         assert draws(generator_of(8, number)) == draws(numpys(8, number))
 
 
+def test_generator_that_is_kept_without_its_key_goes_on_as_it_would():
+    """Another's pickled state brings another seed sequence, so that the key has one holder less."""
+    rng, expected = generator_of(7, 7), np.random.Generator(np.random.Philox(3))
+    rng.bit_generator.__setstate__(expected.bit_generator.__reduce__()[2])
+    for number in range(3):
+        generator_of(8, number).random()
+        assert draws(rng) == draws(expected)
+
+
 @pytest.mark.parametrize("line", range(8))
 def test_generator_is_whole_if_another_is_made_between_two_lines(line):
     """As a handler of a signal may do, in the same thread."""

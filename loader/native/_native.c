@@ -159,11 +159,14 @@ static int has_crc(const Items *items, Py_ssize_t i, uint32_t crc)
     return crc == (uint64_t)items->crcs[i];
 }
 
-/* All of an item, or false, with errno 0 where the file ends. */
+/* All of an item, or false, with errno 0 where the file ends. What lies in memory alone was copied, or is not there. */
 static int read_whole(const Items *items, Py_ssize_t i, uint8_t *head)
 {
-    int file = items->files[items->which[i]].descriptor;
+    const File *from = &items->files[items->which[i]];
+    int file = from->descriptor;
     size_t done = 0, n_head = (size_t)items->n_head, whole = n_head + size_of(items, i);
+    if (file < 0 && from->data != NULL)
+        return 0;
     while (done < whole) {
         struct iovec parts[2] = {{head + done, n_head - done}, {place_of(items, i), whole - n_head}};
         int first = done >= n_head;

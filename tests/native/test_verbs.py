@@ -456,6 +456,18 @@ def test_places_that_no_file_has(verbs, mapped, begin, tmp_path):
 
 
 @each
+@pytest.mark.parametrize("begin", [-1, 4, 2**62])
+def test_an_empty_item_beyond_what_lies_in_memory(verbs, begin):
+    """Its bytes cannot be wrong, and its place can."""
+    status, none = np.full(2, 9, np.uint8), int64(0, 0)
+    places, crcs = int64(3, begin), int64(0, UNKNOWN_CRC)
+    files = [(IN_MEMORY, b"abc")]
+    verbs.gather(files, none, places, none, b"", np.zeros(0, np.uint8), none, crcs, status)
+    assert status.tolist() == [RIGHT, UNREAD]
+    assert crcs.tolist() == [0, UNKNOWN_CRC]
+
+
+@each
 def test_a_descriptor_that_is_none(verbs):
     status, memory = np.full(1, 9, np.uint8), np.zeros(3, np.uint8)
     for descriptor in (-1, 10**6):

@@ -1,9 +1,11 @@
 """The bytes before a clip's first picture that outlast a flush of its decoder: parameter sets, messages, headers.
 
 FFmpeg's decoders keep them when they are flushed. So a used decoder equals a new one only for clips that begin with the
-same such bytes and have no others. Clips of H.264 and HEVC must also begin with an IDR picture. In front of other
-pictures their decoders remember whether they ever saw one. A clip with units that are not listed here gets a decoder of
-its own.
+same such bytes and have no others. Clips of H.264 must also begin with an IDR picture. In front of other pictures its
+decoder remembers whether it ever saw one. A clip with units that are not listed here gets a decoder of its own.
+
+Clips of HEVC do too. Its decoder reports no fault for most damage, and leaves the rest of the picture unwritten. That
+is black in a new decoder. In a used one it shows an earlier clip.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +24,6 @@ _UNKNOWN, _IGNORED, _LASTING, _PICTURE, _IDR = range(5)
 
 # H.264's sequence parameter sets (7) are unknown here: its decoder carries colours over from one to the next.
 _H264 = {1: _PICTURE, 5: _IDR, 6: _LASTING, 8: _LASTING, 9: _IGNORED, 12: _IGNORED}
-_HEVC = {**dict.fromkeys((*range(10), *range(16, 19), 21), _PICTURE), 19: _IDR, 20: _IDR}
-_HEVC |= {32: _LASTING, 33: _LASTING, 34: _LASTING, 35: _IGNORED, 38: _IGNORED, 39: _LASTING, 40: _LASTING}
 _AV1 = {
     1: _LASTING,
     2: _IGNORED,
@@ -43,8 +43,6 @@ class _Syntax(NamedTuple):
     """Function that returns (begin, place of the header, end) of each unit of a packet, or None for a damaged one."""
     kinds: list[int]
     """Kind of a unit, by the first byte of its header."""
-    layers: int
-    """Bits of the header's second byte that say a layer; 0 for none."""
     begin: int
     """Least kind of picture to begin at."""
 
@@ -78,11 +76,10 @@ def _syntax_of(facts: StreamFacts) -> _Syntax | None:
     extra = facts.extradata
     if facts.codec == "libdav1d":
         return _AV1_SYNTAX
-    if len(extra) < 23 or extra[0] != 1:  # not as ISO/IEC 14496-15 has it
-        return None
-    if facts.codec == "h264" and extra[4] & 3 == 3 and extra[5] & 31 == 1:
+    is_like_mp4 = len(extra) >= 6 and extra[0] == 1  # as ISO/IEC 14496-15 has it
+    if facts.codec == "h264" and is_like_mp4 and extra[4] & 3 == 3 and extra[5] & 31 == 1:
         return _H264_SYNTAX
-    return _HEVC_SYNTAX if facts.codec == "hevc" and extra[21] & 3 == 3 else None
+    return None
 
 
 def _picture_alone(body: Body, syntax: _Syntax) -> int:
@@ -90,19 +87,17 @@ def _picture_alone(body: Body, syntax: _Syntax) -> int:
     if syntax.units is not _nal_units or len(body) < 6 or _LENGTH.unpack_from(body)[0] != len(body) - 4:
         return 0
     kind = syntax.kinds[body[4]]
-    return kind if kind >= _PICTURE and not body[5] & syntax.layers else 0
+    return kind if kind >= _PICTURE else 0
 
 
 def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
     """Return a packet's bytes that outlast a flush, and the kind of its first picture; None if it is refused."""
     kept, picture = b"", _UNKNOWN
-    units, kinds, layers, _ = syntax
+    units, kinds, _ = syntax
     if (spans := units(body)) is None:
         return None
     for begin, head, stop in spans:
         kind = kinds[body[head]]
-        if layers and body[head + 1] & layers:
-            return None
         if kind >= _PICTURE:
             picture = picture or kind
         elif kind == _UNKNOWN or (kind == _LASTING and picture):
@@ -113,7 +108,7 @@ def _parts(body: Body, syntax: _Syntax) -> tuple[bytes, int] | None:
 
 
 def _nal_units(body: Body) -> list[tuple[int, int, int]] | None:
-    """Split a packet of H.264 or HEVC (ISO/IEC 14496-15): four bytes before each unit say its length."""
+    """Split a packet of H.264 (ISO/IEC 14496-15): four bytes before each unit say its length."""
     spans, at, end = list[tuple[int, int, int]](), 0, len(body)
     while at < end:
         stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
@@ -145,8 +140,5 @@ def _open_bitstream_units(body: Body) -> list[tuple[int, int, int]] | None:
     return spans
 
 
-_H264_SYNTAX = _Syntax(_nal_units, [_H264.get(byte & 31, _UNKNOWN) for byte in range(256)], 0, _IDR)
-_HEVC_SYNTAX = _Syntax(_nal_units, [_HEVC.get(byte >> 1, _UNKNOWN) for byte in range(256)], 0xF8, _IDR)
-_AV1_SYNTAX = _Syntax(
-    _open_bitstream_units, [_AV1.get(byte >> 3, _UNKNOWN) for byte in range(256)], 0, _PICTURE
-)
+_H264_SYNTAX = _Syntax(_nal_units, [_H264.get(byte & 31, _UNKNOWN) for byte in range(256)], _IDR)
+_AV1_SYNTAX = _Syntax(_open_bitstream_units, [_AV1.get(byte >> 3, _UNKNOWN) for byte in range(256)], _PICTURE)

@@ -59,7 +59,7 @@ def crops(draw):
     return pixels, numbers, draw(st.booleans()), (*size, channels)
 
 
-@settings(max_examples=int(os.environ.get("NATIVE_EXAMPLES", settings().max_examples)))
+@settings(deadline=None, max_examples=int(os.environ.get("NATIVE_EXAMPLES", settings().max_examples)))
 @given(of=crops())
 def test_resample_is_the_same_in_c_and_in_python(of):
     pixels, (height, width, channels, shrunk, top, left, box_height, box_width, *size), flip, room = of

@@ -322,6 +322,7 @@ def gathers(draw):
 
 
 alike = settings(
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     max_examples=int(os.environ.get("NATIVE_EXAMPLES", settings().max_examples)),
 )

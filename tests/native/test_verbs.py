@@ -16,7 +16,7 @@ from unittest.mock import patch
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import loader.native
@@ -318,6 +318,9 @@ def gathers(draw):
         spoilt[draw(st.integers(0, n - 1))] = draw(
             st.one_of(st.integers(-2, 60), st.sampled_from([2**62, -(2**62), 2**63 - 1]))
         )
+    spans = sorted((a, a + n - len(head)) for a, n in zip(at.tolist(), nbytes.tolist(), strict=True))
+    if all(0 <= first <= end <= room for first, end in spans):  # else they are refused
+        assume(all(end <= first for (_, end), (first, _) in pairwise(spans)))  # not over each other
     return contents, which, begin, nbytes, head, at, room, crcs
 
 

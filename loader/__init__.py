@@ -13,7 +13,6 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from . import errors as errors
-from .lazy_imports import without_collector as _without_collector
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403 - what `__getattr__` gives
@@ -29,7 +28,7 @@ else:
         if name == "__all__" or not name.startswith("_"):
             if f"{__name__}.api" not in modules:  # once: it lists the site folders
                 import_module(".distribution", __name__).check_only_distribution()
-            with _without_collector():
+            with import_module(".lazy_imports", __name__).without_collector():
                 api = import_module(".api", __name__)  # an import statement asks here whether there is one
                 if name in ("__all__", *api.__all__):
                     globals()[name] = api.named(name)

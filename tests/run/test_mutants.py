@@ -225,9 +225,9 @@ def records_of_the_substitute_instead(patch):
 def store_errors_taken_for_corruption(patch):
     real = shard_read.Reading.ranges
 
-    def typed(*arguments):
+    def typed(*arguments, **options):
         try:
-            return real(*arguments)
+            return real(*arguments, **options)
         except loader.errors.StoreError as error:
             raise loader.errors.Corrupt(str(error)) from error
 

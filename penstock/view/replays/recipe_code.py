@@ -16,7 +16,7 @@ from typing import Any
 
 import loader
 from loader.errors import InvalidRuntime, PenstockError, TransformFailed
-from loader.run.workers.parent_watch import Watch
+from loader.run.workers.parent_watch import Watch, descriptor_of_parent
 from loader.storage.shared.requests import tried_while
 
 from ..freed_memory import give_back
@@ -110,7 +110,7 @@ def serve_recipe(
     # (Processes that it starts would inherit SIG_IGN.)
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    Watch(socket.socket(fileno=os.dup(pipe.fileno())), viewer)
+    Watch(socket.socket(fileno=os.dup(pipe.fileno())), descriptor_of_parent(viewer))
     _print_to(os.open(os.devnull, os.O_WRONLY) if quiet else 2)
     # As in the workers of torch's DataLoader: threads that meet at the end of each small operation on a sample take
     # twenty times as long on a busy machine. The recipe, or the environment, may ask for more.

@@ -357,10 +357,11 @@ def test_close_ends_the_copy_thread_and_unlocks_all(plan, in_workers, delayed, h
 
 
 @pytest.mark.parametrize("how", [PROCESSES, {"executor": "threads", "workers": 2}])
-def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, how):
+def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path, wait_for, how):
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "gate")
     gated = partial(in_workers.gated, folder=str(tmp_path))
+    before = {*threading.enumerate()}
     batches = loader.Loader(plan, 0, 1, device=delayed(), transform=gated, **how)
     errors = []
 
@@ -378,6 +379,14 @@ def test_close_by_another_thread_ends_a_wait(plan, in_workers, delayed, tmp_path
     waiting.join(60)
     assert not waiting.is_alive()
     assert "closed while a batch was waited for" in errors[0]
+    for name in ("begun", "gate"):  # the threads that still make the batch end
+        pipe = os.open(tmp_path / name, os.O_RDWR)
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text("go")
+        os.write(pipe, b"go")
+        os.close(pipe)
+    batches._execution.close()
+    wait_for(lambda: {*threading.enumerate()} <= before)
 
 
 def test_a_loader_that_is_dropped_ends_its_copy_thread(plan, in_workers, delayed, wait_for):

@@ -30,7 +30,9 @@ class Terminal:
     async def settle(self):
         await self.pilot.pause()
         await self.app.workers.wait_for_complete()
-        await self.pilot.pause()
+        before = None
+        while before != (before := self.text):  # a page may be drawn in two steps
+            await self.pilot.pause(0.02)
 
     @property
     def lines(self):

@@ -4,7 +4,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -143,10 +143,8 @@ def measure(
                 failed[name] = str(error)
                 say(f"{row.name}, {name}: {error}")
         names = [name for name in runners if name not in failed]
-        for number in range(rounds if names else 0):
-            if number and time.monotonic() - begun > within_s:
-                break
-            for name in names[number % len(names) :] + names[: number % len(names)]:
+        for number, in_turn in turns_in_order(names, rounds, begun + within_s):
+            for name in in_turn:
                 with runners[name].running():
                     turn = runners[name].ask("turn", warm_s=WARM_S, seconds=turn_s)
                 turns.setdefault(name, []).append(opened[name] | turn)
@@ -155,6 +153,18 @@ def measure(
                 )
             say(f"{row.name}: round {number + 1} of {rounds}")
     return {name: turns[name] for name in names}, spread, failed
+
+
+def turns_in_order(names: Sequence[str], rounds: int, until_s: float) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the number of each round, and its contestants; another one begins each. One round is always made.
+
+    until_s: of the monotonic clock, after which no further round begins.
+    """
+    for number in range(rounds if names else 0):
+        if number and time.monotonic() > until_s:
+            return
+        first = number % len(names)
+        yield number, [*names[first:], *names[:first]]
 
 
 def _open(

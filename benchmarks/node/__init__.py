@@ -1,1 +1,1 @@
-"""What a whole node gets out of each loader: as it comes, by number of workers, and beside a training."""
+"""Loaders on a whole node: as they come, by number of workers, and beside a training."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..contest import ONE_THREAD, ROOT, PeerError, Runner
 from ..rows import OURS, ROWS, Row
-from ..throughput import SETTLE_S, Bench, Turns, measure, say
+from ..throughput import SETTLE_S, Bench, Turns, measure, say, turns_in_order
 from .models import models_of
 
 TURN_S, TRAIN_S, CHECK_BATCHES = 1.0, 2.0, 4
@@ -30,7 +30,7 @@ class Clock:
         self._begun = time.monotonic()
 
     def share_s(self) -> float:
-        """Return the seconds of the next part, by its weight among those that are left."""
+        """Return the seconds of the next part, by its weight among the parts left."""
         share = self._weights[0] / sum(self._weights)
         del self._weights[0]
         return share * max(0.0, self._seconds - self.spent_s)
@@ -59,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What was measured of a model, with so many workers: its contestants, and those that failed."""
+    """Figures of one model with so many workers; failed: why a contestant has none."""
 
     model: str
     device: str
@@ -138,10 +138,8 @@ def trainings(bench: Bench, rounds: int, clock: Clock, device: str) -> list[Trai
                 failed[name] = str(error)
                 say(f"training, {name}: {error}")
         names = [name for name in runners if name not in failed]
-        for number in range(rounds if names else 0):
-            if number and time.monotonic() - begun > within_s:
-                break
-            for name in names[number % len(names) :] + names[: number % len(names)]:
+        for number, in_turn in turns_in_order(names, rounds, begun + within_s):
+            for name in in_turn:
                 for model in models:
                     with runners[name].running():
                         turn = runners[name].ask("train", model=model, seconds=TRAIN_S)

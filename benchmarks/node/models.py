@@ -1,4 +1,4 @@
-"""Models to train: those of torchvision and timm if they are installed, else the same layers; a small one on a CPU."""
+"""Models to train: from torchvision and timm if they are installed, else with the same layers; a small one on a CPU."""
 
 from importlib.util import find_spec
 from typing import Any

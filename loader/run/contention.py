@@ -140,8 +140,8 @@ class Contention:
         stages = Stages(
             waits=spent["consumer"] / elapsed,
             computes=computed_s / elapsed,
-            decodes=decodes(metrics, before[0]),
-            fetches=spent["fetch"] / _made_s(spent),
+            decodes=_share(spent, "decode", "transform"),
+            fetches=_share(spent, "fetch"),
             load=(made_cpu_s - before[1]) / elapsed,
             cores=(process_cpu_s - before[2]) / elapsed,
         )
@@ -163,11 +163,11 @@ class Contention:
                 probe.join()
 
 
-def decodes(metrics: Mapping[str, float], before: Mapping[str, float] | None = None) -> float:
-    """Return the share of decoding and transforming in the work on batches, since `before` or the start."""
-    spent = stage_seconds(metrics, before)
-    return (spent["decode"] + spent["transform"]) / _made_s(spent)
+def decodes(metrics: Mapping[str, float]) -> float:
+    """Return the share of decoding and transforming in the work on batches since the start."""
+    return _share(stage_seconds(metrics), "decode", "transform")
 
 
-def _made_s(spent: Mapping[str, float]) -> float:
-    return max(sum(spent[stage] for stage in MAKING), 1e-9)
+def _share(spent: Mapping[str, float], *stages: str) -> float:
+    """Return the share of stages in the work on batches."""
+    return sum(spent[stage] for stage in stages) / max(sum(spent[stage] for stage in MAKING), 1e-9)

@@ -29,6 +29,16 @@ def write(folder, kind):
             writer.add(f"{i:05d}", {"x.npy": np.arange(width, dtype=np.int32) * (2 * i + 1)})
 
 
+def forget(folder):
+    """Have no file of a folder in the page cache."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
 def io(name):
     """A count of /proc/self/io. Reading it is a system call too."""
     with open("/proc/self/io") as lines:
@@ -74,12 +84,7 @@ def cold(folder):
         plan = loader.plan({"d": root.open("d@latest")}, seed=3, global_batch=BATCH)
         with loader.Loader(plan, 0, 1, framework="numpy", workers=0, steps=1) as batches:
             batches.batch_at(20)  # imports, and indexes
-            os.sync()
-            for path in folder.rglob("*"):
-                if path.is_file():
-                    descriptor = os.open(path, os.O_RDONLY)
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                    os.close(descriptor)
+            forget(folder)
             before = io("read_bytes")
             next(batches)
             return {"read_of_wanted": (io("read_bytes") - before) / wanted}

@@ -1,7 +1,5 @@
 """Bytes that the first batch reads from a disk whose files are not in the page cache."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -20,24 +18,9 @@ def folder(tmp_path_factory):
     return path
 
 
-def forget(folder):
-    """Have no file of a folder in the page cache."""
-    os.sync()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-
-
-def read_bytes():
-    """Bytes that this process had disks read so far."""
-    with open("/proc/self/io") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
-
-
-def test_the_first_batches_read_their_samples_and_little_else(folder):
+def test_the_first_batches_read_their_samples_and_little_else(folder, shared):
     """Neither what the kernel would read ahead nor around them: all is 47 MiB, a batch half of one."""
+    counts = shared("run/small_samples")
     with loader.Root(folder) as root:
         plan = loader.plan({"d": root.open("d@latest")}, seed=3, global_batch=BATCH)
         with loader.Loader(plan, 0, 1, framework="numpy", workers=0) as warm:
@@ -45,12 +28,12 @@ def test_the_first_batches_read_their_samples_and_little_else(folder):
         with loader.Loader(
             plan, 0, 1, framework="numpy", workers=0, steps=8
         ) as batches:  # none ahead of these
-            forget(folder)
-            before = read_bytes()
+            counts.forget(folder)
+            before = counts.io("read_bytes")
             first = next(batches)["x.npy"]
-            one = read_bytes() - before
+            one = counts.io("read_bytes") - before
             others = [next(batches)["x.npy"] for _ in range(7)]
-            eight = read_bytes() - before
+            eight = counts.io("read_bytes") - before
     assert all(np.array_equal(*pair) for pair in zip([first, *others], wanted, strict=True))
     assert one < 4 * BATCH * SAMPLE_BYTES
     assert eight < 8 * 2 * BATCH * SAMPLE_BYTES

@@ -19,11 +19,6 @@ PROCESSES = {"executor": "processes", "workers": 1}
 BATCH = 8 * 2**16  # bytes of a batch of `worker_transforms.large`
 
 
-@pytest.fixture(scope="session")
-def delayed(shared):
-    return shared("run/device/delayed").DelayedCopies
-
-
 @pytest.fixture(scope="module")
 def version(tmp_path_factory, samples):
     root = loader.Root(str(tmp_path_factory.mktemp("device") / "root"))

@@ -12,11 +12,6 @@ from loader.errors import InvalidRuntime
 STEPS = 9
 
 
-@pytest.fixture(scope="session")
-def delayed(shared):
-    return shared("run/device/delayed").DelayedCopies
-
-
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory, samples):
     root = loader.Root(str(tmp_path_factory.mktemp("iterables") / "root"))

@@ -1,0 +1,8 @@
+"""Fixtures of batches on a device."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def delayed(shared):
+    return shared("run/device/delayed").DelayedCopies

@@ -43,7 +43,7 @@ from penstock.stages import current_record
 from penstock.upkeep.exclude import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.formats.registered import litdata_files, mds_files, megatron_files
+from tests.penstock.formats.registered import litdata_files, mds_files, megatron_files
 
 SUITE = Gate(thresholds=None)
 KEEPS = pytest.mark.parametrize("keep", ["copy", "in place"])

@@ -29,8 +29,8 @@ from penstock.stages import StageRecord, current_record
 from penstock.upkeep.exclude import exclude
 from penstock.upkeep.takedown.run import run_takedown
 from tests.assets.conftest import Run, jpeg
-from tests.formats.exchange import records
-from tests.formats.registered import litdata_files, mds_files, tars
+from tests.penstock.formats.exchange import records
+from tests.penstock.formats.registered import litdata_files, mds_files, tars
 
 SUITE = Gate(thresholds=None)
 

@@ -13,7 +13,7 @@ from loader.dataset.tables import agreed_columns
 from penstock.cli import main
 from penstock.formats.reading import window
 from penstock.formats.registration.register import register
-from tests.formats.registered import img2dataset
+from tests.penstock.formats.registered import img2dataset
 
 
 def version_of(root, place, **more):

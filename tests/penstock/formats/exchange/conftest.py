@@ -22,7 +22,7 @@ def exported_root(tmp_path_factory, shared):
     Beside it tokens@1 for formats that hold no more.
     """
     path = tmp_path_factory.mktemp("exported") / "root"
-    megatron = shared("formats/registered/megatron_files")
+    megatron = shared("penstock/formats/registered/megatron_files")
     rng = np.random.default_rng(3)
     with loader.Root(path) as root:
         with root.write("d", part_samples=4, facts={"tok.npy": {"tokenizer": "t"}}) as writer:

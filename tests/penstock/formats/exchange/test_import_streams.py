@@ -35,12 +35,12 @@ PACK = {
 
 @pytest.fixture(scope="session")
 def tars(shared):
-    return shared("formats/registered/tars")
+    return shared("penstock/formats/registered/tars")
 
 
 @pytest.fixture(scope="session")
 def records(shared):
-    return shared("formats/exchange/records")
+    return shared("penstock/formats/exchange/records")
 
 
 def put(path, data):
@@ -341,7 +341,7 @@ def litdata_compressed(files, folder, level):
 
 @pytest.mark.parametrize("level", ["chunk", "batch", "sample", "table"])
 def test_compressed_litdata_is_read_as_a_plain_one(level, shared, tmp_path, contents):
-    litdata_compressed(shared("formats/registered/litdata_files"), tmp_path / "in", level)
+    litdata_compressed(shared("penstock/formats/registered/litdata_files"), tmp_path / "in", level)
     assert imported("litdata-compressed", tmp_path / "in", tmp_path / "a").failures == []
     assert imported("litdata", tmp_path / "plain", tmp_path / "b").failures == []
     found, wanted = (
@@ -367,7 +367,7 @@ def test_compressed_litdata_is_read_as_a_plain_one(level, shared, tmp_path, cont
     ],
 )
 def test_compressed_litdata_that_is_wrong_is_told(level, change, said, shared, tmp_path):
-    files = shared("formats/registered/litdata_files")
+    files = shared("penstock/formats/registered/litdata_files")
     index = litdata_compressed(files, tmp_path / "in", level)
     index["config"] |= change
     files.put_index(tmp_path / "in", index)
@@ -383,7 +383,7 @@ def test_compressed_litdata_that_is_wrong_is_told(level, change, said, shared, t
 @settings(max_examples=40, deadline=None)
 def test_damaged_compressed_litdata_is_read_or_told(data, level, shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("litdata") / "in"
-    litdata_compressed(shared("formats/registered/litdata_files"), folder, level)
+    litdata_compressed(shared("penstock/formats/registered/litdata_files"), folder, level)
     path = folder / "chunk-0-1.bin"
     good = bytearray(path.read_bytes())
     for at, byte in data.draw(
@@ -447,7 +447,7 @@ def packer(name):
     ],
 )
 def test_compressed_mds_is_read_as_a_plain_one(codec, pack, shared, tmp_path, contents):
-    mds_compressed(shared("formats/registered/mds_files"), tmp_path / "in", codec, pack)
+    mds_compressed(shared("penstock/formats/registered/mds_files"), tmp_path / "in", codec, pack)
     assert imported("mds-compressed", tmp_path / "in", tmp_path / "a").failures == []
     assert imported("mds", tmp_path / "plain", tmp_path / "b").failures == []
     found, wanted = (contents(loader.Root(tmp_path / name).open("d")) for name in ("a", "b"))
@@ -481,7 +481,7 @@ def test_compressed_mds_is_read_as_a_plain_one(codec, pack, shared, tmp_path, co
     ],
 )
 def test_compressed_mds_that_is_wrong_is_told(change, said, shared, tmp_path):
-    mds = shared("formats/registered/mds_files")
+    mds = shared("penstock/formats/registered/mds_files")
     index = mds_compressed(mds, tmp_path / "in", "gz", gzip.compress)
     index["shards"][0] = change(index["shards"][0])
     mds.put_index(tmp_path / "in", index)

@@ -13,7 +13,7 @@ import pytest
 import loader
 from penstock.upkeep.gc.deleted_record import read_swept
 
-TESTS = Path(__file__).parent.parent.parent
+TESTS = Path(__file__).parents[3]
 
 
 def begun(root, properties):

@@ -18,7 +18,7 @@ from penstock.formats.registration.register import register
 
 @pytest.fixture(scope="session")
 def files(shared):
-    return shared("formats/registered/mds_files")
+    return shared("penstock/formats/registered/mds_files")
 
 
 def read(version):

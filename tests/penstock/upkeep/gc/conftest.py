@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(scope="session")
 def properties(shared):
     """properties.py."""
-    return shared("upkeep/gc/properties")
+    return shared("penstock/upkeep/gc/properties")

@@ -19,7 +19,7 @@ from penstock.upkeep.verify.version import verify
 
 @pytest.fixture(scope="session")
 def files(shared):
-    return shared("formats/registered/megatron_files")
+    return shared("penstock/formats/registered/megatron_files")
 
 
 def walked(folder):

@@ -14,7 +14,7 @@ import loader
 from loader.dataset.log.marker import FOLDERS, MARKER
 from penstock.upkeep.takedown import scan
 
-FORMAT = Path(__file__).parents[3] / "docs" / "format.md"
+FORMAT = Path(__file__).parents[4] / "docs" / "format.md"
 SECRET = "ZQALICEZQ"
 
 

@@ -15,7 +15,7 @@ from penstock.formats.importing.unit_writer import UnitWriter
 from penstock.formats.registration.register import register
 from penstock.formats.run_export import export
 from penstock.formats.run_import import import_place
-from tests.formats.registered import img2dataset, tars
+from tests.penstock.formats.registered import img2dataset, tars
 
 VALUES = [1, 2, 2**53 + 1, 0.5, "x", True, None, 7]
 

@@ -19,7 +19,7 @@ from loader.dataset.versions.version import open_record
 from penstock.upkeep.takedown.prove import prove
 from penstock.upkeep.takedown.run import run_takedown
 
-SCRIPT = Path(__file__).parents[3] / "examples" / "recheck_takedown.py"
+SCRIPT = Path(__file__).parents[4] / "examples" / "recheck_takedown.py"
 _numbers = itertools.count()
 
 

@@ -89,7 +89,7 @@ def episode(steps, number=0):
 @pytest.fixture
 def write(shared, tmp_path):
     """write(episodes, features): a dataset with one file of records for each split."""
-    records = shared("formats/exchange/records")
+    records = shared("penstock/formats/exchange/records")
 
     def write(episodes=None, features=FEATURES, name="d-train.tfrecord-00000-of-00001"):
         (tmp_path / "in").mkdir(exist_ok=True)

@@ -184,7 +184,7 @@ def test_an_episode_that_is_reordered_further_than_those_before_it_begins_a_file
     tmp_path, monkeypatch, lengths, ticks
 ):
     """One frame is not reordered: in its file the next episode would go to a decoder before it, or with it."""
-    monkeypatch.setattr("tests.formats.exchange.lerobot_files.LENGTHS", lengths)
+    monkeypatch.setattr("tests.penstock.formats.exchange.lerobot_files.LENGTHS", lengths)
     films = law_1(v21(tmp_path / "old", cameras=[CAMERA], b_frames=2, gop=100, ticks=ticks), tmp_path)
     assert [len(packets(film.read_bytes())[0]) for film in films] == [lengths[0], sum(lengths[1:])]
 

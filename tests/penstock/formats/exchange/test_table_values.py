@@ -30,7 +30,7 @@ from penstock.formats.registration.register import register
 from penstock.formats.run_import import import_place
 from penstock.formats.tables import parquet_rows
 from penstock.upkeep.verify.version import verify
-from tests.formats.exchange.test_import_tables import arrow, put, table
+from tests.penstock.formats.exchange.test_import_tables import arrow, put, table
 
 FINE_NS = 1_700_000_000_000_001_001
 

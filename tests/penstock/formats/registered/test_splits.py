@@ -21,12 +21,12 @@ TEXTS = {"train": [b"a", b"bb", b"ccc"], "val": [b"d", b"dd"], "de/train": [b"ee
 
 @pytest.fixture(scope="session")
 def mds(shared):
-    return shared("formats/registered/mds_files")
+    return shared("penstock/formats/registered/mds_files")
 
 
 @pytest.fixture(scope="session")
 def litdata(shared):
-    return shared("formats/registered/litdata_files")
+    return shared("penstock/formats/registered/litdata_files")
 
 
 @pytest.fixture

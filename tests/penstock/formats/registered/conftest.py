@@ -10,7 +10,7 @@ import loader
 @pytest.fixture(scope="session")
 def tars(shared):
     """tars.py."""
-    return shared("formats/registered/tars")
+    return shared("penstock/formats/registered/tars")
 
 
 @pytest.fixture

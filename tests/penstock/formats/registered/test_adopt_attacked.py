@@ -22,7 +22,7 @@ from penstock.upkeep.verify.version import verify
 
 @pytest.fixture
 def forge(shared):
-    return shared("formats/registered/forging").forge
+    return shared("penstock/formats/registered/forging").forge
 
 
 @pytest.fixture

@@ -278,7 +278,7 @@ def test_a_planted_bug_does_not_outlive_the_machine(monkeypatch, properties, sha
     with monkeypatch.context() as patch:
         plant(patch)
         with pytest.raises((AssertionError, PenstockError)):
-            run_state_machine_as_test(shared("upkeep/gc/lives").machine(properties), settings=chosen)
+            run_state_machine_as_test(shared("penstock/upkeep/gc/lives").machine(properties), settings=chosen)
 
 
 def test_every_property_holds_without(properties, subtests):

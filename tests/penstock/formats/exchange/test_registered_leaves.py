@@ -18,7 +18,7 @@ from penstock.formats.run_import import import_place
 @pytest.fixture
 def place(shared, tmp_path):
     """A folder with two pairs of files, of two dtypes, one of them with modes."""
-    files = shared("formats/registered/megatron_files")
+    files = shared("penstock/formats/registered/megatron_files")
     files.fill(tmp_path / "place", "a_text_document", "u2", files.numbered(30))
     files.fill(tmp_path / "place", "sub/b", "i4", [[[1], [2, 3]], [], [[]], [[4, 5, 6]]], [0, 1, 0, 1])
     return tmp_path / "place"
@@ -95,7 +95,7 @@ def test_documents_that_it_cannot_hold_are_told(tmp_path, fields, metadata, said
 @pytest.fixture
 def archives(shared, tmp_path):
     """Two tar archives, with members that an export of ours would take for metadata, and one without samples."""
-    tars = shared("formats/registered/tars")
+    tars = shared("penstock/formats/registered/tars")
     a = [one for n in range(3) for one in tars.sample(f"k{n}", jpg=b"%d" % n, json=b'{"n": 1}')]
     tars.fill(tmp_path / "place/sub", {"a.tar": a})
     tars.fill(tmp_path / "place", {"b.tar": tars.sample("x", JPG=b"x"), "none.tar": []})
@@ -130,7 +130,7 @@ def test_archives_leave_as_they_came_until_something_is_added(archives, tmp_path
 
 def test_an_archive_without_some_samples_has_all_other_members_byte_for_byte(archives, shared, tmp_path):
     """Its other headers are kept too: of pax, long names, folders, files that are no samples."""
-    tars = shared("formats/registered/tars")
+    tars = shared("penstock/formats/registered/tars")
     sub = archives / "sub"
     with tarfile.open(sub / "pax.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "all"}) as out:
         for name in (
@@ -176,7 +176,7 @@ def listed(data):
 
 
 def test_an_archive_of_which_nothing_is_exported_is_left_out(archives, shared, tmp_path):
-    tars, root = shared("formats/registered/tars"), loader.Root(tmp_path / "root")
+    tars, root = shared("penstock/formats/registered/tars"), loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
     tars.fill(archives, {"c.tar": tars.sample("y", jpg=b"x")})
     (archives / "b.tar").unlink()
@@ -193,7 +193,7 @@ def test_an_archive_of_which_nothing_is_exported_is_left_out(archives, shared, t
 
 
 def test_an_archive_whose_keys_would_be_others_is_written_anew(archives, shared, tmp_path):
-    tars = shared("formats/registered/tars")
+    tars = shared("penstock/formats/registered/tars")
     tars.fill(archives, {"c.tar": tars.sample("k1", jpg=b"c", json=b"0")})
     root = loader.Root(tmp_path / "root")
     register(root, "webdataset", archives, "r")
@@ -247,7 +247,7 @@ def test_an_archive_that_was_written_since_does_not_leave(archives, tmp_path):
 
 @pytest.mark.parametrize(("before", "now"), [(2, 1), (1, 2)])
 def test_an_index_that_tells_of_others_than_were_registered_does_not_leave(before, now, shared, tmp_path):
-    mds, tars = shared("formats/registered/mds_files"), shared("formats/registered/tars")
+    mds, tars = shared("penstock/formats/registered/mds_files"), shared("penstock/formats/registered/tars")
     place, shards = tmp_path / "place", ([{"text": b"a"}], [{"text": b"b"}])
     root = loader.Root(tmp_path / "root")
     for n in (before, now):

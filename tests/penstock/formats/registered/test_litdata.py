@@ -26,7 +26,7 @@ from penstock.formats.run_import import import_place
 
 @pytest.fixture(scope="session")
 def files(shared):
-    return shared("formats/registered/litdata_files")
+    return shared("penstock/formats/registered/litdata_files")
 
 
 def walked(folder):
@@ -387,7 +387,7 @@ except InvalidStore as error:
     print(peak_mib() - before)
 """
     command = [sys.executable, "-c", code, str(tmp_path / "d")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[4])
     assert int(done.stdout) < 64
 
 

@@ -116,8 +116,8 @@ def test_archives_that_cannot_be_read_forward_are_told(members, told, tmp_path, 
 
 @pytest.mark.parametrize("name", ["no-sample", "a.txt"])
 def test_bombs_are_refused_also_where_no_sample_has_the_bytes(name, tmp_path, tars, records, monkeypatch):
-    monkeypatch.setattr("penstock.formats.reading.byte_stream.BOMB_BYTES", 100_000)
-    monkeypatch.setattr("penstock.formats.reading.byte_stream.BOMB_TIMES", 10)
+    monkeypatch.setattr("penstock.formats.importing.byte_stream.BOMB_BYTES", 100_000)
+    monkeypatch.setattr("penstock.formats.importing.byte_stream.BOMB_TIMES", 10)
     put(tmp_path / "in/x.tar.zst", PACK["tar.zst"](tars.tar_bytes([(name, bytes(300_000))])))
     (why,) = failures("webdataset-compressed", tmp_path / "in", tmp_path / "root")
     assert "x.tar.zst" in why

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.view.inspect.marks import WEIGHTS, Faced, ranked
+from penstock.view.samples.marks import WEIGHTS, Faced, ranked
 from penstock.view.inspect.plain_text import mark_line
 from penstock.view.kinds.kind import Mark
 

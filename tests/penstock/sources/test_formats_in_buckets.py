@@ -9,12 +9,12 @@ import pytest
 import loader
 from fuzz.place_case import OPTIONS
 from fuzz.places import PLACE_FORMATS, objects_of, write_places
-from loader.foreign import FORMATS, TABLES
-from loader.foreign.formats.object_file import ObjectFile
+from penstock.formats.registration import FORMATS, TABLES
+from penstock.formats.reading.object_file import ObjectFile
 from loader.storage import open_store
-from penstock.sources import FORMATS as WRITTEN
-from penstock.sources.content_digest import content_digest
-from penstock.sources.run_export import export
+from penstock.formats import FORMATS as WRITTEN
+from penstock.formats.content_digest import content_digest
+from penstock.formats.run_export import export
 
 REGISTERED = sorted({*FORMATS, *TABLES, "lerobot"})
 LEAVE = {*FORMATS, *TABLES} & WRITTEN.keys()

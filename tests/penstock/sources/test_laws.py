@@ -18,12 +18,12 @@ import loader
 from loader import foreign
 from loader.dataset.root import root_over
 from loader.dataset.tables.columns import fits
-from loader.foreign.register import register
+from penstock.formats.registration.register import register
 from loader.storage import open_store
 from penstock import sources
-from penstock.sources.content_digest import content_digest
-from penstock.sources.run_export import export
-from penstock.sources.run_import import import_place
+from penstock.formats.content_digest import content_digest
+from penstock.formats.run_export import export
+from penstock.formats.run_import import import_place
 
 TOKENS_ALONE = {"megatron"}
 """Formats that hold tokens, and nothing else: test_registered_leaves.py has their laws."""

@@ -4,8 +4,8 @@ A format that is written is a line in `FORMATS`, and a module in `exporters` wit
 One that is read and cannot be registered is a line in `IMPORTERS`, and a module in `importers` with the names of
 `importing.importer.Importer`.
 
-Equal samples give equal bytes: an export that was killed is continued by doing it again. `tests/penstock/formats/exchange` holds
-every format of the registry to the same laws.
+Equal samples give equal bytes: repeat a killed export to finish it. `tests/penstock/formats/exchange` holds every
+format of the registry to the same laws.
 """
 
 import re
